@@ -1,0 +1,104 @@
+"""The leak check of tests/conftest.py catches what it says, and lets the tidy pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+TESTS = """
+import asyncio, os, socket, subprocess, sys, threading
+import pytest
+from hypothesis import given, strategies as st
+
+kept = []
+never = threading.Event()
+
+@pytest.fixture
+async def server():
+    async def serve(reader, writer):
+        writer.write(await reader.readline()); writer.close(); await writer.wait_closed()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        ticking = asyncio.create_task(asyncio.Event().wait())
+        yield server.sockets[0].getsockname()
+        ticking.cancel()
+
+async def test_tidy_server(server):
+    reader, writer = await asyncio.open_connection(*server)
+    writer.write(b"x\\n"); await reader.readline(); writer.close(); await writer.wait_closed()
+
+async def test_tidy_thread_and_process():
+    await asyncio.to_thread(int)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await process.wait()
+
+def test_tidy_home(home):
+    assert os.environ["HOME"] == str(home) and not os.path.exists(os.environ["RAMET_HOME"])
+
+@pytest.mark.leaves("to show that this is possible")
+def test_tidy_by_its_own_word():
+    kept.append(open(os.devnull)); kept.extend(socket.socketpair())
+
+async def test_leaves_task():
+    kept.append(asyncio.create_task(never_ends()))
+
+async def never_ends():
+    await asyncio.Event().wait()
+
+@given(st.booleans())
+async def test_leaves_task_from_hypothesis(_):
+    kept.append(asyncio.create_task(never_ends()))
+
+def test_leaves_socket():
+    kept.extend(socket.socketpair())
+
+def test_leaves_file(tmp_path):
+    kept.append(open(tmp_path / "left", "w"))
+
+def test_leaves_thread():
+    threading.Thread(target=never.wait, name="straggler").start()
+
+def test_leaves_process():
+    kept.append(subprocess.Popen(["sleep", "60"]))
+
+def test_tidy_end():
+    never.set(); kept[-1].kill(); kept[-1].wait()
+"""
+
+LEFT = {
+    "test_leaves_task": "tasks left behind: <Task pending",
+    "test_leaves_task_from_hypothesis": "never_ends",
+    "test_leaves_socket": "(socket:[",
+    "test_leaves_file": "left)",
+    "test_leaves_thread": "thread straggler",
+    "test_leaves_process": "process ",
+}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What pytest says of tests that leave something behind."""
+    folder = tmp_path_factory.mktemp("leaks")
+    (folder / "conftest.py").write_text(CONFTEST.read_text() + "\nBOUND_S = 0.2\n")
+    (folder / "test_leaks.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers = leaves(reason): off\n")
+    command = [sys.executable, "-m", "pytest", "-rA", "--tb=short", "-p", "no:cacheprovider", "test_leaks.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize("test", LEFT)
+def test_what_is_left_behind_fails_the_test_that_left_it(report: str, test: str) -> None:
+    """A pending task, an open file or socket, a thread, a process: each fails its test and is named."""
+    section = report.split(f" ERROR at teardown of {test} _", 1)[1].split("\n____", 1)[0]
+
+    assert LEFT[test] in section
+
+
+def test_the_tidy_pass(report: str) -> None:
+    """Servers, threads and processes that are ended, a home of one's own, and a stated exception are no leak."""
+    assert "6 errors" in report, report
+    assert [line for line in report.splitlines() if line.startswith(("ERROR", "FAILED")) and "_tidy_" in line] == []

@@ -1,0 +1,132 @@
+"""Each ```python block of README.md and docs/ is run as a reader would run it, a file's blocks in order."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(page for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if page.exists())
+
+FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """One fenced block: where its first line of code stands, its language, and the words after that."""
+
+    line: int
+    language: str
+    words: str
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a Markdown text, in order. A fence that is never closed is a ValueError."""
+    found: list[Block] = []
+    lines = iter(enumerate(text.splitlines(), start=1))
+    for number, line in lines:
+        if not (opening := FENCE.fullmatch(line)):
+            continue
+        indent, fence = opening["indent"], opening["fence"]
+        language, _, words = opening["info"].strip().partition(" ")
+        code: list[str] = []
+        for _, inner in lines:
+            closing = inner.strip()
+            if closing.startswith(fence) and not closing.strip(fence[0]):
+                break
+            code.append(inner.removeprefix(indent))
+        else:
+            raise ValueError(f"the fence of line {number} is never closed")
+        found.append(Block(line=number + 1, language=language, words=words.strip(), code="\n".join(code) + "\n"))
+    return found
+
+
+def to_run(text: str) -> list[Block]:
+    """The Python blocks a reader can run. Words other than `no-run: reason` are a ValueError."""
+    python = [block for block in blocks(text) if block.language in ("python", "py")]
+    for block in python:
+        if block.words and not re.fullmatch(r"no-run: \S.*", block.words):
+            raise ValueError(f"line {block.line - 1}: after `python` comes nothing, or `no-run: ` and a reason")
+    return [block for block in python if not block.words]
+
+
+def run(page: Path, text: str) -> None:
+    """Run the blocks of a page in one `__main__` of their own; tracebacks name the page and its lines."""
+    main = ModuleType("__main__")
+    with asyncio.Runner() as runner:
+        for block in to_run(text):
+            source = "\n" * (block.line - 1) + block.code
+            code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            sys.modules["__main__"] = main
+            outcome = eval(code, main.__dict__)
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(outcome)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and a `__main__` that is put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@pytest.mark.usefixtures("elsewhere")
+def test_what_a_page_shows_runs(page: Path) -> None:
+    """A reader who copies a page's blocks in order gets no error."""
+    run(page, page.read_text())
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_blocks_share_names_and_may_await() -> None:
+    """A later block uses what an earlier one made, and `await` needs no function around it."""
+    page = """
+```python
+import asyncio
+left = []
+```
+   ```python
+   await asyncio.sleep(0)
+   left.append(__name__)
+   ```
+```python
+assert left == ["__main__"]
+asyncio.run(asyncio.sleep(0))
+```
+"""
+    run(Path("page.md"), page)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_failing_block_is_reported_at_its_line_of_the_page() -> None:
+    """The traceback of a failing block ends at the page's own line."""
+    with pytest.raises(ZeroDivisionError) as failure:
+        run(Path("page.md"), "words\n\n```python\n1\n1 / 0\n```\n")
+
+    last = failure.traceback[-1]
+    assert (str(last.path), last.lineno + 1) == ("page.md", 5)
+
+
+def test_what_is_not_run_says_why() -> None:
+    """`no-run` with a reason is skipped; without one, or with any other word, the page is refused."""
+    assert to_run("```python no-run: needs a key\n1 / 0\n```\n```sh\nfalse\n```\n") == []
+    for words in ("no-run", "no-run:", "skip"):
+        with pytest.raises(ValueError, match="and a reason"):
+            to_run(f"```python {words}\n1\n```\n")
+
+
+def test_a_longer_fence_holds_a_shorter_one() -> None:
+    """A page may show a fence inside a longer fence; an open end is refused."""
+    assert [block.language for block in blocks("````markdown\n```python\n1 / 0\n```\n````\n")] == ["markdown"]
+    with pytest.raises(ValueError, match="line 1 is never closed"):
+        blocks("```python\n1\n")
