@@ -1,0 +1,1 @@
+"""Data and decisions: no clock, disk, network, asyncio or random."""

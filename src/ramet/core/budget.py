@@ -1,0 +1,260 @@
+"""What a tree may use: reserve before, settle after, give back what was not used.
+
+A `Budget` is one scope: a run, and all below it. A scope that limits a resource of its own takes that much from the
+scope above as a slice when it opens, and returns what it did not spend when it closes; what it does not limit is drawn
+straight from the nearest scope that does. So every resource has one owner, a reservation costs the same at any depth,
+and in each scope free + held + kept + spent is the limit, always. What is kept is for the owner's last answer; nobody
+else can draw it, and what a last answer does not use of it goes back. Nothing here waits, so within one event loop
+every operation is atomic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramet.core.errors import BudgetExceeded, InvalidValue
+
+
+class Amount(NamedTuple):
+    """A quantity of everything that a budget counts."""
+
+    tokens: int = 0
+    usd: float = 0.0
+    model_calls: int = 0
+    tool_calls: int = 0
+    agents: int = 0
+
+
+RESOURCES = Amount._fields
+_NOTHING = Amount()
+_ALL = range(len(RESOURCES))
+_SLACK = 1e-9  #: sums of money in binary fractions are off by less than this
+_MOST = 2**53  #: above it floats and readers of JSON round, and a count would no longer be exact
+
+#: The reserve for a last answer: one call, and this share of tokens and money, tokens at most LAST_WORD_TOKENS.
+LAST_WORD_SHARE = 0.1
+LAST_WORD_TOKENS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that a run and all below it may use; None is no limit of its own. `seconds` is wall-clock time."""
+
+    tokens: int | None = None  #: input (cache reads included) and output
+    usd: float | None = None
+    model_calls: int | None = None  #: requests made of providers, retries included
+    tool_calls: int | None = None
+    agents: int | None = None  #: births below this run; an end does not give one back
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "model_calls", "tool_calls", "agents"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+                raise InvalidValue(f"limits.{name}", value, "a whole number from 0 to 2^53, or None")
+        for name in ("usd", "seconds"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:  # nor NaN
+                raise InvalidValue(f"limits.{name}", value, "a number from 0 to 2^53, or None")
+
+    @property
+    def counts(self) -> bool:
+        """Whether any resource but time is limited here."""
+        return any(getattr(self, name) is not None for name in RESOURCES)
+
+
+NO_LIMITS = Limits()
+
+
+class Budget:
+    """One scope of what may be used by the run at `scope` and all below it.
+
+    Opening one below `parent` reserves its limits there: raises BudgetExceeded, having taken nothing, if they do not
+    fit into what is free.
+    """
+
+    __slots__ = (
+        "_held",
+        "_kept",
+        "_limit",
+        "_owner",
+        "_returned",
+        "_slice",
+        "_spent",
+        "fired",
+        "limits",
+        "parent",
+        "scope",
+    )
+
+    def __init__(self, limits: Limits, *, scope: str, parent: Budget | None = None) -> None:
+        self.limits, self.scope, self.parent = limits, scope, parent
+        self.fired: str | None = None  #: the resource that this very scope refused first
+        self._limit: list[float | None] = [getattr(limits, name) for name in RESOURCES]
+        self._owner: list[Budget | None] = [
+            self if limit is not None else parent._owner[which] if parent is not None else None
+            for which, limit in enumerate(self._limit)
+        ]
+        self._spent: list[float] = [0] * len(RESOURCES)
+        self._held: list[float] = [0] * len(RESOURCES)
+        self._kept: list[float] = [0] * len(RESOURCES)
+        calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
+        self._kept[0] = min(int((tokens or 0) * LAST_WORD_SHARE), LAST_WORD_TOKENS)
+        self._kept[1] = (usd or 0.0) * LAST_WORD_SHARE
+        self._kept[2] = 1 if calls else 0
+        self._returned: list[float] = [0] * len(RESOURCES)  #: what the scopes above count as spent of earlier slices
+        self._slice: Hold | None = None
+        if parent is not None:
+            self._slice = parent.reserve(self._grant())
+
+    def left(self, resource: str, *, last_word: bool = False) -> float:
+        """How much of `resource` could be reserved now; infinity if nothing limits it."""
+        which = RESOURCES.index(resource)
+        owner = self._owner[which]
+        return math.inf if owner is None else max(0, owner._free(which, last_word and owner is self))
+
+    def limit(self, resource: str) -> float:
+        """The most that the owner of `resource` may ever use; infinity if nothing limits it."""
+        which = RESOURCES.index(resource)
+        owner = self._owner[which]
+        return math.inf if owner is None else owner._limit[which] or 0
+
+    def reserve(self, amount: Amount, *, last_word: bool = False) -> Hold:
+        """Hold all of `amount`, or nothing: raises BudgetExceeded naming the scope that fired.
+
+        `last_word` draws on what this scope keeps for its owner's last answer. A closed scope has nothing left. Raises
+        InvalidValue for an amount that is no quantity.
+        """
+        _check(amount)
+        for which, asked in enumerate(amount):
+            owner = self._owner[which]
+            if asked and owner is not None:
+                free = owner._free(which, last_word and owner is self)
+                if asked > free + _SLACK:
+                    owner.fired = owner.fired or RESOURCES[which]
+                    raise BudgetExceeded(RESOURCES[which], asked=asked, left=max(0, free), scope=owner.scope)
+        drawn = _NOTHING
+        if last_word:
+            drawn = Amount(*map(min, self._kept, amount))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._keep(drawn, -1)
+        for which, asked in enumerate(amount):
+            owner = self._owner[which]
+            if asked and owner is not None:
+                owner._held[which] += asked
+        return Hold(self, amount, drawn)
+
+    def close(self) -> None:
+        """Return to the scope above what is neither spent nor held here. Idempotent.
+
+        What is held counts as spent up there until its hold is settled, which then corrects it.
+        """
+        if self._slice is not None:
+            used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
+            new = (used[w] - self._returned[w] if self._limit[w] is not None else 0 for w in _ALL)
+            self._slice._give_back(Amount(*new))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._slice, self._returned = None, used
+
+    @property
+    def closed(self) -> bool:
+        """Whether its slice went back to the scope above. A scope without one above never closes."""
+        return self._slice is None and self.parent is not None
+
+    def reopen(self, parent: Budget) -> None:
+        """Take the rest of the grant from `parent` again, for a run that goes on: what was spent stays spent.
+
+        Raises BudgetExceeded, taking nothing, if it is no longer free.
+        """
+        if self._slice is None:
+            used = [spent + held for spent, held in zip(self._spent, self._held, strict=True)]
+            rest = (max(0, (self._limit[w] or 0) - used[w]) for w in _ALL)
+            self._slice = parent.reserve(Amount(*rest))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._returned, self.parent = used, parent
+            self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _ALL]
+
+    def spent(self, resource: str) -> float:
+        """What has been settled here so far; what a living scope below has of its own slice shows when that closes."""
+        return self._spent[RESOURCES.index(resource)]
+
+    def held(self, resource: str) -> float:
+        """What is reserved and not yet settled, slices of scopes below included."""
+        return self._held[RESOURCES.index(resource)]
+
+    def kept(self, resource: str) -> float:
+        """What is set aside for the owner's last answer."""
+        return self._kept[RESOURCES.index(resource)]
+
+    def describe_left(self) -> str:
+        """What remains, only of what is limited; empty if nothing is."""
+        return ", ".join(f"{name} {self.left(name):.12g}" for name in RESOURCES if self.left(name) != math.inf)
+
+    def _free(self, which: int, last_word: bool) -> float:
+        limit = self._limit[which]
+        assert limit is not None, "only owners are asked"
+        if self.closed:
+            return 0
+        return limit - self._spent[which] - self._held[which] - (0 if last_word else self._kept[which])
+
+    def _keep(self, amount: Amount, sign: int) -> None:
+        self._kept = [kept + sign * value for kept, value in zip(self._kept, amount, strict=True)]
+
+    def _grant(self) -> Amount:
+        return Amount(*(limit or 0 for limit in self._limit))  # type: ignore[arg-type]  # whole numbers stay whole
+
+
+class Hold:
+    """A reservation. Settle it with what was used, or refund it; the first word counts, later ones do nothing."""
+
+    __slots__ = ("_budget", "_drawn", "amount", "open")
+
+    def __init__(self, budget: Budget, amount: Amount, drawn: Amount = _NOTHING) -> None:
+        self._budget, self.amount, self.open = budget, amount, True
+        self._drawn = drawn  #: what of it came from the reserve for a last word
+
+    def settle(self, actual: Amount) -> None:
+        """Give back the hold and count `actual`, which may be more where an estimate was wrong.
+
+        Raises InvalidValue for an `actual` that is no quantity (negative, NaN), having counted the reservation instead.
+        """
+        if not self.open:
+            return
+        self.open = False
+        try:
+            _check(actual)
+        except InvalidValue:
+            self._give_back(self.amount)
+            raise
+        self._give_back(actual)
+
+    def refund(self) -> None:
+        """Give back the hold: nothing was used."""
+        self.settle(_NOTHING)
+
+    def _give_back(self, actual: Amount) -> None:
+        for which, owner in enumerate(self._budget._owner):
+            if owner is None:
+                continue
+            held, used = self.amount[which], actual[which]
+            owner._held[which] -= held
+            owner._spent[which] += used
+            while owner.closed and owner.parent is not None:  # It counted `held` as spent above when it closed.
+                above = owner.parent._owner[which]
+                if above is None:
+                    break
+                above._spent[which] += used - held
+                owner = above
+        if self._drawn is not _NOTHING:
+            unused = (max(0, held - used) for held, used in zip(self.amount, actual, strict=True))
+            self._budget._keep(Amount(*map(min, self._drawn, unused)), 1)  # type: ignore[arg-type]  # as above
+
+
+def _check(amount: Amount) -> None:
+    """Refuse what would make a budget out of nothing: a negative number, or NaN, against which no limit holds."""
+    for which, value in enumerate(amount):
+        if not 0 <= value <= _MOST:
+            raise InvalidValue(f"amount.{RESOURCES[which]}", value, "a number from 0 to 2^53")

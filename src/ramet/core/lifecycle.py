@@ -1,0 +1,124 @@
+"""The life of a run as one table: `step(state, fact) -> (state, effects)`. It decides; the supervisor does.
+
+    STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING
+        ▲                 │  │  └── wait began ───▶
+        └─ woken ── IDLE ◀┘  │
+                      │      ▼
+    any living ── stop asked ─▶ STOPPING ── finished ─▶ ENDED | STOPPED ── expired ─▶ EXPIRED
+                                              ENDED ── resumed ─▶ STARTING
+
+STOPPED is an end by somebody's word: mail does not bring it back. After an end every late fact is void: it changes
+nothing and has no effect.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from ramet.core.errors import Bug
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    STARTING = "starting"  #: admitted; waits for a slot
+    RUNNING = "running"
+    WAITING = "waiting"  #: for its children or a person; holds no slot
+    IDLE = "idle"  #: a turn is over; mail or a prompt wakes it
+    STOPPING = "stopping"  #: told to stop, not yet gone
+    ENDED = "ended"
+    STOPPED = "stopped"
+    EXPIRED = "expired"  #: only its tombstone is left
+
+
+class Fact(StrEnum):
+    """What can happen to a run."""
+
+    BEGAN = "began"
+    WAIT_BEGAN = "wait_began"
+    WAIT_ENDED = "wait_ended"
+    TURN_OVER = "turn_over"
+    WOKEN = "woken"
+    STOP_ASKED = "stop_asked"
+    FINISHED = "finished"
+    CUT_OFF = "cut_off"  #: finished by somebody's word, from above or by a person
+    RESUMED = "resumed"
+    EXPIRED = "expired"
+
+
+class Effect(StrEnum):
+    """What the supervisor must then do, in the order given."""
+
+    RECORD_STATE = "record_state"
+    LET_GO_SLOT = "let_go_slot"
+    START_TURN = "start_turn"
+    ABORT = "abort"  #: the run's controller, and so all below it
+    REFUND = "refund"
+    CLOSE_MAIL = "close_mail"
+    REOPEN_MAIL = "reopen_mail"
+    RELEASE = "release"  #: its place among the living
+    RECORD_END = "record_end"
+    NOTIFY = "notify"  #: whoever waits for it, and its parent
+    FORGET = "forget"
+
+
+class Step(NamedTuple):
+    """The new state, and what follows from it."""
+
+    state: State
+    effects: tuple[Effect, ...] = ()
+
+
+LIVING = frozenset({State.STARTING, State.RUNNING, State.WAITING, State.IDLE, State.STOPPING})
+OVER = frozenset({State.ENDED, State.STOPPED, State.EXPIRED})
+
+_END = (
+    Effect.LET_GO_SLOT,
+    Effect.ABORT,
+    Effect.REFUND,
+    Effect.CLOSE_MAIL,
+    Effect.RELEASE,
+    Effect.RECORD_END,
+    Effect.NOTIFY,
+)
+_STOP = Step(State.STOPPING, (Effect.RECORD_STATE, Effect.ABORT))
+
+TABLE: dict[tuple[State, Fact], Step] = {
+    (State.STARTING, Fact.BEGAN): Step(State.RUNNING),  # the turn's own event says so
+    (State.STARTING, Fact.STOP_ASKED): _STOP,
+    (State.RUNNING, Fact.WAIT_BEGAN): Step(State.WAITING, (Effect.RECORD_STATE,)),
+    (State.RUNNING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+    (State.RUNNING, Fact.STOP_ASKED): _STOP,
+    (State.WAITING, Fact.WAIT_ENDED): Step(State.RUNNING, (Effect.RECORD_STATE,)),
+    (State.WAITING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+    (State.WAITING, Fact.STOP_ASKED): _STOP,
+    (State.IDLE, Fact.WOKEN): Step(State.STARTING, (Effect.START_TURN,)),
+    (State.IDLE, Fact.STOP_ASKED): _STOP,
+    (State.ENDED, Fact.RESUMED): Step(State.STARTING, (Effect.REOPEN_MAIL, Effect.START_TURN)),
+    (State.ENDED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
+    (State.STOPPED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
+    # Facts that arrive twice, or a moment after the state they speak of.
+    (State.STARTING, Fact.WAIT_ENDED): Step(State.STARTING),
+    (State.RUNNING, Fact.WAIT_ENDED): Step(State.RUNNING),
+    (State.WAITING, Fact.WAIT_BEGAN): Step(State.WAITING),
+    (State.STARTING, Fact.WOKEN): Step(State.STARTING),
+    (State.RUNNING, Fact.WOKEN): Step(State.RUNNING),
+    (State.WAITING, Fact.WOKEN): Step(State.WAITING),
+    (State.STARTING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
+}
+for _state in LIVING:
+    TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
+    TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
+for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact.WOKEN, Fact.STOP_ASKED):
+    TABLE[State.STOPPING, _fact] = Step(State.STOPPING)
+
+
+def step(state: State, fact: Fact) -> Step:
+    """What a fact means in a state. Raises Bug for one that cannot happen there; after an end all is void."""
+    found = TABLE.get((state, fact))
+    if found is not None:
+        return found
+    if state in OVER:
+        return Step(state)
+    raise Bug(f"a run that is {state} cannot have {fact}")

@@ -1,0 +1,33 @@
+"""How many runs may live, and how deep: what stands against a birth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from ramet.core.errors import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpawnLimits:
+    """Bounds on the shape of a tree. They count the living, so an end makes room; `Limits.agents` counts births."""
+
+    depth: int = 3  #: how many levels may stand below the root
+    children: int = 64  #: living children of one run
+    runs: int = 256  #: living runs of the tree, root included
+    running: int | None = 16  #: runs at work at once; those that wait for others do not count
+    when_full: Literal["queue", "refuse"] = "queue"  #: what a birth above `children` or `runs` meets
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "when_full":
+                if value not in ("queue", "refuse"):
+                    raise InvalidValue("when_full", value, "'queue' or 'refuse'")
+            elif not (each.name == "running" and value is None):
+                least = 0 if each.name in ("depth", "children") else 1
+                if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                    raise InvalidValue(each.name, value, f"a whole number from {least}")
+
+
+DEFAULT_SPAWN_LIMITS = SpawnLimits()

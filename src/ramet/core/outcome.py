@@ -1,0 +1,99 @@
+"""How a run ended: one closed set of statuses, one result contract."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct, field
+
+
+class Status(StrEnum):
+    """Every way in which a run can end."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    OOM = "oom"
+    CRASHED = "crashed"
+    LOST = "lost"
+    NEEDS_INPUT = "needs_input"
+
+
+#: Status → exit code of a process that reports it. 0 only for a result; 2 stays free for usage errors.
+EXIT_CODES: dict[Status, int] = {
+    Status.COMPLETED: 0,
+    Status.FAILED: 1,
+    Status.NEEDS_INPUT: 3,
+    Status.BUDGET_EXHAUSTED: 4,
+    Status.CRASHED: 5,
+    Status.LOST: 6,
+    Status.TIMEOUT: 124,
+    Status.CANCELLED: 130,
+    Status.OOM: 137,
+}
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What was spent. Input counts cache reads; `estimated` says that a part was never confirmed by a provider."""
+
+    model_calls: int = 0
+    tool_calls: int = 0
+    agents: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    usd: float = 0.0
+    estimated: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            model_calls=self.model_calls + other.model_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+            agents=self.agents + other.agents,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            usd=self.usd + other.usd,
+            estimated=self.estimated or other.estimated,
+        )
+
+
+NOTHING_USED = Usage()
+
+
+class ErrorInfo(Struct, frozen=True, kw_only=True):
+    """An error as data: its type's name, one sentence, and what fired it if that is known."""
+
+    type: str
+    message: str
+    scope: str | None = None  #: path of the run whose limit fired
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far."""
+
+    status: Status
+    value: Any = None
+    error: ErrorInfo | None = None
+    partial: str = ""  #: text found before an end that was not a completion
+    usage: Usage = NOTHING_USED
+    usage_subtree: Usage = NOTHING_USED
+    artifacts: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a completion, else the published code of the status."""
+        return EXIT_CODES[self.status]
+
+    @property
+    def text(self) -> str:
+        """What a reader wants to see: the value, or what was found so far."""
+        return self.value if isinstance(self.value, str) else self.partial if self.value is None else repr(self.value)

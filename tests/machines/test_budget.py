@@ -1,0 +1,265 @@
+"""Whatever agents reserve, settle, open, close and resume, in whatever order: nothing is created and nothing is lost.
+
+The oracle keeps no balances. It knows who asked for what and what became of it, and works out from that, in exact
+fractions, what each scope must show.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ramet.core.budget import LAST_WORD_TOKENS, RESOURCES, Amount, Budget, Hold, Limits
+from ramet.core.errors import BudgetExceeded, InvalidValue
+
+ALL = range(len(RESOURCES))
+limits = st.builds(
+    Limits,
+    tokens=st.none() | st.integers(0, 60),
+    usd=st.none() | st.integers(0, 48).map(lambda quarters: quarters / 4),
+    model_calls=st.none() | st.integers(0, 6),
+    tool_calls=st.none() | st.integers(0, 4),
+)
+amounts = st.builds(
+    Amount,
+    tokens=st.integers(0, 30),
+    usd=st.integers(0, 16).map(lambda quarters: quarters / 4),
+    model_calls=st.integers(0, 2),
+    tool_calls=st.integers(0, 1),
+    agents=st.just(0),
+)
+indexes = st.integers(0, 10**6)
+
+
+@dataclass(eq=False)
+class Scope:
+    """A scope, and what the oracle knows of it."""
+
+    real: Budget
+    parent: Scope | None
+    closed: bool = False
+    slices: list[Fraction] = field(default_factory=list)  #: of each resource: what counts above while it is open
+
+    def limit(self, which: int) -> Fraction | None:
+        value = getattr(self.real.limits, RESOURCES[which])
+        return None if value is None else Fraction(value)
+
+    def owner(self, which: int) -> Scope | None:
+        scope: Scope | None = self
+        while scope is not None and scope.limit(which) is None:
+            scope = scope.parent
+        return scope
+
+    def above(self) -> list[Scope]:
+        return [self, *(self.parent.above() if self.parent is not None else [])]
+
+
+@dataclass(eq=False)
+class Asked:
+    """One reservation that was granted."""
+
+    real: Hold
+    scope: Scope
+    drawn: list[Fraction]  #: from what its scope keeps for a last word
+    actual: Amount | None = None
+
+    def counts(self, which: int) -> Fraction:
+        return Fraction((self.real.amount if self.actual is None else self.actual)[which])
+
+
+class BudgetTree(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scopes: list[Scope] = []
+        self.asked: list[Asked] = []
+
+    # --- what must be -------------------------------------------------------------------------------------------------
+
+    def used(self, scope: Scope, which: int) -> Fraction:
+        """What of the scope's limit is spent or held, slices of scopes below included."""
+        total = Fraction(0)
+        for asked in self.asked:
+            if asked.scope.owner(which) is scope:
+                total += asked.counts(which)
+        for each in self.scopes:
+            if each.parent is not None and each.limit(which) is not None and each.parent.owner(which) is scope:
+                total += self.used(each, which) if each.closed else each.slices[which]
+        return total
+
+    def kept(self, scope: Scope, which: int) -> Fraction:
+        limit = scope.limit(which) or Fraction(0)
+        kept = Fraction(0)
+        if RESOURCES[which] == "tokens":
+            kept = min(Fraction(int(limit) // 10), Fraction(LAST_WORD_TOKENS))
+        elif RESOURCES[which] == "usd":
+            kept = limit / 10
+        elif RESOURCES[which] == "model_calls":
+            kept = Fraction(1 if limit else 0)
+        for each in self.asked:
+            if each.scope is scope:
+                kept -= each.drawn[which]
+                if each.actual is not None:
+                    kept += min(each.drawn[which], Fraction(max(0, each.real.amount[which] - each.actual[which])))
+        return kept
+
+    def free(self, scope: Scope, which: int, *, last_word: bool = False) -> Fraction:
+        limit = scope.limit(which)
+        assert limit is not None
+        if scope.closed:
+            return Fraction(0)
+        return limit - self.used(scope, which) - (0 if last_word else self.kept(scope, which))
+
+    def refusing(self, scope: Scope, amount: Amount, *, last_word: bool = False) -> tuple[Scope, str] | None:
+        for which, value in enumerate(amount):
+            owner = scope.owner(which)
+            if not value or owner is None:
+                continue
+            if Fraction(value) > self.free(owner, which, last_word=last_word and owner is scope):
+                return owner, RESOURCES[which]
+        return None
+
+    def check_refusal(self, refusal: BudgetExceeded, refusing: tuple[Scope, str] | None) -> None:
+        assert refusing is not None, f"refused though it fits: {refusal}"
+        assert (refusal.scope, refusal.resource) == (refusing[0].real.scope, refusing[1])
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+
+    @initialize(given=limits)
+    def begin(self, given: Limits) -> None:
+        self.scopes.append(Scope(Budget(given, scope="0"), None))
+
+    @rule(above=indexes, given=limits)
+    def open(self, above: int, given: Limits) -> None:
+        parent = self.scopes[above % len(self.scopes)]
+        grant = Amount(*(getattr(given, name) or 0 for name in RESOURCES))
+        refusing = self.refusing(parent, grant)
+        try:
+            real = Budget(given, scope=str(len(self.scopes)), parent=parent.real)
+        except BudgetExceeded as refusal:
+            self.check_refusal(refusal, refusing)
+        else:
+            assert refusing is None, "given more than was free"
+            self.scopes.append(Scope(real, parent, slices=[Fraction(each) for each in grant]))
+
+    @rule(who=indexes, amount=amounts, last_word=st.booleans())
+    def reserve(self, who: int, amount: Amount, last_word: bool) -> None:
+        scope = self.scopes[who % len(self.scopes)]
+        refusing = self.refusing(scope, amount, last_word=last_word)
+        kept = [self.kept(scope, which) if last_word else Fraction(0) for which in ALL]
+        fired = {each: each.real.fired for each in self.scopes}
+        try:
+            hold = scope.real.reserve(amount, last_word=last_word)
+        except BudgetExceeded as refusal:
+            self.check_refusal(refusal, refusing)
+            assert refusing is not None
+            fired[refusing[0]] = fired[refusing[0]] or refusing[1]
+        else:
+            assert refusing is None, "let through though it does not fit"
+            drawn = [min(has, Fraction(value)) for has, value in zip(kept, amount, strict=True)]
+            self.asked.append(Asked(hold, scope, drawn))
+        assert {each: each.real.fired for each in self.scopes} == fired, "the wrong scope fired"
+
+    @precondition(lambda self: self.asked)
+    @rule(which=indexes, actual=amounts)
+    def settle(self, which: int, actual: Amount) -> None:
+        asked = self.asked[which % len(self.asked)]
+        asked.real.settle(actual)
+        asked.actual = asked.actual or actual
+
+    @precondition(lambda self: self.asked)
+    @rule(which=indexes)
+    def refund(self, which: int) -> None:
+        asked = self.asked[which % len(self.asked)]
+        asked.real.refund()
+        asked.actual = asked.actual or Amount()
+
+    @precondition(lambda self: any(each.actual is None for each in self.asked))
+    @rule(which=indexes, resource=st.sampled_from(RESOURCES), value=st.sampled_from([-5, math.nan, math.inf]))
+    def settle_nonsense(self, which: int, resource: str, value: float) -> None:
+        waiting = [each for each in self.asked if each.actual is None]
+        asked = waiting[which % len(waiting)]
+        with pytest.raises(InvalidValue):
+            asked.real.settle(Amount(**{resource: value}))  # type: ignore[arg-type]  # the point of the rule
+        asked.actual = asked.real.amount
+
+    @rule(who=indexes)
+    def close(self, who: int) -> None:
+        scope = self.scopes[who % len(self.scopes)]
+        scope.real.close()
+        scope.closed = scope.parent is not None
+
+    @precondition(lambda self: any(each.closed for each in self.scopes))
+    @rule(who=indexes)
+    def reopen(self, who: int) -> None:
+        closed = [each for each in self.scopes if each.closed]
+        scope = closed[who % len(closed)]
+        assert scope.parent is not None
+        used = [self.used(scope, which) for which in ALL]
+        rest = [max(Fraction(0), (scope.limit(which) or 0) - used[which]) for which in ALL]
+        refusing = self.refusing(scope.parent, Amount(*map(float, rest)))  # type: ignore[arg-type]  # all are quarters
+        try:
+            scope.real.reopen(scope.parent.real)
+        except BudgetExceeded as refusal:
+            self.check_refusal(refusal, refusing)
+        else:
+            assert refusing is None, "given again what others have by now"
+            scope.closed = False
+            scope.slices = [had + more for had, more in zip(used, rest, strict=True)]
+
+    # --- what holds at all times --------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_scope_shows_what_its_history_says(self) -> None:
+        for scope in self.scopes:
+            for which, name in enumerate(RESOURCES):
+                if scope.limit(which) is not None:
+                    real = scope.real
+                    assert real.spent(name) + real.held(name) == pytest.approx(float(self.used(scope, which)))
+                    assert real.kept(name) == pytest.approx(float(self.kept(scope, which)))
+                    assert real.left(name) == pytest.approx(float(max(Fraction(0), self.free(scope, which))))
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        for scope in self.scopes:
+            for name in RESOURCES:
+                assert min(scope.real.held(name), scope.real.kept(name)) > -1e-9
+                assert scope.real.left(name) >= 0
+
+    @invariant()
+    def no_scope_lets_through_more_than_its_limit(self) -> None:
+        """But for what was used beyond a reservation, which is on record."""
+        for scope in self.scopes:
+            below = [each for each in self.asked if scope in each.scope.above()]
+            for which in ALL:
+                limit = scope.limit(which)
+                if limit is not None:
+                    through = sum(each.counts(which) for each in below)
+                    beyond = sum(max(Fraction(0), each.counts(which) - each.real.amount[which]) for each in below)
+                    assert through <= limit + beyond, RESOURCES[which]
+
+    @invariant()
+    def a_hold_is_open_until_the_first_word_about_it(self) -> None:
+        assert [each.real.open for each in self.asked] == [each.actual is None for each in self.asked]
+
+    def teardown(self) -> None:
+        """When all is settled and closed, the root has spent what was used, and holds nothing."""
+        for asked in self.asked:
+            asked.real.refund()
+            asked.actual = asked.actual or Amount()
+        for scope in reversed(self.scopes):
+            scope.real.close()
+        for which, name in enumerate(RESOURCES):
+            if self.scopes and self.scopes[0].limit(which) is not None:
+                root = self.scopes[0].real
+                assert root.held(name) == pytest.approx(0)
+                assert root.spent(name) == pytest.approx(float(sum(each.counts(which) for each in self.asked)))
+
+
+TestBudgetTree = BudgetTree.TestCase
+TestBudgetTree.settings = settings(max_examples=150, stateful_step_count=30)

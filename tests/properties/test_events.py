@@ -1,0 +1,230 @@
+"""Events go into a journal and come back the same, or are refused before they are written."""
+
+from __future__ import annotations
+
+import math
+import typing
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core import events
+from ramet.core.errors import InvalidValue
+from ramet.core.events import AnyEvent, ClampEvent, Event, Notice, StateChanged, ToolStarted, decode, encode
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+
+KINDS: tuple[type[Event], ...] = typing.get_args(AnyEvent)
+WHOSE: dict[str, Any] = {"root": "run-00", "run": "run-01", "path": "main/a", "agent": "explore"}
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+counts = st.integers(0, 2**53)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | numbers | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+times = st.datetimes(timezones=st.just(UTC) | st.integers(-14, 14).map(lambda h: timezone(timedelta(hours=h))))
+usages = st.builds(
+    Usage,
+    model_calls=counts,
+    tool_calls=counts,
+    agents=counts,
+    input_tokens=counts,
+    output_tokens=counts,
+    cache_read_tokens=counts,
+    usd=numbers,
+    estimated=st.booleans(),
+)
+errors = st.builds(ErrorInfo, type=text, message=text, scope=st.none() | text)
+results = st.builds(
+    Result,
+    status=st.sampled_from(Status),
+    value=plain,
+    error=st.none() | errors,
+    partial=text,
+    usage=usages,
+    usage_subtree=usages,
+    artifacts=st.lists(text, max_size=3).map(tuple),
+)
+#: How to make a value of each type that a field has. A field of a new type needs its line here.
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: text,
+    int: counts,
+    float: numbers,
+    bool: st.booleans(),
+    str | None: st.none() | text,
+    datetime | None: st.none() | times,
+    tuple[str, ...]: st.lists(text, max_size=3).map(tuple),
+    dict[str, Any]: st.dictionaries(text, plain, max_size=3),
+    Usage: usages,
+    Usage | None: st.none() | usages,
+    ErrorInfo | None: st.none() | errors,
+    Result: results,
+}
+
+
+def of(kind: type[Event]) -> st.SearchStrategy[Event]:
+    return st.builds(kind, **{name: VALUES[hint] for name, hint in typing.get_type_hints(kind).items()})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject):
+    """decode(encode(event)) is the event, of the same type, for every type and any content."""
+    event = data.draw(of(kind))
+
+    back = decode(encode(event))
+
+    assert type(back) is kind
+    assert back == event
+
+
+@given(event=st.one_of(*map(of, KINDS)))
+def test_an_event_is_one_line(event: Event):
+    """Whatever is in it, a reader that splits at line ends gets one event per line."""
+    line = encode(event)
+
+    assert line.splitlines() == [line]
+
+
+def test_every_event_of_the_module_is_in_the_vocabulary():
+    """An event that can be written can be read: none was forgotten in the union."""
+    defined = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, Event)} - {Event}
+
+    assert defined == set(KINDS)
+
+
+def test_event_types_are_stable_names():
+    """The names in journals: changing one makes old journals unreadable, so it is a decision."""
+    assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
+        """approval_answered approval_asked budget_refused clamped compacted hook_failed mail_delivered mail_pushed
+        message_discarded message_recorded model_asked model_retried notice run_ended run_spawned state_changed
+        text_delta tool_ended tool_started turn_ended turn_started""".split()
+    )
+
+
+@pytest.mark.parametrize("kind", ["", "run_spawned ", "RunSpawned", "event", "from_the_future", "__class__"])
+def test_an_unknown_type_is_refused(kind: str):
+    """A journal of a newer version is not misread as something else."""
+    line = msgspec.json.encode({"type": kind, **WHOSE})
+
+    with pytest.raises(InvalidValue):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"notice"',
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b'{"type":"notice"',
+        b'{"type":"notice"}',
+        b'{"type":null}',
+        b'{"type":["notice"]}',
+        b'{"type":"notice","type":"from_the_future","root":"r","run":"r","path":"p","agent":"a","text":""}',
+        b'{"type":"notice","root":1,"run":"r","path":"p","agent":"a","text":""}',
+        b'{"type":"notice","root":"r","run":"r","path":"p","agent":"a","text":"\\ud800"}',
+        b'{"type":"notice","root":"r","run":"r","path":"p","agent":"a","text":""}{}',
+        b'{"type":"notice","root":"r","run":"r","path":"p","agent":"a","text":"","depth":true}',
+        b'{"type":"run_ended","root":"r","run":"r","path":"p","agent":"a","result":{"status":"great"}}',
+        b'{"type":"clamped","root":"r","run":"r","path":"p","agent":"a","field":"x","asked":1e999,"given":1}',
+        b'{"type":"tool_started","root":"r","run":"r","path":"p","agent":"a","tool":"t","step_id":"s","args":'
+        + b'{"a":' * 100_000,
+        "\ud800",
+    ],
+    ids=lambda line: repr(line)[:40],
+)
+def test_what_is_no_event_is_refused(line: bytes | str):
+    """Bad bytes are one typed error, whatever is wrong with them, and a short one."""
+    with pytest.raises(InvalidValue) as refusal:
+        decode(line)
+
+    assert len(str(refusal.value)) < 500
+
+
+@given(event=st.one_of(*map(of, KINDS)), cut=st.integers(1, 10**6))
+def test_half_a_line_is_never_an_event(event: Event, cut: int):
+    """A record that a crash cut off is noticed, wherever the cut is."""
+    line = encode(event)
+
+    with pytest.raises(InvalidValue):
+        decode(line[: -1 - cut % (len(line) - 1)])
+
+
+@given(said=st.text(), args=st.dictionaries(st.text(), st.text(), max_size=3))
+def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]):
+    """Half a surrogate pair, as cut emoji leave behind, is written as U+FFFD; the rest stays as it was."""
+    event = ToolStarted(**WHOSE, tool="t", step_id=said, args={"said": said, **args})
+
+    back = decode(encode(event))
+
+    expected = said.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    assert isinstance(back, ToolStarted)
+    assert back.step_id == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_could_not_be_read_back_is_refused_when_written(value: float):
+    """JSON has no NaN: found when it is appended, not when the journal is needed."""
+    with pytest.raises(InvalidValue):
+        encode(ClampEvent(**WHOSE, field="memory_mb", asked=value, given=1.0))
+
+
+def test_not_a_number_inside_plain_data_is_null():
+    """What JSON cannot say inside arguments is null, and the event can be read."""
+    back = decode(encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": math.nan})))
+
+    assert isinstance(back, ToolStarted)
+    assert back.args == {"x": None}
+
+
+@pytest.mark.parametrize("value", [object(), 1j, KINDS], ids=["object", "complex", "classes"])
+def test_what_json_cannot_hold_is_refused_when_written(value: object):
+    """A hook that puts an object into arguments learns of it; nothing half-written is left."""
+    with pytest.raises(InvalidValue):
+        encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": value}))
+
+
+def test_nesting_without_end_is_refused_when_written():
+    """Neither a crash of the interpreter nor a line that nobody can read."""
+    args: dict[str, Any] = {}
+    for _ in range(100_000):
+        args = {"a": args}
+
+    with pytest.raises(InvalidValue):
+        encode(ToolStarted(**WHOSE, tool="t", step_id="s", args=args))
+
+
+def test_fields_that_say_nothing_are_not_written():
+    """A token costs a short line."""
+    assert encode(Notice(**WHOSE, text="hi")) == (
+        b'{"type":"notice","root":"run-00","run":"run-01","path":"main/a","agent":"explore","text":"hi"}'
+    )
+
+
+def test_two_events_do_not_share_what_is_in_them():
+    """An event's empty arguments are its own."""
+    first, second = (ToolStarted(**WHOSE, tool="t", step_id="s") for _ in range(2))
+
+    first.args["x"] = 1
+
+    assert second.args == {}
+
+
+def test_events_cannot_be_changed():
+    """A subscriber cannot rewrite what the next one reads."""
+    event = StateChanged(**WHOSE, state="running")
+
+    with pytest.raises(AttributeError):
+        event.state = "ended"  # type: ignore[misc]  # the point of the test

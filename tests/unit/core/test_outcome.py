@@ -1,0 +1,90 @@
+"""core/outcome.py: one closed set of ends, one result."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status, Usage
+
+counts = st.integers(0, 10**9)
+usages = st.builds(
+    Usage,
+    model_calls=counts,
+    tool_calls=counts,
+    agents=counts,
+    input_tokens=counts,
+    output_tokens=counts,
+    cache_read_tokens=counts,
+    usd=st.integers(0, 10**6).map(lambda cents: cents / 64),  # exact in binary, so that sums are
+    estimated=st.booleans(),
+)
+
+
+def test_every_status_has_an_exit_code_of_its_own():
+    """A script can tell every end from every other."""
+    assert set(EXIT_CODES) == set(Status)
+    assert len(set(EXIT_CODES.values())) == len(Status)
+
+
+def test_only_a_completion_exits_with_zero():
+    """Nothing but a result looks like success to a shell."""
+    assert [status for status in Status if Result(status=status).exit_code == 0] == [Status.COMPLETED]
+
+
+def test_exit_codes_are_ones_that_a_shell_can_carry():
+    """0 to 255, and 2 stays free for usage errors."""
+    assert all(0 <= code <= 255 and code != 2 for code in EXIT_CODES.values())
+
+
+def test_the_statuses_are_the_published_ones():
+    """The contract of results is closed: a tenth status is a decision, not an accident."""
+    published = "completed failed cancelled timeout budget_exhausted oom crashed lost needs_input"
+
+    assert [str(status) for status in Status] == published.split()
+
+
+@given(first=usages, second=usages, third=usages)
+def test_usage_adds_up_in_any_order(first: Usage, second: Usage, third: Usage):
+    """A subtree's usage does not depend on who finished first."""
+    assert first + second == second + first
+    assert (first + second) + third == first + (second + third)
+
+
+@given(usage=usages)
+def test_no_usage_adds_nothing(usage: Usage):
+    """A child that did nothing costs nothing."""
+    assert usage + Usage() == usage
+
+
+@given(first=usages, second=usages)
+def test_every_part_of_usage_is_added(first: Usage, second: Usage):
+    """No field is forgotten in a sum, and one estimate makes the sum an estimate."""
+    total = first + second
+
+    for field in Usage.__struct_fields__:
+        parts = getattr(first, field), getattr(second, field)
+        assert getattr(total, field) == (any(parts) if field == "estimated" else sum(parts)), field
+
+
+def test_tokens_are_input_and_output():
+    """Cache reads are input already and are not counted twice."""
+    assert Usage(input_tokens=10, cache_read_tokens=8, output_tokens=5).tokens == 15
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (Result(status=Status.COMPLETED, value="found it"), "found it"),
+        (Result(status=Status.COMPLETED, value=""), ""),
+        (Result(status=Status.COMPLETED, value={"a": 1}), "{'a': 1}"),
+        (Result(status=Status.COMPLETED, value=0), "0"),
+        (Result(status=Status.CANCELLED, partial="half of it"), "half of it"),
+        (Result(status=Status.FAILED, error=ErrorInfo(type="Bug", message="no")), ""),
+    ],
+    ids=["text", "empty", "data", "zero", "partial", "nothing"],
+)
+def test_a_result_reads_as_its_value_or_what_was_found_so_far(result: Result, text: str):
+    """Partial findings are not lost to a reader, and a falsy value is a value."""
+    assert result.text == text
