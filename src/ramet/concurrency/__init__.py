@@ -1,0 +1,1 @@
+"""Waiting: cancellation, mail, slots, time. Knows no agents."""

@@ -1,0 +1,113 @@
+"""Stopping: a tree of controllers, from parent to child only.
+
+A parent refers to its children, and a controller to its listeners, weakly: whatever finished is forgotten without
+anybody having to say so. A child refers to its parent strongly, and a bound method as a listener lives as long as its
+object does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ramet.core.errors import Aborted, InvalidValue
+
+_log = logging.getLogger("ramet.cancel")
+Listener = Callable[["AbortController"], Any]
+
+
+class AbortController:
+    """Stops itself and everything below it, once, with a reason. Aborting a child never touches its parent."""
+
+    __slots__ = ("__weakref__", "_children", "_event", "_listeners", "deadline", "parent", "reason")
+
+    def __init__(self, parent: AbortController | None = None, *, deadline: float | None = None) -> None:
+        self.parent = parent
+        self.reason: str | None = None  #: set exactly once; not None means aborted
+        self.deadline = deadline  #: on the clock's monotonic scale; the nearest of own and parent's
+        self._children: weakref.WeakSet[AbortController] | None = None
+        self._listeners: list[weakref.ref[Any]] | None = None
+        self._event: asyncio.Event | None = None
+        if deadline is not None and math.isnan(deadline):
+            raise InvalidValue("deadline", deadline, "a time on the clock's monotonic scale, or None")
+        if parent is not None:
+            if parent.deadline is not None and (deadline is None or parent.deadline < deadline):
+                self.deadline = parent.deadline
+            if parent.reason is not None:
+                self.reason = parent.reason
+            else:
+                if parent._children is None:
+                    parent._children = weakref.WeakSet()
+                parent._children.add(self)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it has been stopped, by itself or from above."""
+        return self.reason is not None
+
+    def child(self, *, deadline: float | None = None) -> AbortController:
+        """A controller below this one; born aborted if this one is."""
+        return AbortController(self, deadline=deadline)
+
+    def abort(self, reason: str = "aborted") -> None:
+        """Stop this one and all below it. The first reason stays; a failing listener stops nobody else."""
+        stopped = [self] if self.reason is None else []
+        for controller in stopped:  # It grows as it goes: all are stopped before the first listener hears of it.
+            controller.reason = reason
+            if controller._children:
+                stopped.extend(each for each in controller._children if each.reason is None)
+            controller._children = None
+        for controller in stopped:
+            controller._tell()
+
+    def raise_if_aborted(self) -> None:
+        """Raise Aborted with the reason, if it has been stopped: the check before a start."""
+        if self.reason is not None:
+            raise Aborted(self.reason)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call `listener(self)` once on abort (now, if it already happened). Held weakly: keep it alive yourself."""
+        if self.reason is not None:
+            self._call(listener)
+            return
+        reference: weakref.ref[Any] = (
+            weakref.WeakMethod(listener) if hasattr(listener, "__self__") else weakref.ref(listener)
+        )
+        if self._listeners is None:
+            self._listeners = []
+        elif len(self._listeners) % 64 == 63:
+            self._listeners = [each for each in self._listeners if each() is not None]
+        self._listeners.append(reference)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Forget a listener; unknown ones are no error."""
+        if self._listeners:
+            self._listeners = [each for each in self._listeners if each() not in (None, listener)]
+
+    async def wait_aborted(self) -> str:
+        """Return the reason, once there is one."""
+        if self.reason is None:
+            if self._event is None:
+                self._event = asyncio.Event()
+            await self._event.wait()
+        assert self.reason is not None
+        return self.reason
+
+    def _tell(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        listeners, self._listeners = self._listeners, None
+        for reference in listeners or ():
+            listener = reference()
+            if listener is not None:
+                self._call(listener)
+
+    def _call(self, listener: Listener) -> None:
+        try:
+            listener(self)
+        except (Exception, asyncio.CancelledError):
+            _log.exception("an abort listener failed; the others are told all the same")

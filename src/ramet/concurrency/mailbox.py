@@ -1,0 +1,93 @@
+"""Mail for one run: pushed from anywhere in the event loop, drained in order, each piece once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ramet.core.errors import MailRefused
+
+MAX_MAILS = 1_000
+MAX_BYTES = 256 * 1024
+MAX_UNREAD_BYTES = 4 * 1024 * 1024  #: of all unread mail together, notices aside
+_REMEMBERED = 4_096  #: ids kept to recognise a duplicate
+
+Kind = Literal["user", "agent", "notice"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mail:
+    """One message. `sender` is set by the host, never by the sender's own text."""
+
+    id: str
+    sender: str
+    text: str
+    kind: Kind = "agent"
+    reply_to: str | None = None
+
+
+class Mailbox:
+    """Unread mail: bounded, in order of arrival (so in order per sender), a repeated id accepted once."""
+
+    __slots__ = ("_bytes", "_seen", "_seen_order", "_unread", "closed", "on_push", "owner")
+
+    def __init__(self, owner: str, on_push: Callable[[Mail], None] | None = None) -> None:
+        self.owner = owner
+        self.on_push = on_push
+        self.closed: str | None = None  #: why nothing is accepted any more
+        self._unread: deque[Mail] = deque()
+        self._bytes = 0
+        self._seen: set[str] = set()
+        self._seen_order: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._unread)
+
+    def push(self, mail: Mail) -> bool:
+        """Accept mail; False if this id was accepted before. Raises MailRefused when full, too large or closed.
+
+        A notice is never refused for size or number: the host makes one per end, and an end must not be lost.
+        """
+        if self.closed is not None:
+            raise MailRefused(self.owner, self.closed)
+        if mail.id in self._seen:
+            return False
+        self._bytes += self.check_room(mail)
+        self._seen.add(mail.id)
+        self._seen_order.append(mail.id)
+        if len(self._seen_order) > _REMEMBERED:
+            self._seen.discard(self._seen_order.popleft())
+        self._unread.append(mail)
+        if self.on_push is not None:
+            self.on_push(mail)
+        return True
+
+    def check_room(self, mail: Mail) -> int:
+        """The bytes it would count, if there is room for it. Raises MailRefused, changing nothing."""
+        if mail.kind == "notice":
+            return 0
+        size = len(mail.text.encode("utf-8", "surrogatepass"))
+        if size > MAX_BYTES:
+            raise MailRefused(self.owner, f"{size} bytes; at most {MAX_BYTES} are accepted")
+        if len(self._unread) >= MAX_MAILS:
+            raise MailRefused(self.owner, f"its mailbox holds {MAX_MAILS} unread messages; try again later")
+        if self._bytes + size > MAX_UNREAD_BYTES:
+            raise MailRefused(self.owner, f"its mailbox holds {self._bytes} unread bytes; try again later")
+        return size
+
+    def drain(self) -> list[Mail]:
+        """Take all unread mail, oldest first."""
+        taken = list(self._unread)
+        self._unread.clear()
+        self._bytes = 0
+        return taken
+
+    def close(self, why: str) -> None:
+        """Refuse mail from now on, telling senders why; what is unread stays to be drained."""
+        self.closed = why
+
+    def reopen(self) -> None:
+        """Accept mail again: the run was resumed."""
+        self.closed = None

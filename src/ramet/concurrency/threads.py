@@ -1,0 +1,46 @@
+"""Synchronous work beside the event loop, in threads that never keep the process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Run `work` in a daemon thread of its own, with the caller's context variables.
+
+    A thread cannot be ended: cancelling the future only stops the waiting. The executor of asyncio is not used
+    because the interpreter joins its threads at exit, so one stuck tool would keep the process.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]  # None only where T admits it
+        elif isinstance(error, StopIteration):
+            future.set_exception(RuntimeError("the tool raised StopIteration"))  # a future refuses it
+        else:
+            future.set_exception(error)
+
+    def body() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(deliver, result, error)
+        except RuntimeError:
+            pass  # The loop is closed: nobody waits any more.
+
+    threading.Thread(target=body, name=name, daemon=True).start()
+    return future

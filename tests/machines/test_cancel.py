@@ -1,0 +1,167 @@
+"""Trees of controllers that grow, are stopped anywhere, and are forgotten in any order."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ramet.concurrency.cancel import AbortController
+
+indexes = st.integers(0, 10**6)
+deadlines = st.none() | st.integers(-5, 20).map(float)
+
+
+class Listener:
+    """Remembers what it was told, and then fails if it is of that kind."""
+
+    def __init__(self, heard: list[str | None], *, fails: bool) -> None:
+        self.heard, self.fails = heard, fails
+
+    def hear(self, controller: AbortController) -> None:
+        self.heard.append(controller.reason)
+        if self.fails:
+            raise RuntimeError("a listener of the test")
+
+
+@dataclass(eq=False)
+class Told:
+    """One listener: what it heard, and what it must have heard."""
+
+    listener: Listener | None
+    heard: list[str | None]
+    due: list[str | None] = field(default_factory=list)
+    removed: bool = False
+
+
+@dataclass(eq=False)
+class Node:
+    """What the oracle knows of one controller, whether or not anybody still holds the controller."""
+
+    parent: Node | None
+    deadline: float | None
+    real: AbortController | None  #: None once it was dropped
+    ref: weakref.ref[AbortController]
+    reason: str | None = None
+    told: list[Told] = field(default_factory=list)
+
+    def above(self) -> list[Node]:
+        return [self, *(self.parent.above() if self.parent is not None else [])]
+
+
+class CancelTree(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        logging.getLogger("ramet.cancel").disabled = True  # failing listeners are what this is about
+
+    def teardown(self) -> None:
+        logging.getLogger("ramet.cancel").disabled = False
+
+    def held(self) -> list[Node]:
+        return [node for node in self.nodes if node.real is not None]
+
+    def alive(self) -> set[Node]:
+        """A controller lives as long as it, or one below it, is held."""
+        return {above for node in self.held() for above in node.above()}
+
+    def pick(self, which: int) -> tuple[Node, AbortController]:
+        held = self.held()
+        node = held[which % len(held)]
+        assert node.real is not None
+        return node, node.real
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+
+    @rule(deadline=deadlines)
+    def plant(self, deadline: float | None) -> None:
+        real = AbortController(deadline=deadline)
+        self.nodes.append(Node(None, deadline, real, weakref.ref(real)))
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes, deadline=deadlines)
+    def give_birth(self, which: int, deadline: float | None) -> None:
+        node, real = self.pick(which)
+        child = real.child(deadline=deadline)
+        nearest = min((each for each in (node.deadline, deadline) if each is not None), default=None)
+        self.nodes.append(Node(node, nearest, child, weakref.ref(child), node.reason))
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes, reason=st.sampled_from(["", "a", "b"]))
+    def abort(self, which: int, reason: str) -> None:
+        node, real = self.pick(which)
+        real.abort(reason)
+        for each in self.alive():
+            if each.reason is None and node in each.above():
+                each.reason = reason
+                for told in each.told:
+                    if told.listener is not None and not told.removed:
+                        told.due.append(reason)
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes, fails=st.booleans())
+    def listen(self, which: int, fails: bool) -> None:
+        node, real = self.pick(which)
+        heard: list[str | None] = []
+        listener = Listener(heard, fails=fails)
+        real.add_listener(listener.hear)
+        node.told.append(Told(listener, heard, [] if node.reason is None else [node.reason]))
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes, listener=indexes)
+    def stop_listening(self, which: int, listener: int) -> None:
+        node, real = self.pick(which)
+        live = [told for told in node.told if told.listener is not None]
+        if live:
+            told = live[listener % len(live)]
+            assert told.listener is not None
+            real.remove_listener(told.listener.hear)
+            told.removed = True
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes, listener=indexes)
+    def drop_listener(self, which: int, listener: int) -> None:
+        node, _ = self.pick(which)
+        live = [told for told in node.told if told.listener is not None]
+        if live:
+            live[listener % len(live)].listener = None
+
+    @precondition(lambda self: self.held())
+    @rule(which=indexes)
+    def drop(self, which: int) -> None:
+        node, _ = self.pick(which)
+        node.real = None
+
+    # --- what holds at all times --------------------------------------------------------------------------------------
+
+    @invariant()
+    def everyone_below_a_stopped_one_is_stopped_and_nobody_else(self) -> None:
+        for node in self.held():
+            assert node.real is not None
+            assert node.real.reason == node.reason
+            assert node.real.aborted == (node.reason is not None)
+
+    @invariant()
+    def the_nearest_deadline_counts(self) -> None:
+        for node in self.held():
+            assert node.real is not None
+            assert node.real.deadline == node.deadline
+
+    @invariant()
+    def every_listener_is_told_once_or_never(self) -> None:
+        for node in self.nodes:
+            for told in node.told:
+                assert told.heard == told.due
+
+    @invariant()
+    def what_nobody_holds_is_gone(self) -> None:
+        """At once, without the garbage collector; and nobody is gone who is needed."""
+        assert {node for node in self.nodes if node.ref() is not None} == self.alive()
+
+
+TestCancelTree = CancelTree.TestCase
+TestCancelTree.settings = settings(max_examples=150, stateful_step_count=40)

@@ -1,0 +1,86 @@
+"""Long lives: whatever facts arrive, in whatever order, every path ends, and after an end there is no effect."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ramet.core.errors import Bug
+from ramet.core.lifecycle import LIVING, OVER, Effect, Fact, State, step
+
+ONCE_A_LIFE = (Effect.REFUND, Effect.CLOSE_MAIL, Effect.RELEASE, Effect.RECORD_END, Effect.NOTIFY)
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """One run, and what its supervisor would have done by now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State.STARTING
+        self.lives = 1
+        self.done: Counter[Effect] = Counter()
+        self.aborted = False
+        self.mail_open = True
+
+    @rule(fact=st.sampled_from(Fact))
+    def happens(self, fact: Fact) -> None:
+        before = self.state
+        try:
+            self.state, effects = step(self.state, fact)
+        except Bug:
+            assert before in LIVING, "after an end nothing is a bug: it is void"
+            return
+        if before in OVER and not (before is State.ENDED and fact is Fact.RESUMED):
+            assert self.state in OVER, "only mail to a finished run brings one back"
+            assert set(effects) <= {Effect.FORGET}, "an effect after the end"
+        for effect in effects:
+            self.do(effect)
+
+    def do(self, effect: Effect) -> None:
+        self.done[effect] += 1
+        match effect:
+            case Effect.ABORT:
+                self.aborted = True
+            case Effect.CLOSE_MAIL:
+                assert self.mail_open
+                self.mail_open = False
+            case Effect.REOPEN_MAIL:
+                assert not self.mail_open
+                self.mail_open, self.aborted = True, False
+                self.lives += 1
+            case Effect.START_TURN:
+                assert self.mail_open, "a turn of a run that takes no mail"
+                assert not self.aborted, "a turn of a run that was told to stop"
+            case Effect.NOTIFY:
+                assert self.done[Effect.RECORD_END] == self.done[Effect.NOTIFY], "told before it was recorded"
+
+    @invariant()
+    def every_life_ends_exactly_once(self) -> None:
+        ended = self.lives - (self.state in LIVING)
+        assert {effect: self.done[effect] for effect in ONCE_A_LIFE} == dict.fromkeys(ONCE_A_LIFE, ended)
+
+    @invariant()
+    def mail_is_open_while_it_lives(self) -> None:
+        assert self.mail_open == (self.state in LIVING)
+
+    @invariant()
+    def an_end_is_always_one_fact_away(self) -> None:
+        if self.state in LIVING:
+            assert step(self.state, Fact.FINISHED).state in OVER
+            assert step(self.state, Fact.CUT_OFF).state is State.STOPPED
+
+    @invariant()
+    def what_ended_was_aborted(self) -> None:
+        """So that nothing below it goes on."""
+        assert self.aborted or self.state in LIVING - {State.STOPPING}
+
+    @invariant()
+    def a_run_is_forgotten_once_and_only_when_it_has_expired(self) -> None:
+        assert self.done[Effect.FORGET] == (self.state is State.EXPIRED)
+
+
+TestLifecycle = Lifecycle.TestCase
+TestLifecycle.settings = settings(max_examples=200, stateful_step_count=40)

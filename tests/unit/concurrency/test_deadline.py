@@ -1,0 +1,91 @@
+"""`within`: the work, the clock and the stop race; whoever loses is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import FakeClock, SystemClock
+from ramet.concurrency.deadline import within
+from ramet.core.errors import Aborted
+from tests.support.waiting import eventually
+
+
+class Work:
+    """Never done by itself; notes whether it began and how it ended."""
+
+    began = ended = False
+
+    async def __call__(self) -> None:
+        self.began = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # an ending of several steps
+            self.ended = True
+
+
+async def test_work_that_is_done_in_time_gives_its_result() -> None:
+    """Neither the clock nor the controller leaves anything waiting."""
+    clock = FakeClock()
+
+    assert await within(asyncio.sleep(0, "done"), clock=clock, seconds=5, abort=AbortController()) == "done"
+    assert clock.sleeping == 0
+
+
+async def test_work_that_takes_too_long_has_ended_when_the_timeout_is_raised() -> None:
+    """A caller that was told of a timeout need not look after the work."""
+    clock, work = FakeClock(), Work()
+    waiting = asyncio.ensure_future(within(work(), clock=clock, seconds=5))
+    await eventually(lambda: clock.sleeping)
+    await clock.advance(5)
+
+    with pytest.raises(TimeoutError, match="5 s"):
+        await waiting
+    assert work.ended
+
+
+async def test_an_abort_ends_the_work_and_carries_its_reason() -> None:
+    """Stopping does not wait for the clock."""
+    abort, work = AbortController(), Work()
+    waiting = asyncio.ensure_future(within(work(), clock=FakeClock(), seconds=5, abort=abort))
+    await eventually(lambda: work.began)
+    abort.abort("enough")
+
+    with pytest.raises(Aborted, match="enough"):
+        await waiting
+    assert work.ended
+
+
+async def test_an_abort_before_the_start_prevents_the_start() -> None:
+    """Nothing of the work runs."""
+    abort, work = AbortController(), Work()
+    abort.abort("too late")
+
+    with pytest.raises(Aborted, match="too late"):
+        await within(work(), clock=FakeClock(), seconds=5, abort=abort)
+    assert not work.began
+
+
+async def test_cancelling_the_waiter_ends_the_work() -> None:
+    """A cancelled caller leaves nothing behind."""
+    work = Work()
+    waiting = asyncio.ensure_future(within(work(), clock=SystemClock(), seconds=None))
+    await eventually(lambda: work.began)
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert work.ended
+
+
+async def test_work_that_cancels_itself_is_a_failure_and_no_cancellation() -> None:
+    """Whoever waits was not cancelled, and must not look as if."""
+
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(RuntimeError, match="cancelled itself"):
+        await within(gives_up(), clock=FakeClock(), seconds=5)

@@ -1,0 +1,385 @@
+"""concurrency/slots.py: never more at work than there are places, and no number of places stops a tree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ramet.concurrency.slots import Slot, Slots
+from ramet.core.errors import Bug
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+# --- places -------------------------------------------------------------------------------------------------------------
+
+
+async def test_there_are_as_many_places_as_said():
+    """Of five that ask for two places, two get one and three wait."""
+    slots = Slots(2)
+    tasks = [asyncio.create_task(slots.take()) for _ in range(5)]
+    await settle()
+
+    state = [task.done() for task in tasks], slots.taken, slots.queued
+
+    for _ in range(5):
+        slots.give_back()
+        await settle()
+    assert state == ([True, True, False, False, False], 2, 3)
+    assert (slots.taken, slots.queued) == (0, 0)
+
+
+async def test_places_are_given_in_the_order_of_asking():
+    """First come, first served, however many wait."""
+    slots, order = Slots(1), list[int]()
+
+    async def work(number: int) -> None:
+        await slots.take()
+        order.append(number)
+        slots.give_back()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(work(number))
+
+    assert order == list(range(100))
+
+
+async def test_nobody_overtakes_those_who_wait():
+    """A place that was just freed belongs to the first in line, even before it has noticed."""
+    slots = Slots(1)
+    await slots.take()
+    first = asyncio.create_task(slots.take())
+    await settle()
+    slots.give_back()
+
+    overtaken = slots.try_take()
+
+    await first
+    assert overtaken is False
+    assert slots.taken == 1
+
+
+async def test_without_a_bound_nobody_waits():
+    """None is no bound, and what is taken is counted all the same."""
+    slots = Slots(None)
+    for _ in range(1_000):
+        await slots.take()
+
+    assert (slots.taken, slots.queued) == (1_000, 0)
+
+
+async def test_a_cancelled_waiter_takes_nothing():
+    """It leaves the line, and those behind it move up."""
+    slots = Slots(1)
+    await slots.take()
+    gone, behind = (asyncio.create_task(slots.take()) for _ in range(2))
+    await settle()
+    gone.cancel()
+    await settle()
+
+    slots.give_back()
+    await settle()
+
+    assert (gone.cancelled(), behind.done(), slots.taken, slots.queued) == (True, True, 1, 0)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+async def test_a_place_handed_to_one_that_is_being_cancelled_is_passed_on(behind: int):
+    """The hand-over and the cancel meet in one turn of the loop: the place is not lost."""
+    slots = Slots(1)
+    await slots.take()
+    gone = asyncio.create_task(slots.take())
+    waiting = [asyncio.create_task(slots.take()) for _ in range(behind)]
+    await settle()
+
+    slots.give_back()
+    gone.cancel()
+    await settle()
+
+    assert gone.cancelled()
+    assert [task.done() for task in waiting] == [True] * behind
+    assert slots.taken == behind
+
+
+async def test_a_waiter_that_is_closed_rather_than_cancelled_takes_nothing():
+    """As happens to a task that is thrown away: its turn is not handed to nobody."""
+    slots = Slots(1)
+    await slots.take()
+    thrown_away = slots.take()
+    thrown_away.send(None)
+    behind = asyncio.create_task(slots.take())
+    await settle()
+    thrown_away.close()
+
+    slots.give_back()
+    await settle()
+
+    assert (behind.done(), slots.taken) == (True, 1)
+
+
+def test_a_place_that_nobody_took_cannot_be_given_back():
+    """It would be one place more than there are, for ever: that is a bug of ours and says so."""
+    slots = Slots(1)
+
+    with pytest.raises(Bug):
+        slots.give_back()
+
+    assert slots.taken == 0
+
+
+# --- a run's hold on a place --------------------------------------------------------------------------------------------
+
+
+async def test_a_run_takes_one_place_however_often_it_asks():
+    """Asking again is free, and one letting go gives back what there is."""
+    slots = Slots(3)
+    slot = Slot(slots)
+    await slot.take()
+    await slot.take()
+    taken = slots.taken
+
+    slot.let_go()
+    slot.let_go()
+
+    assert (taken, slots.taken, slot.held) == (1, 0, False)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 5])
+async def test_a_run_lets_go_when_its_last_working_call_begins_to_wait(calls: int):
+    """Not sooner: while one call works, the run works."""
+    slot = Slot(Slots(1))
+    await slot.take()
+    slot.begin_calls(calls)
+    held = []
+    for _ in range(calls):
+        held.append(slot.held)
+        slot.begin_wait()
+
+    assert (held, slot.held) == ([True] * calls, False)
+
+
+async def test_a_run_lets_go_when_its_last_working_call_is_answered():
+    """Of two calls one waits and the other ends: from then on the run only waits."""
+    slot = Slot(Slots(1))
+    await slot.take()
+    slot.begin_calls(2)
+    slot.begin_wait()
+    while_one_works = slot.held
+
+    slot.end_call()
+
+    assert (while_one_works, slot.held) == (True, False)
+
+
+async def test_a_run_without_calls_keeps_its_place():
+    """Between calls it works: that it waits for nobody is no reason to let go."""
+    slot = Slot(Slots(1))
+    await slot.take()
+    slot.begin_calls(1)
+
+    slot.end_call()
+
+    assert slot.held
+
+
+async def test_one_call_that_waits_for_two_others_lets_go():
+    """A tool that starts two children and waits for both must not keep the place they need."""
+    slots = Slots(1)
+    slot = Slot(slots)
+    await slot.take()
+    slot.begin_calls(1)
+
+    async def child() -> None:
+        own = Slot(slots)
+        await own.take()
+        own.let_go()
+
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(slot.while_waiting(group.create_task(child()))) for _ in range(2)]
+
+    assert all(wait.done() for wait in waits)
+    assert (slot.held, slots.taken) == (True, 1)
+
+
+async def test_a_run_takes_its_place_again_when_its_wait_is_over():
+    """It gets in line like anybody else, and its result is not lost meanwhile."""
+    slots = Slots(1)
+    slot, other = Slot(slots), Slot(slots)
+    await slot.take()
+    slot.begin_calls(1)
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    call = asyncio.create_task(slot.while_waiting(answer))
+    await settle()
+    await other.take()
+    answer.set_result("answer")
+    await settle()
+    waited = not call.done()
+
+    other.let_go()
+
+    assert await call == "answer"
+    assert (waited, slot.held, other.held) == (True, True, False)
+
+
+async def test_a_run_whose_calls_come_back_at_the_same_time_takes_one_place():
+    """Two calls of a run in line for a place: one is enough for both, and none is taken twice."""
+    slots = Slots(1)
+    slot, other = Slot(slots), Slot(slots)
+    await other.take()
+    slot.begin_calls(2)
+    back = [asyncio.create_task(slot.take()) for _ in range(2)]
+    await settle()
+
+    other.let_go()
+    await settle()
+
+    done = [task.done() for task in back]
+    slot.let_go()
+    await settle()
+    for task in back:
+        task.cancel()
+    await asyncio.wait(back)
+    assert done == [True, True]
+    assert (slots.taken, slots.queued) == (0, 0)
+
+
+async def test_a_call_that_is_cancelled_in_line_leaves_the_line_to_the_others_of_its_run():
+    """The first of two in line is stopped; the second still gets the place."""
+    slots = Slots(1)
+    slot, other = Slot(slots), Slot(slots)
+    await other.take()
+    first, second = (asyncio.create_task(slot.take()) for _ in range(2))
+    await settle()
+    first.cancel()
+    await settle()
+
+    other.let_go()
+    await second
+
+    assert (slot.held, slots.taken) == (True, 1)
+
+
+@pytest.mark.parametrize("end", ["error", "cancelled"])
+async def test_a_wait_that_fails_is_over(end: str):
+    """A failed wait is not counted for ever: the next one lets go as the first did."""
+    slot = Slot(Slots(1))
+    await slot.take()
+    slot.begin_calls(1)
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    call = asyncio.create_task(slot.while_waiting(answer))
+    await settle()
+    if end == "error":
+        answer.set_exception(ValueError("no"))
+    else:
+        call.cancel()
+    await asyncio.wait({call})
+    slot.end_call()
+    await slot.take()
+    slot.begin_calls(2)
+
+    slot.begin_wait()
+
+    assert slot.held, "one of two calls works"
+
+
+async def test_the_host_hears_when_a_run_comes_to_wait_and_when_it_works_again():
+    """In this order, and not for waits that change nothing."""
+    heard: list[bool] = []
+    slot = Slot(Slots(1), on_wait=heard.append)
+    await slot.take()
+    heard.clear()
+    slot.begin_calls(2)
+
+    slot.begin_wait()
+    slot.begin_wait()
+    slot.end_wait()
+    slot.end_wait()
+    await slot.take()
+    await slot.take()
+
+    assert heard == [True, False]
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
+
+
+class Tree:
+    """Runs that do nothing but give birth and wait, as agents and as functions do."""
+
+    def __init__(self, capacity: int, shape: list[object]) -> None:
+        self.slots = Slots(capacity)
+        self.finished = 0
+        self.most = 0
+        self.shape = shape
+
+    async def run(self, shape: list[object], *, gathers: bool = False) -> None:
+        slot = Slot(self.slots)
+        await slot.take()
+        self.look()
+        if gathers:
+            slot.begin_calls(1)  # A function: one call, in which it does as it likes.
+            await asyncio.gather(*(self.twice(slot, child) for child in shape))
+            slot.end_call()
+        else:
+            slot.begin_calls(len(shape))  # A model: one call for each child.
+            await asyncio.gather(*(self.call(slot, child) for child in shape))
+        await slot.take()
+        self.look()
+        await asyncio.sleep(0)
+        slot.let_go()
+        self.finished += 1
+
+    async def call(self, slot: Slot, child: object) -> None:
+        try:
+            await slot.while_waiting(self.birth(child))
+        finally:
+            slot.end_call()
+
+    async def twice(self, slot: Slot, child: object) -> None:
+        for _ in range(2):
+            await slot.while_waiting(self.birth(child))
+            await asyncio.sleep(0)
+
+    def birth(self, child: object) -> Awaitable[None]:
+        assert isinstance(child, list)
+        return asyncio.create_task(self.run(child, gathers=len(child) % 2 == 0))
+
+    def look(self) -> None:
+        self.most = max(self.most, self.slots.taken)
+
+
+shapes = st.recursive(st.builds(list[object]), lambda below: st.lists(below, min_size=1, max_size=4), max_leaves=16)
+
+
+@given(shape=shapes, capacity=st.integers(1, 3), gathers=st.booleans())
+@example(shape=[[[[[]]]]], capacity=1, gathers=False)
+@example(shape=[[[], []], [[], []], [[], []]], capacity=1, gathers=True)
+async def test_a_tree_of_any_shape_finishes_with_any_number_of_places(
+    shape: list[object], capacity: int, gathers: bool
+):
+    """A parent that waits holds no place, so nested spawns with a cap of 1 finish; nobody is above the cap on the way."""
+    tree = Tree(capacity, shape)
+    root = asyncio.create_task(tree.run(shape, gathers=gathers))
+    for _ in range(20_000):
+        if root.done():
+            break
+        await asyncio.sleep(0)
+
+    stuck = not root.done()
+
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+        await asyncio.wait({task})
+    assert not stuck
+    root.result()
+    assert tree.most <= capacity
+    assert (tree.slots.taken, tree.slots.queued) == (0, 0)
