@@ -1,0 +1,1 @@
+"""Thinking: definitions, the loop, contexts, hooks, compaction. Knows no disk outside `agent.files`."""

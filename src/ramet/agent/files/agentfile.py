@@ -1,0 +1,239 @@
+"""One agent's file: Markdown with YAML front matter, as `.claude/agents` has it, read into an `Agent`.
+
+Every key is honoured, or refused, or named in a note; none is silently ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ramet.agent.definition import Agent, Scope
+from ramet.agent.files import frontmatter
+from ramet.agent.toolentry import SPAWNERS, parse_entry, split_entries
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue, Unknown
+
+MAX_FILE = 256 * 1024
+MAX_ENTRIES = 500
+#: camelCase as Claude's files spell it; the other way round it is ours.
+_SPELLINGS = {
+    "disallowedTools": "disallowed_tools",
+    "permissionMode": "permission_mode",
+    "maxTurns": "max_turns",
+    "mcpServers": "mcp_servers",
+    "initialPrompt": "initial_prompt",
+}
+_NOT_YET = ("mcp_servers", "effort", "color")
+_MODES_NOT_YET = ("acceptEdits", "dontAsk")
+_LIMITS = tuple(each.name for each in fields(Limits))
+
+
+class AgentFile(NamedTuple):
+    """A definition as it was written, and what its author should know about it."""
+
+    agent: Agent
+    notes: tuple[str, ...] = ()
+
+
+def may_hook(scope: Scope, *, trusted: bool) -> bool:
+    """Whether hooks of such a file are switched on: what came with a folder or plugin is not the user's own word."""
+    return scope in ("managed", "call", "user") or (scope == "project" and trusted)
+
+
+def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False) -> AgentFile:
+    """Read one file's text. Raises InvalidValue, naming the file, the key, the value and what would be accepted."""
+    front = frontmatter.parse(text, source=source)
+    reader = _Reader(source, _renamed(front.keys, source))
+    notes = [*front.notes]
+    for key in reader.keys:
+        if key not in _READ and key not in _NOT_YET:
+            raise InvalidValue(
+                f"{source}: key", key, "one of " + ", ".join(sorted(_READ.keys() | {*_NOT_YET, *_SPELLINGS}))
+            )
+    for key in ("name", "description"):
+        if reader.keys.get(key) in (None, ""):
+            raise InvalidValue(f"{source}: {key}", reader.keys.get(key), "text; every agent's file has it")
+    made: dict[str, Any] = {}
+    for key in reader.keys:
+        if key in _NOT_YET:
+            notes.append(f"{key}: known, not honoured yet")
+        elif reader.keys[key] is not None or key == "tools":
+            made.update(_READ[key](reader, key))
+    if made.get("hooks") and not may_hook(scope, trusted=trusted):
+        del made["hooks"]
+        notes.append(
+            "hooks: off until the folder is trusted (ramet trust DIR)"
+            if scope == "project"
+            else "hooks: off in a plugin"
+        )
+    try:
+        agent = Agent(**made, instructions=front.body, scope=scope, source=source)
+    except InvalidValue as error:
+        raise InvalidValue(f"{source}: {error.field}", error.value, error.accepted) from None
+    return AgentFile(agent, (*notes, *reader.notes))
+
+
+class _Reader:
+    """The keys of one file, and what is remarked while they are read."""
+
+    def __init__(self, source: Path, keys: dict[str, Any]) -> None:
+        self.source, self.keys, self.notes = source, keys, list[str]()
+
+    def refuse(self, key: str, accepted: str, value: object = None) -> InvalidValue:
+        """The error for a key whose value, or part of it, cannot be taken."""
+        return InvalidValue(f"{self.source}: {key}", self.keys[key] if value is None else value, accepted)
+
+    def text(self, key: str) -> dict[str, Any]:
+        if not isinstance(self.keys[key], str):
+            raise self.refuse(key, "text (in quotes, if YAML takes it for something else)")
+        return {key: self.keys[key].strip()}
+
+    def flag(self, key: str) -> dict[str, Any]:
+        if not isinstance(self.keys[key], bool):
+            raise self.refuse(key, "true or false")
+        return {key: self.keys[key]}
+
+    def whole(self, key: str) -> dict[str, Any]:
+        return {key: self.keys[key]}  # Agent checks it.
+
+    def names(self, key: str) -> dict[str, Any]:
+        value = self.keys[key]
+        entries = split_entries(value) if isinstance(value, str) else value
+        if not isinstance(entries, list | tuple) or not all(isinstance(each, str) and each.strip() for each in entries):
+            raise self.refuse(key, "names separated by commas, or a list of names")
+        if len(entries) > MAX_ENTRIES:
+            raise self.refuse(key, f"at most {MAX_ENTRIES} names", f"{len(entries)} names")
+        return {key: tuple(each.strip() for each in entries)}
+
+    def tools(self, key: str) -> dict[str, Any]:
+        if self.keys[key] is None:
+            if key == "tools":  # Nothing written could mean all or none, and all is the dangerous one.
+                raise self.refuse(key, "names; [] for no tool; leave the key out to inherit all")
+            return {}
+        found = self.names(key)
+        for text in found[key]:
+            try:
+                entry = parse_entry(text)
+            except InvalidValue as error:
+                raise self.refuse(key, error.accepted, text) from None
+            if entry.arguments is not None and entry.name not in SPAWNERS:
+                so = "the whole tool is denied" if key == "disallowed_tools" else "it gives no tool"
+                self.notes.append(f"{key}: {text}: parts of a tool are not honoured yet; {so}")
+        return found
+
+    def model(self, key: str) -> dict[str, Any]:
+        model = self.text(key)[key]
+        return {key: None if model in ("inherit", "") else model}
+
+    def mode(self, key: str) -> dict[str, Any]:
+        mode = self.keys[key]
+        if mode == "plan":
+            return {"read_only": True}
+        if mode in _MODES_NOT_YET:
+            self.notes.append(f"permission_mode: {mode}: known, not honoured yet")
+        elif mode != "default":  # bypassPermissions above all: a file does not free itself of the gates.
+            raise self.refuse(key, f"default, plan, {', '.join(_MODES_NOT_YET)}")
+        return {}
+
+    def limits(self, key: str) -> dict[str, Any]:
+        value = self.keys[key]
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"a mapping with any of {', '.join(_LIMITS)}")
+        for each in value:
+            if each not in _LIMITS:
+                raise self.refuse(key, f"any of {', '.join(_LIMITS)}", each)
+        try:
+            return {key: Limits(**value)}
+        except InvalidValue as error:
+            raise InvalidValue(f"{self.source}: {error.field}", error.value, error.accepted) from None
+
+    def hooks(self, key: str) -> dict[str, Any]:
+        if not isinstance(self.keys[key], dict):
+            raise self.refuse(key, "a mapping from events to hooks, as in .claude/settings.json")
+        from ramet.agent import hook_config  # here, so that files without hooks do not pay for langchain
+
+        found = self.plain(key)
+        try:
+            hook_config.read(found)
+        except (InvalidValue, Unknown) as error:
+            raise InvalidValue(f"{self.source}: {key}", "what it holds", str(error)) from None
+        return {key: found}
+
+    def schema(self, key: str) -> dict[str, Any]:
+        if not isinstance(self.keys[key], dict):
+            raise self.refuse(key, "a JSON schema, as a mapping")
+        schema = self.plain(key)
+        problem = _schema_problem(schema)
+        if problem:
+            raise self.refuse(key, problem, "this schema")
+        return {key: schema}
+
+    def plain(self, key: str) -> Any:
+        """The value as JSON would carry it, so that dates, NaN and the like are found here and not much later."""
+        try:
+            return json.loads(json.dumps(self.keys[key], allow_nan=False))
+        except (TypeError, ValueError):
+            raise self.refuse(key, "what JSON can say: no dates, no bytes, no NaN", "this value") from None
+
+
+_READ: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
+    "name": _Reader.text,
+    "description": _Reader.text,
+    "tools": _Reader.tools,
+    "disallowed_tools": _Reader.tools,
+    "model": _Reader.model,
+    "permission_mode": _Reader.mode,
+    "max_turns": _Reader.whole,
+    "skills": _Reader.names,
+    "hooks": _Reader.hooks,
+    "memory": _Reader.whole,
+    "background": _Reader.flag,
+    "isolation": _Reader.whole,
+    "initial_prompt": _Reader.text,
+    "limits": _Reader.limits,
+    "output": _Reader.schema,
+}
+
+
+def _renamed(keys: dict[str, Any], source: Path) -> dict[str, Any]:
+    renamed: dict[str, Any] = {}
+    for key, value in keys.items():
+        name = _SPELLINGS.get(key, key)
+        if name in renamed:
+            raise InvalidValue(f"{source}: key", key, f"one spelling of {name}, once")
+        renamed[name] = value
+    return renamed
+
+
+def _schema_problem(schema: dict[str, Any]) -> str | None:
+    """What keeps a schema from being used: it is none, it points elsewhere, or it refers to itself without end."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    if any(not reference.startswith("#") for reference in _references(schema)):
+        return "a schema whose every $ref stays inside it (#/…): nothing is fetched"  # a file must not make us call out
+    try:
+        Draft202012Validator.check_schema(schema)
+        samples: tuple[object, ...] = ({}, [], "")
+        for sample in samples:
+            list(Draft202012Validator(schema).iter_errors(sample))
+    except SchemaError as error:
+        return f"a valid JSON schema: {error.message[:100]}"
+    except RecursionError:
+        return "a schema that does not refer to itself without end"
+    except Exception as error:  # jsonschema has no common root for references that lead nowhere
+        return f"a usable JSON schema: {type(error).__name__}"
+    return None
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, list):
+        return [found for each in node for found in _references(each)]
+    if not isinstance(node, dict):
+        return []
+    own = [value for key, value in node.items() if key in ("$ref", "$dynamicRef") and isinstance(value, str)]
+    return own + [found for each in node.values() for found in _references(each)]

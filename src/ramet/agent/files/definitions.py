@@ -1,0 +1,261 @@
+"""Every agent that can be named: from files, code and what is built in, with who wins and what is wrong.
+
+A tree keeps a `snapshot()`: what a run writes into the agents' folders is then nobody's definition until a new tree
+asks. `refresh()` is for whoever starts trees, between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ramet.agent.builtin import builtin_agents
+from ramet.agent.definition import PRECEDENCE, Agent
+from ramet.agent.files.agentfile import MAX_FILE, AgentFile, parse_agent
+from ramet.agent.files.places import Found, Place, Problem, agent_files, plugin_places, project_places, user_places
+from ramet.agent.files.reading import Stamp, Unreadable, read_text
+from ramet.agent.toolentry import parse_entry
+from ramet.core.errors import InvalidValue
+
+#: A file changed this shortly before it was read may change again without its time or size telling: read it again.
+_RACY_NS = 100_000_000
+
+
+class Shadowed(NamedTuple):
+    """A definition that another of the same name keeps from being used."""
+
+    name: str
+    loser: str  #: scope and file, as `user ~/.claude/agents/x.md`, in full
+    winner: str
+
+
+class _Entry(NamedTuple):
+    """What is known of one file. `file` is the last good version, also while the file is bad."""
+
+    place: Place
+    stamp: Stamp | None
+    digest: bytes
+    file: AgentFile | None
+    problem: str | None = None
+
+
+class View(Mapping[str, Agent]):
+    """The definitions at one moment; never changes."""
+
+    def __init__(
+        self,
+        agents: dict[str, Agent],
+        problems: Iterable[Problem],
+        notes: Iterable[Problem],
+        shadowed: Iterable[Shadowed],
+    ) -> None:
+        self._agents = MappingProxyType(agents)
+        self.problems = tuple(problems)  #: files that were skipped or are used in an older version, and bad references
+        self.notes = tuple(notes)  #: what is read but not honoured, or is switched off
+        self.shadowed = tuple(shadowed)
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._agents[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+
+class Definitions(Mapping[str, Agent]):
+    """The definitions as of the last `refresh()`."""
+
+    def __init__(self, places: Sequence[Place], fixed: Sequence[Agent], *, trusted: bool = False) -> None:
+        self._places, self._fixed = tuple(places), tuple(fixed)
+        self._entries: dict[Path, _Entry] = {}
+        self._state: object = None
+        self._view = View({}, (), (), ())
+        self.refresh(trusted=trusted)
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._view[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view)
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """See View."""
+        return self._view.problems
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        """See View."""
+        return self._view.notes
+
+    @property
+    def shadowed(self) -> tuple[Shadowed, ...]:
+        """See View."""
+        return self._view.shadowed
+
+    def snapshot(self) -> View:
+        """What a tree keeps for its life: later refreshes do not reach it."""
+        return self._view
+
+    def refresh(self, *, trusted: bool | None = None) -> bool:
+        """Read again what changed; True if anything did. Never raises for what stands in a file.
+
+        A file that became bad or unreadable keeps its last good version and is reported. `trusted` is the verdict
+        on the project as it is now; without one, a project's file that changed comes without its hooks.
+        """
+        entries: dict[Path, _Entry] = {}
+        obstacles: list[Problem] = []
+        for place in self._places:
+            for found in agent_files(place):
+                if isinstance(found, Found):
+                    entries[found.path] = self._current(place, found, trusted)
+                elif found.path in self._entries:
+                    entries[found.path] = self._failed(self._entries[found.path], found.reason, trusted)
+                else:
+                    obstacles.append(Problem(found.path, f"{found.reason}; skipped"))
+                    entries.update(self._kept_below(found.path, entries, trusted))
+        state = (obstacles, [(path, entry.file, entry.problem) for path, entry in entries.items()])
+        self._entries = entries
+        if state == self._state:
+            return False
+        self._state = state
+        self._view = _assemble([*self._candidates(entries)], [*obstacles, *_problems(entries)], _notes(entries))
+        return True
+
+    def _current(self, place: Place, found: Found, trusted: bool | None) -> _Entry:
+        """The entry of a file that is there: the one we have, if nothing speaks against it."""
+        old = self._entries.get(found.path)
+        asked_again = trusted is not None and place.scope == "project"
+        if old is not None and old.stamp == found.stamp and not asked_again:
+            return old
+        now = time.time_ns()  # the scale of the file's own times; a clock that is off costs a second reading
+        try:
+            text, stamp, _ = read_text(found.path, limit=MAX_FILE, fence=place.fence)
+            digest = hashlib.sha256(text.encode()).digest()
+            settled = stamp if now - stamp.mtime_ns > _RACY_NS else None
+            if old is not None and old.digest == digest and not asked_again:
+                return old._replace(stamp=settled)
+        except Unreadable as error:
+            return self._failed(old or _Entry(place, None, b"", None), error.reason, trusted)
+        try:
+            file = parse_agent(text, source=found.path, scope=place.scope, trusted=bool(trusted))
+        except InvalidValue as error:
+            reason = str(error).removeprefix(f"{found.path}: ")
+            bad = self._failed(old or _Entry(place, None, b"", None), reason, trusted)
+            return bad._replace(stamp=settled, digest=digest)
+        return _Entry(place, settled, digest, file)
+
+    def _failed(self, old: _Entry, reason: str, trusted: bool | None) -> _Entry:
+        file = old.file
+        if file is not None and trusted is False and old.place.scope == "project":
+            file = AgentFile(file.agent.replace(hooks=None), file.notes)
+        so = "skipped" if file is None else "the version read before stays in use"
+        return _Entry(old.place, None, b"", file, f"{reason}; {so}")
+
+    def _kept_below(self, folder: Path, entries: dict[Path, _Entry], trusted: bool | None) -> dict[Path, _Entry]:
+        """What was read below a folder that cannot be listed now, though it is still there."""
+        return {
+            path: self._failed(old, "its folder cannot be read", trusted)
+            for path, old in self._entries.items()
+            if path not in entries and old.file is not None and path.is_relative_to(folder)
+        }
+
+    def _candidates(self, entries: Mapping[Path, _Entry]) -> Iterator[Agent]:
+        """Every definition, the winners of each name first."""
+        for scope in PRECEDENCE:
+            yield from (agent for agent in self._fixed if agent.scope == scope)
+            for place in self._places:
+                if place.scope == scope:
+                    yield from (each.file.agent for each in entries.values() if each.place == place and each.file)
+
+
+def load_definitions(
+    project_dir: Path | None,
+    *,
+    user_dir: Path,
+    home: Path | None = None,
+    managed_dir: Path | None = None,
+    plugin_dirs: Sequence[Path] = (),
+    call: Sequence[Agent] = (),
+    trusted: bool = False,
+) -> Definitions:
+    """Read all definitions: managed > call > project > user > plugin > builtin; in a scope the first folder wins.
+
+    Files lie in `agents/` of each folder; a project's in `.ramet/agents`, `.claude/agents`, `.agents/agents`, and those
+    that lead out of the project are skipped. `home` is where `.claude/agents` is looked for besides `user_dir`. A bad
+    file is reported in `.problems` and skipped. Raises InvalidValue if two of `call` have one name.
+    """
+    names = [agent.name for agent in call]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidValue("agents", name, "one definition of each name")
+    places = [
+        *([Place(managed_dir / "agents", "managed")] if managed_dir is not None else []),
+        *(project_places(project_dir, "agents") if project_dir is not None else ()),
+        *user_places(user_dir, home, "agents"),
+        *plugin_places(plugin_dirs, "agents"),
+    ]
+    fixed = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
+    return Definitions(_each_once(places), fixed, trusted=trusted)
+
+
+def _each_once(places: Iterable[Place]) -> list[Place]:
+    """A home directory as project has its `.claude/agents` twice; then it is the project's: the less trusted."""
+    kept: dict[str, Place] = {}
+    for place in places:
+        kept.setdefault(os.path.realpath(place.folder), place)
+    return list(kept.values())
+
+
+def _where(agent: Agent) -> str:
+    return agent.scope if agent.source is None else f"{agent.scope} {agent.source}"
+
+
+def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[Problem]) -> View:
+    agents: dict[str, Agent] = {}
+    shadowed: list[Shadowed] = []
+    for agent in candidates:
+        winner = agents.setdefault(agent.name, agent)
+        if winner is agent:
+            continue
+        shadowed.append(Shadowed(agent.name, _where(agent), _where(winner)))
+        if winner.source and agent.source and winner.source.parent == agent.source.parent:
+            problems.append(
+                Problem(agent.source, f"{agent.name!r} is also defined in {winner.source.name}, which wins")
+            )
+    for agent in agents.values():  # Types may spawn each other in a circle: depth bounds that. They must exist.
+        problems += (
+            Problem(agent.source, f"agent {agent.name!r} may spawn {name!r}, which is not defined")
+            for name in _spawn_types(agent)
+            if name not in agents
+        )
+    return View(agents, problems, notes, shadowed)
+
+
+def _spawn_types(agent: Agent) -> Iterator[str]:
+    for text in agent.tools or ():
+        if isinstance(text, str):
+            try:
+                entry = parse_entry(text)
+            except InvalidValue:
+                continue  # said by whoever resolves the tools
+            if entry.spawns:
+                yield from entry.arguments or ()
+
+
+def _problems(entries: Mapping[Path, _Entry]) -> Iterator[Problem]:
+    return (Problem(path, entry.problem) for path, entry in entries.items() if entry.problem)
+
+
+def _notes(entries: Mapping[Path, _Entry]) -> list[Problem]:
+    return [Problem(path, note) for path, entry in entries.items() if entry.file for note in entry.file.notes]

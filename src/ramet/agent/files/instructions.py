@@ -1,0 +1,77 @@
+"""A project's own instructions: AGENTS.md from its root down to the working directory, the nearest last."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.agent.files.places import Problem
+from ramet.agent.files.reading import Unreadable, read_text
+from ramet.core.errors import InvalidValue
+
+NAMES = ("AGENTS.md", "CLAUDE.md")  #: the first that a folder has counts for it
+MAX_FILE = 64 * 1024
+MAX_TOTAL = 128 * 1024
+MIN_PART = 1024  #: less than this of a file is not worth its heading
+MAX_FOLDERS = 64
+
+_HEAD = (
+    "# Instructions of this project\n\nFrom the project's root down to the working directory. Where they disagree, the "
+    "later one, which is nearer, holds."
+)
+
+
+class Instructions(NamedTuple):
+    """What a project says to those who work in it."""
+
+    text: str  #: a section for the system prompt, or empty
+    files: tuple[Path, ...] = ()  #: that it came from, the root's first
+    problems: tuple[Problem, ...] = ()  #: what was left out, and why
+
+
+def project_root(cwd: Path, root: Path | None = None) -> Path:
+    """The nearest folder from `cwd` up that has a `.git`; without one the given root, or `cwd` itself."""
+    for folder in (cwd, *cwd.parents)[:MAX_FOLDERS]:
+        if os.path.lexists(folder / ".git"):
+            return folder
+    return cwd if root is None else root
+
+
+def load_instructions(cwd: Path, *, root: Path | None = None) -> Instructions:
+    """Read them. Nothing above the project's root is read, nor what leads out of it; what is bad is left out and said.
+
+    Bounded: a file's beginning, and in all so much that the nearest are whole first. Raises InvalidValue if `cwd` does
+    not lie below `root`.
+    """
+    cwd = cwd.resolve()
+    top = project_root(cwd, None if root is None else root.resolve())
+    if not cwd.is_relative_to(top):
+        raise InvalidValue("cwd", str(cwd), f"a folder below {top}")
+    folders = [folder for folder in (cwd, *cwd.parents) if folder.is_relative_to(top)][:MAX_FOLDERS]
+    parts: list[str] = []
+    files: list[Path] = []
+    problems: list[Problem] = []
+    left = MAX_TOTAL
+    for folder in folders:  # Nearest first, so that what is far is what falls off.
+        path = next((folder / name for name in NAMES if os.path.lexists(folder / name)), None)
+        if path is None:
+            continue
+        if left < MIN_PART:
+            problems.append(Problem(path, f"left out: the nearer ones fill {MAX_TOTAL} bytes"))
+            continue
+        limit = min(MAX_FILE, left)
+        try:
+            found = read_text(path, limit=limit, fence=top, cut=True)
+        except Unreadable as error:
+            problems.append(Problem(path, f"{error.reason}; left out"))
+            continue
+        if found.cut:
+            problems.append(Problem(path, f"only its first {limit} bytes are used"))
+        if found.text.strip():
+            left -= len(found.text.encode())
+            files.append(path)
+            name = path.relative_to(top).as_posix()
+            parts.append(f"## {name}\n\n{found.text.strip()}" + ("\n\n[cut here: too long]" if found.cut else ""))
+    text = "\n\n".join([_HEAD, *reversed(parts)]) if parts else ""
+    return Instructions(text, tuple(reversed(files)), tuple(reversed(problems)))

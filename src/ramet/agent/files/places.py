@@ -1,0 +1,117 @@
+"""Where the files of agents are looked for, in the order in which they win."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.agent.definition import Scope
+from ramet.agent.files.reading import Stamp, Unreadable, real_path
+
+#: Folders of a project that hold tools' files, the first wins. `.agents` belongs to no tool and is read by several.
+PROJECT_FOLDERS = (".ramet", ".claude", ".agents")
+MAX_ENTRIES = 1_000  #: that are looked at below one folder
+MAX_DEPTH = 4
+
+
+class Place(NamedTuple):
+    """A folder to look in. Nothing outside of `fence` is read; None: the user's own links may lead anywhere."""
+
+    folder: Path
+    scope: Scope
+    fence: Path | None = None
+
+
+class Found(NamedTuple):
+    """A file that may hold a definition, as it is now."""
+
+    path: Path
+    stamp: Stamp
+
+
+class Problem(NamedTuple):
+    """What is wrong, where, in one sentence; `path` is None for what came from code."""
+
+    path: Path | None
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence if self.path is None else f"{self.path}: {self.sentence}"
+
+
+def project_places(project_dir: Path, kind: str) -> tuple[Place, ...]:
+    """A project's folders of `kind` ("agents", "skills")."""
+    return tuple(Place(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
+
+
+def user_places(user_dir: Path, home: Path | None, kind: str) -> tuple[Place, ...]:
+    """The user's folders of `kind`: ramet's own, then the one that Claude users have."""
+    own = Place(user_dir / kind, "user")
+    return (own,) if home is None else (own, Place(home / ".claude" / kind, "user"))
+
+
+def plugin_places(plugin_dirs: Sequence[Path], kind: str) -> tuple[Place, ...]:
+    """The plugins' folders of `kind`."""
+    return tuple(Place(each / kind, "plugin", each) for each in plugin_dirs)
+
+
+def agent_files(place: Place) -> Iterator[Found | Unreadable]:
+    """Every `*.md` below a place, by name, and every obstacle; costs one stat an entry, reads nothing.
+
+    Linked folders are not entered: so no circle of links is walked. Bounded in depth and number. A folder that is
+    not there holds nothing; one that cannot be listed is an obstacle with the folder's own path.
+    """
+    if not os.path.lexists(place.folder):
+        return
+    try:
+        real_path(place.folder, fence=place.fence)
+    except Unreadable as obstacle:
+        yield obstacle
+        return
+    folders, seen = [(place.folder, 1)], 0
+    while folders:
+        folder, depth = folders.pop(0)
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(islice(listing, MAX_ENTRIES + 1 - seen), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield Unreadable(folder, f"it cannot be listed: {error.strerror}")
+            continue
+        for entry in entries:
+            seen += 1
+            if seen > MAX_ENTRIES:
+                yield Unreadable(place.folder, f"it holds more than {MAX_ENTRIES} entries; the rest is not looked at")
+                return
+            path = folder / entry.name
+            if entry.name.startswith("."):
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if depth < MAX_DEPTH:
+                        folders.append((path, depth + 1))
+                    else:
+                        yield Unreadable(path, f"folders are read {MAX_DEPTH} deep, this one lies deeper")
+                elif entry.is_symlink() and entry.is_dir():
+                    yield Unreadable(path, "linked folders are not entered")
+                elif entry.name.endswith(".md"):
+                    yield _checked(path, entry, place.fence)
+            except OSError as error:
+                yield Unreadable(path, f"it cannot be reached: {error.strerror}")
+
+
+def _checked(path: Path, entry: os.DirEntry[str], fence: Path | None) -> Found | Unreadable:
+    if entry.is_symlink():
+        try:
+            real_path(path, fence=fence)
+        except Unreadable as obstacle:
+            return obstacle
+    status = entry.stat()
+    return (
+        Found(path, Stamp.of(status)) if stat.S_ISREG(status.st_mode) else Unreadable(path, "it is not a regular file")
+    )

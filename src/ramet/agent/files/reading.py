@@ -1,0 +1,88 @@
+"""Reading what somebody else wrote: bounded, only regular files, and nothing outside of the folder it should be in."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import RametError
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Unreadable(RametError):
+    """A file that cannot be used; `reason` is one sentence without the file's content."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}")
+
+
+class Stamp(NamedTuple):
+    """What tells a changed file from an unchanged one without reading it."""
+
+    mtime_ns: int
+    size: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp in a stat result."""
+        return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
+
+
+class Text(NamedTuple):
+    """A file's text, line ends as `\\n`, without a byte order mark."""
+
+    text: str
+    stamp: Stamp
+    cut: bool = False  #: there was more than the limit
+
+
+def real_path(path: Path, *, fence: Path | None = None) -> Path:
+    """Where `path` leads. Raises Unreadable if nowhere, in a circle, or out of `fence`."""
+    try:
+        real = path.resolve(strict=True)
+    except FileNotFoundError:
+        raise Unreadable(path, "there is no such file, or it is a link that leads nowhere") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: how Python before 3.13 says "symlink loop"
+        raise Unreadable(path, f"it cannot be reached: {_why(error)}") from None
+    if fence is not None and not real.is_relative_to(fence.resolve()):
+        raise Unreadable(path, f"it leads out of {fence}")
+    return real
+
+
+def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Text:
+    """Read at most `limit` bytes of UTF-8; more is refused, or left off where `cut` allows it.
+
+    Raises Unreadable. Never waits: a pipe or device that has the name of a file is refused before it is opened.
+    """
+    real = real_path(path, fence=fence)
+    try:
+        if not stat.S_ISREG(real.stat().st_mode):
+            raise Unreadable(path, "it is not a regular file")
+        handle = os.open(real, _FLAGS)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):  # it was replaced in between
+            os.close(handle)  # fdopen would refuse a folder, and leave it open
+            raise Unreadable(path, "it is not a regular file")
+        with os.fdopen(handle, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise Unreadable(path, f"it cannot be read: {_why(error)}") from None
+    over = len(data) > limit
+    if over and not cut:
+        raise Unreadable(path, f"it is larger than {limit} bytes")
+    try:  # Not final where cut: the limit may fall inside a character.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:limit], final=not over)
+    except UnicodeDecodeError as error:
+        raise Unreadable(path, f"it is not UTF-8 (byte {error.start})") from None
+    return Text(text.replace("\r\n", "\n").replace("\r", "\n"), Stamp.of(status), over)
+
+
+def _why(error: BaseException) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "its links run in a circle"

@@ -1,0 +1,108 @@
+"""Skills: `SKILL.md` folders whose full text an agent gets at its start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.agent.files import frontmatter
+from ramet.agent.files.places import Place, plugin_places, project_places, user_places
+from ramet.agent.files.reading import read_text
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.ids import checked_name
+
+FILE = "SKILL.md"
+MAX_FILE = 256 * 1024
+MAX_LISTED = 1_000
+_KEYS = ("name", "description", "license", "compatibility", "metadata")
+#: Keys of Claude's skills. `allowed-tools` above all gives nothing: a text does not widen what its reader may do.
+_NOT_YET = (
+    "allowed-tools", "model", "effort", "context", "agent", "hooks", "paths", "shell", "version", "argument-hint",
+    "user-invocable", "disable-model-invocation",
+)  # fmt: skip
+
+
+class Skill(NamedTuple):
+    """One skill. Its name is its folder's: that is what definitions refer to."""
+
+    name: str
+    description: str
+    text: str
+    path: Path  #: of SKILL.md; what it ships lies beside it
+    notes: tuple[str, ...] = ()
+
+
+def skill_places(
+    project_dir: Path | None, user_dir: Path, home: Path | None = None, plugin_dirs: Sequence[Path] = ()
+) -> tuple[Place, ...]:
+    """Where skills lie: `skills/` in a project's `.ramet`, `.claude`, `.agents`, in the user's folders, in plugins."""
+    project = () if project_dir is None else project_places(project_dir, "skills")
+    return (*project, *user_places(user_dir, home, "skills"), *plugin_places(plugin_dirs, "skills"))
+
+
+def skill_names(places: Iterable[Place]) -> tuple[str, ...]:
+    """The names that could be loaded, sorted."""
+    return tuple(sorted({name for place in places for name in _names(place.folder)}))
+
+
+def load_skill(name: str, places: Sequence[Place]) -> Skill:
+    """The skill of that name in the first place that has it.
+
+    Raises InvalidValue for a name that is none (`../x`) or a file that is no skill, Unknown with the names there are,
+    Unreadable for a file that cannot be read or leads out of its project: an agent does not start without its skill.
+    """
+    checked_name("skill", name)
+    for place in places:
+        path = place.folder / name / FILE
+        if os.path.lexists(path):
+            return parse_skill(read_text(path, limit=MAX_FILE, fence=place.fence).text, path=path)
+    raise Unknown("skill", name, skill_names(places))
+
+
+def parse_skill(text: str, *, path: Path) -> Skill:
+    """Read one SKILL.md. Raises InvalidValue naming the file and the key."""
+    front = frontmatter.parse(text, source=path)
+    notes = [*front.notes]
+    for key in front.keys:
+        if key in _NOT_YET:
+            notes.append(f"{key}: known, not honoured yet")
+        elif key not in _KEYS:
+            raise InvalidValue(f"{path}: key", key, "one of " + ", ".join(sorted((*_KEYS, *_NOT_YET))))
+    name = path.parent.name
+    described = front.keys.get("description")
+    if not isinstance(described, str) or not described.strip():
+        raise InvalidValue(f"{path}: description", described, "text: what the skill is for")
+    if front.keys.get("name", name) != name:
+        notes.append(f"name: differs from its folder; it is known as {name!r}")
+    return Skill(name, described.strip(), front.body, path, tuple(notes))
+
+
+def load_skills(names: Iterable[str], places: Sequence[Place]) -> tuple[Skill, ...]:
+    """Each named skill once, in order. Raises as `load_skill`."""
+    return tuple(load_skill(name, places) for name in dict.fromkeys(names))
+
+
+def render_skills(skills: Iterable[Skill]) -> str:
+    """A section for the system prompt with the full text of each; empty if there are none."""
+    parts = [
+        f"## Skill: {skill.name}\n\n{skill.description}\n\nIts files: {skill.path.parent}\n\n{skill.text}".rstrip()
+        for skill in skills
+    ]
+    return "\n\n".join(["# Skills", "Ways of working that were prepared for you.", *parts]) if parts else ""
+
+
+def _names(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as listing:
+            for count, entry in enumerate(listing):
+                if count >= MAX_LISTED:
+                    return
+                if os.path.lexists(folder / entry.name / FILE):
+                    try:
+                        yield checked_name("skill", entry.name)
+                    except InvalidValue:
+                        continue
+    except OSError:
+        return

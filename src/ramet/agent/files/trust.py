@@ -1,0 +1,236 @@
+"""Whether a folder may run code: opening one is code execution as soon as its hooks and servers are believed.
+
+A person trusts a folder as it is. What is remembered is a hash over everything in it that names a command, and over the
+scripts that those commands name; any change there takes the trust away. Commands reach further than that (`npm test`
+runs what package.json says): the hash shows that the *commands* are those that were looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ramet.agent.files import frontmatter
+from ramet.agent.files.agentfile import MAX_FILE
+from ramet.agent.files.places import Found, agent_files, project_places
+from ramet.agent.files.reading import Unreadable, read_text, real_path
+from ramet.core.errors import InvalidValue
+
+#: Files that are about nothing but what may run.
+SETTINGS = (".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json")
+RECORD = "trust.json"
+MAX_SETTINGS = 1024 * 1024
+MAX_SCRIPT = 4 * 1024 * 1024
+_RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
+_VARIABLE = re.compile(r"\A\$\{?\w+\}?/")
+_UNSHOWABLE = re.compile(r"[^\x20-\x7e\xa1-\u1fff\u2070-\ud7ff]")
+
+
+class Runnable(NamedTuple):
+    """One thing in a folder that would run, or say what runs, were the folder trusted."""
+
+    path: str  #: below the folder
+    what: str  #: for a person to read; nothing in it can move a terminal's cursor
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{_showable(self.path)}: {self.what}"
+
+
+class Verdict(NamedTuple):
+    """Whether a folder is trusted, and why (not)."""
+
+    trusted: bool
+    reason: str
+
+
+def what_would_run(folder: Path) -> tuple[Runnable, ...]:
+    """Everything that trusting `folder` would switch on. Raises Unreadable if that cannot be known."""
+    root = real_path(folder)
+    found = {*_settings(root), *_agents(root)}
+    return tuple(sorted(found))
+
+
+def trust(folder: Path, user_dir: Path, *, seen: tuple[Runnable, ...] | None = None) -> tuple[Runnable, ...]:
+    """Remember that `folder` is trusted as it is now; returns what that switches on.
+
+    `seen` is what a person was shown and said yes to: if that is no longer so, nothing is remembered. A record that
+    cannot be read is put aside as `trust.json.bad`, not overwritten. Raises Unreadable.
+    """
+    root = real_path(folder)
+    found = what_would_run(root)
+    if seen is not None and seen != found:
+        raise Unreadable(root, "it changed while it was looked at; look again")
+    user_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    record = user_dir / RECORD
+    try:
+        known = _read(record)
+    except Unreadable:
+        record.replace(record.with_name(RECORD + ".bad"))
+        known = {}
+    _write(record, {**known, str(root): _digest(found)})
+    return found
+
+
+def untrust(folder: Path, user_dir: Path) -> bool:
+    """Forget the trust in `folder`; True if there was any. Raises Unreadable."""
+    known = _read(user_dir / RECORD)
+    had = known.pop(str(folder.resolve()), None) is not None
+    if had:
+        _write(user_dir / RECORD, known)
+    return had
+
+
+def trust_of(folder: Path, user_dir: Path) -> Verdict:
+    """The verdict on `folder` as it is now. Never raises: what cannot be known is not trusted."""
+    try:
+        root = str(real_path(folder))
+        known = _read(user_dir / RECORD).get(root)
+        if known is None:
+            return Verdict(False, "it was never trusted (ramet trust DIR)")
+        if known != _digest(what_would_run(folder)):
+            return Verdict(False, "what it would run has changed since it was trusted (ramet trust DIR)")
+    except (Unreadable, OSError, RuntimeError) as error:
+        return Verdict(False, str(error))
+    return Verdict(True, "it is as it was when it was trusted")
+
+
+def is_trusted(folder: Path, user_dir: Path) -> bool:
+    """Whether `folder` was trusted and names the same commands still."""
+    return trust_of(folder, user_dir).trusted
+
+
+def _settings(root: Path) -> Iterator[Runnable]:
+    for name in SETTINGS:
+        path = root / name
+        if not os.path.lexists(path):
+            continue
+        text = read_text(path, limit=MAX_SETTINGS, fence=root).text
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            content = None
+            yield Runnable(name, "is no JSON; counted as it is", _hash(text.encode()))
+        else:
+            yield Runnable(name, _summary(content), _hash(text.encode()))
+        yield from _scripts(root, content)
+
+
+def _agents(root: Path) -> Iterator[Runnable]:
+    for place in project_places(root, "agents"):
+        for found in agent_files(place):
+            if not isinstance(found, Found):
+                continue  # not loaded either
+            with contextlib.suppress(Unreadable, InvalidValue):  # likewise
+                text = read_text(found.path, limit=MAX_FILE, fence=root).text
+                keys = frontmatter.parse(text, source=found.path).keys
+                name = found.path.relative_to(root).as_posix()
+                for key, what in _RUNNING_KEYS.items():
+                    if keys.get(key):
+                        content = keys[key]
+                        canonical = json.dumps(content, sort_keys=True, default=repr)
+                        yield Runnable(name, _summary({what: content}), _hash(f"{key} {canonical}".encode()))
+                        yield from _scripts(root, content)
+
+
+def _scripts(root: Path, content: Any) -> Iterator[Runnable]:
+    """The files of the folder that commands name: a script that changes is another command."""
+    for text in _strings(content):
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            words = text.split()
+        for word in {text, *words}:
+            name = _VARIABLE.sub("", word)  # "$CLAUDE_PROJECT_DIR"/check.sh
+            if not name or len(name) > 1000 or "\0" in name:
+                continue
+            with contextlib.suppress(Unreadable, OSError, RuntimeError, ValueError):
+                path = (root / name).resolve()
+                if path.is_relative_to(root) and path.is_file():
+                    yield Runnable(path.relative_to(root).as_posix(), "a script that is named", _file_hash(path))
+
+
+def _strings(node: Any) -> Iterator[str]:
+    """Every text in plain data, without recursion: it may be nested as deep as a parser lets it."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+def _summary(content: Any) -> str:
+    """Commands and servers, in one line."""
+    if not isinstance(content, dict):
+        return "counted as it is"
+    try:
+        parts = [f"{key} {json.dumps(content[key], ensure_ascii=False, default=repr)}" for key in content]
+    except RecursionError:
+        return "nested too deep to show"
+    return _showable("; ".join(parts))[:2000] or "nothing"
+
+
+def _showable(text: str) -> str:
+    return _UNSHOWABLE.sub(lambda found: f"\\u{{{ord(found.group()):x}}}", text)
+
+
+def _file_hash(path: Path) -> str:
+    """The content, or for what is too large to read the size and time."""
+    status = path.stat()
+    if status.st_size > MAX_SCRIPT:
+        return _hash(f"{status.st_size} {status.st_mtime_ns}".encode())
+    return _hash(path.read_bytes())
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest(found: tuple[Runnable, ...]) -> str:
+    return _hash(json.dumps([(each.path, each.what, each.digest) for each in found]).encode())
+
+
+def _read(record: Path) -> dict[str, str]:
+    """The remembered folders. Raises Unreadable for a record that is not ours alone or not what we write."""
+    if not os.path.lexists(record):
+        return {}
+    status = record.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise Unreadable(record, "it must be a file of yours that nobody else may read or write; nothing is trusted")
+    try:
+        found = json.loads(read_text(record, limit=MAX_SETTINGS).text)
+        folders = found["folders"]
+        if found["version"] != 1 or not all(isinstance(each, str) for each in (*folders, *folders.values())):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise Unreadable(record, "it is damaged; nothing is trusted until `ramet trust` writes it anew") from None
+    return dict(folders)
+
+
+def _write(record: Path, folders: dict[str, str]) -> None:
+    """Replace the record at once or not at all, readable by its owner only."""
+    text = json.dumps({"version": 1, "folders": folders}, indent=1, sort_keys=True)
+    draft = record.with_name(f"{RECORD}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(record)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,60 @@
+"""One entry of a tool list as people write it: `Read`, or `Agent(explore, plan)`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+
+#: The tool that starts other agents, and its older spelling.
+SPAWNERS = frozenset({"Agent", "Task"})
+EVERYTHING = "*"
+_ENTRY = re.compile(r"\s*([^\s(),]+)\s*(?:\((.*)\))?\s*\Z", re.DOTALL)
+
+
+class ToolEntry(NamedTuple):
+    """A tool's name, and what stood in parentheses behind it: None if there were none."""
+
+    name: str
+    arguments: tuple[str, ...] | None = None
+
+    @property
+    def spawns(self) -> bool:
+        """Whether the arguments are types of agents."""
+        return self.name in SPAWNERS
+
+
+def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
+    """Read one entry. Raises InvalidValue for what has no name or unbalanced parentheses."""
+    found = _ENTRY.match(text)
+    if found is None or not _balanced(text):
+        raise InvalidValue(field, text, "a tool's name, or Agent(type, …)")
+    name, inside = found.groups()
+    if inside is None:
+        return ToolEntry(name)
+    return ToolEntry(name, tuple(part.strip() for part in inside.split(",") if part.strip()))
+
+
+def split_entries(text: str) -> tuple[str, ...]:
+    """Cut `Read, Agent(a, b), Bash` at the commas that stand outside of parentheses."""
+    entries, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "," and depth <= 0:
+            entries.append(text[start:at])
+            start = at + 1
+    entries.append(text[start:])
+    return tuple(entry.strip() for entry in entries if entry.strip())
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,1 @@
+"""What an agent can do: the dispatcher, and the tools that ship."""

@@ -1,0 +1,202 @@
+"""One agent's file: every key honoured, refused, or named in a note."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.agent.definition import Agent, Scope
+from ramet.agent.files.agentfile import AgentFile, parse_agent
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue
+
+SOURCE = Path("/p/.claude/agents/x.md")
+HOOKS = "hooks:\n  PreToolUse:\n    - matcher: Bash\n      hooks:\n        - {type: command, command: ./check.sh}\n"
+
+
+def parse(more: str = "", *, scope: Scope = "user", trusted: bool = False) -> AgentFile:
+    text = f"---\nname: x\ndescription: Does x.\n{more}---\nYou do x.\n"
+    return parse_agent(text, source=SOURCE, scope=scope, trusted=trusted)
+
+
+def refusal(more: str, scope: Scope = "user") -> InvalidValue:
+    with pytest.raises(InvalidValue) as caught:
+        parse(more, scope=scope)
+    assert caught.value.field.startswith(f"{SOURCE}: ")
+    return caught.value
+
+
+def test_a_whole_file_as_claude_users_write_it() -> None:
+    """The names of `.claude/agents` mean what they mean there."""
+    file = parse(
+        "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\nmaxTurns: 7\n"
+        "skills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\ninitialPrompt: Begin.\n"
+    )
+
+    assert file == AgentFile(
+        Agent(
+            name="x",
+            description="Does x.",
+            instructions="You do x.",
+            tools=("Read", "Grep", "Agent(explore, plan)", "Bash"),
+            disallowed_tools=("Write",),
+            model="sonnet",
+            max_turns=7,
+            skills=("pdf", "xls"),
+            memory="project",
+            background=True,
+            isolation="worktree",
+            initial_prompt="Begin.",
+            scope="user",
+            source=SOURCE,
+        )
+    )
+
+
+def test_our_own_spellings_and_keys() -> None:
+    """snake_case beside camelCase, limits, and the schema of the answer."""
+    agent = parse(
+        "max_turns: 3\ndisallowed_tools: [Bash]\ninitial_prompt: Go.\nlimits: {tokens: 1000, usd: 0.5, seconds: 30}\n"
+        "output: {type: object, properties: {n: {type: integer}}}\n"
+    ).agent
+
+    assert (agent.max_turns, agent.disallowed_tools, agent.initial_prompt) == (3, ("Bash",), "Go.")
+    assert agent.limits == Limits(tokens=1000, usd=0.5, seconds=30)
+    assert agent.output == {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("", None),
+        ("tools: []\n", ()),
+        ("tools: ''\n", ()),
+        ("tools: [Read, 'Task(a, b)']\n", ("Read", "Task(a, b)")),
+        ("tools: Read,Agent(a,b) , Grep\n", ("Read", "Agent(a,b)", "Grep")),
+        ("tools: '*'\n", ("*",)),
+    ],
+)
+def test_tools_absent_inherit_and_empty_is_none(written: str, meant: Any) -> None:
+    """Absent and empty are different words."""
+    assert parse(written).agent.tools == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("inherit", None), ("opus", "opus"), ("anthropic:m-1", "anthropic:m-1")]
+)
+def test_models(written: str, meant: str | None) -> None:
+    """`inherit` is the parent's; aliases and ids are for whoever resolves models."""
+    assert parse(f"model: {written}\n").agent.model == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "accepted"),
+    [
+        ("toolz: Read\n", "key", "tools"),
+        ("Name: x\n", "key", "name"),
+        ("tools:\n", "tools", "[] for no tool"),
+        ("tools: 5\n", "tools", "list of names"),
+        ("tools: [Read, 5]\n", "tools", "list of names"),
+        ("tools: Agent(a\n", "tools", "Agent(type"),
+        ("maxTurns: 0\n", "max_turns", "whole number"),
+        ("maxTurns: true\n", "max_turns", "whole number"),
+        ("maxTurns: 1\nmax_turns: 2\n", "key", "one spelling"),
+        ("model: 5\n", "model", "text"),
+        ("background: maybe\n", "background", "true or false"),
+        ("memory: global\n", "memory", "user or project or local"),
+        ("isolation: remote\n", "isolation", "worktree"),
+        ("permissionMode: bypassPermissions\n", "permission_mode", "default, plan"),
+        ("permissionMode: [plan]\n", "permission_mode", "default, plan"),
+        ("limits: 5\n", "limits", "tokens"),
+        ("limits: {token: 5}\n", "limits", "tokens"),
+        ("limits: {1: 5}\n", "limits", "tokens"),
+        ("limits: {tokens: -1}\n", "limits.tokens", "whole number"),
+        ("limits: {usd: .nan}\n", "limits.usd", "number from 0"),
+        ("limits: {seconds: .inf}\n", "limits.seconds", "number from 0"),
+        ("output: text\n", "output", "JSON schema"),
+        ("output: {type: nonsense}\n", "output", "valid JSON schema"),
+        ("output: {default: 2026-01-01}\n", "output", "JSON can say"),
+        ("output: {$ref: '#'}\n", "output", "without end"),
+        ("output: {allOf: [{$ref: '#/$defs/a'}], $defs: {a: {anyOf: [{$ref: '#'}]}}}\n", "output", "without end"),
+        ("output: {$ref: 'http://127.0.0.1:9/schema'}\n", "output", "nothing is fetched"),
+        ("output: {$ref: '#/$defs/gone'}\n", "output", "usable"),
+        ("hooks: [a]\n", "hooks", "mapping"),
+        ("hooks: {PreTool: []}\n", "hooks", "unknown hook event 'PreTool'"),
+        (
+            "hooks: {PreToolUse: [{matcher: '(', hooks: [{type: command, command: x}]}]}\n",
+            "hooks",
+            "regular expression",
+        ),
+        ("skills: {a: b}\n", "skills", "list of names"),
+    ],
+)
+def test_what_cannot_be_taken_names_file_key_and_what_could(written: str, key: str, accepted: str) -> None:
+    """The whole file is refused: half a definition might be one with more rights."""
+    error = refusal(written)
+
+    assert error.field == f"{SOURCE}: {key}"
+    assert accepted in error.accepted
+
+
+@pytest.mark.parametrize(
+    "header", ["name: x\n", "description: d\n", "name:\ndescription: d\n", "name: x\ndescription: ''\n"]
+)
+def test_name_and_description_are_required(header: str) -> None:
+    """Without them nobody could choose the agent."""
+    with pytest.raises(InvalidValue, match="every agent's file has it"):
+        parse_agent(f"---\n{header}---\n", source=SOURCE, scope="user")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "-x", "x y", "1" * 65, "~", "5"])
+def test_hostile_names_are_refused(name: str) -> None:
+    """A name is a name or nothing; a number must be quoted to be one."""
+    with pytest.raises(InvalidValue) as caught:
+        parse_agent(f"---\nname: {name}\ndescription: d\n---\n", source=SOURCE, scope="user")
+
+    assert caught.value.field == f"{SOURCE}: name"
+
+
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        ("color: red\n", "color"),
+        ("effort: high\n", "effort"),
+        ("mcpServers: {github: {command: npx}}\n", "mcp_servers"),
+        ("permissionMode: acceptEdits\n", "permission_mode: acceptEdits"),
+        ("permissionMode: dontAsk\n", "permission_mode: dontAsk"),
+        ("tools: Read, Bash(git:*)\n", "tools: Bash(git:*)"),
+        ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),
+    ],
+)
+def test_what_is_known_but_not_honoured_is_said(written: str, note: str) -> None:
+    """Never silently ignored."""
+    (said,) = parse(written).notes
+
+    assert said.startswith(note)
+    assert "not honoured yet" in said
+
+
+def test_plan_mode_is_read_only() -> None:
+    """The one permission mode that narrows is kept."""
+    assert parse("permissionMode: plan\n").agent.read_only
+    assert not parse("permissionMode: default\n").agent.read_only
+
+
+@pytest.mark.parametrize(
+    ("scope", "trusted", "on"),
+    [
+        ("project", False, False),
+        ("project", True, True),
+        ("plugin", True, False),
+        ("user", False, True),
+        ("managed", False, True),
+    ],
+)
+def test_hooks_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
+    """Opening a folder runs nothing; switched off is said."""
+    file = parse(HOOKS, scope=scope, trusted=trusted)
+
+    assert (file.agent.hooks is not None) == on
+    assert bool(file.notes) != on

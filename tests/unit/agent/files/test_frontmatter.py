@@ -1,0 +1,106 @@
+"""Front matter: plain data, bounded, and nothing that could build, multiply or contain itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.agent.files.frontmatter import MAX_DEPTH, MAX_HEADER, MAX_NODES, parse
+from ramet.core.errors import InvalidValue
+
+
+def refused(text: str) -> str:
+    with pytest.raises(InvalidValue) as refusal:
+        parse(text, source="a.md")
+    assert refusal.value.field.startswith("a.md: ")
+    return str(refusal.value)
+
+
+def test_keys_and_body_are_split() -> None:
+    """What stands between the lines of --- is data, what follows is text; a --- in the text is text."""
+    front = parse("---\nname: x\ntools: [a, b]\n---\n\nHello\n---\nworld\n", source="a.md")
+
+    assert front.keys == {"name": "x", "tools": ["a", "b"]}
+    assert front.body == "Hello\n---\nworld"
+
+
+def test_an_empty_header_has_no_keys() -> None:
+    """Nothing written is nothing, not an error of its own: what is missing is said by whoever needs it."""
+    assert parse("---\n---\ntext", source="a.md").keys == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no front matter", "first line"),
+        ("", "first line"),
+        ("---\nname: x\n", "closing line"),
+        ("---\n- a\n- b\n---\n", "key: value"),
+        ("---\nname\n---\n", "key: value"),
+        ("---\nname: x\nname: y\n---\n", "line 3: a key stands twice"),
+        ("---\nname: [x\n---\n", "line 3"),
+        ("---\non: true\n---\n", "YAML reads on, off"),
+        ("---\nname: !!python/object/apply:os.system ['true']\n---\n", "tag"),
+        ("---\nname: !!python/name:os.system\n---\n", "tag"),
+        ("---\na: &x 1\n---\n", "anchors"),
+        ("---\na: *x\n---\n", "anchors"),
+        ("---\na:\n  <<: {b: 1}\n---\n", "merge keys"),
+        ("---\n? [a, b]\n: 1\n---\n", "unhashable"),
+        ("---\na: " + "9" * 5000 + "\n---\n", "Exceeds the limit"),
+        ("---\na: 2026-13-40\n---\n", "month"),
+        ("---\na: \x00\n---\n", "a character that YAML does not have"),
+        ("---\na: 1\n--- # no end\nb: 2\n---\n", "line 3"),
+    ],
+)
+def test_what_is_not_plain_data_is_refused(text: str, reason: str) -> None:
+    """Each with the file, the line where there is one, and why."""
+    assert reason in refused(text)
+
+
+def test_a_bomb_of_aliases_is_refused_before_it_is_built() -> None:
+    """The billion laughs end at the first anchor."""
+    laughs = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+    assert "line 2: anchors" in refused(f"---\nl0: &l0 [lol]\n{laughs}---\n")
+
+
+def test_a_definition_that_contains_itself_is_refused() -> None:
+    """A cycle in YAML needs an anchor, and there are none."""
+    assert "anchors" in refused("---\nname: x\nhooks: &h\n  again: *h\n---\n")
+
+
+def test_bounds_hold_while_reading() -> None:
+    """Depth, number of values and size are refused, not exhausted: no RecursionError, no long wait."""
+    assert f"deeper than {MAX_DEPTH}" in refused("---\na: " + "[" * 30_000 + "\n---\n")
+    assert f"more than {MAX_NODES}" in refused("---\na: [" + "1," * MAX_NODES + "]\n---\n")
+    assert str(MAX_HEADER) in refused("---\na: " + "x" * MAX_HEADER + "\n---\n")
+
+
+def test_an_error_does_not_quote_the_file() -> None:
+    """A file may be somebody's secret under the name of a definition; a report of it is read by others."""
+    assert "hunter2" not in refused("---\npassword: hunter2: {\n---\n")
+    assert "hunter2" not in refused("hunter2\n")
+
+
+def test_prose_with_a_colon_is_read_as_written() -> None:
+    """Agent files in the wild have `description: Use this when: …` without quotes; a note says that it was so read."""
+    front = parse("---\nname: x\ndescription: Use when: a \\n <example> # 1\n---\n", source="a.md")
+
+    assert front.keys["description"] == "Use when: a \\n <example> # 1"
+    assert [note.split(":")[0] for note in front.notes] == ["description"]
+
+
+def test_only_prose_is_read_with_good_will() -> None:
+    """A tool list that is no YAML is not repaired."""
+    assert "line 3" in refused("---\ndescription: fine\ntools: Read: all\n---\n")
+
+
+@given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>\"'#,? \n\t%@`<~.1")))
+def test_any_text_is_data_or_a_typed_error(header: str) -> None:
+    """Nothing else escapes, whatever is written."""
+    try:
+        front = parse(f"---\n{header}\n---\n", source="a.md")
+    except InvalidValue:
+        return
+    assert all(isinstance(key, str) for key in front.keys)

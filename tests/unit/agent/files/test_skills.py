@@ -1,0 +1,132 @@
+"""Skills: found by their folder's name, whole, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.skills import load_skill, load_skills, render_skills, skill_names, skill_places
+from ramet.core.errors import InvalidValue, Unknown
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    return path
+
+
+def write(
+    folder: Path, name: str = "pdf", *, description: str = "Reads PDFs.", more: str = "", body: str = "Do it."
+) -> Path:
+    path = folder / "skills" / name / "SKILL.md"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"---\nname: {name}\ndescription: {description}\n{more}---\n{body}\n")
+    return path
+
+
+def test_a_skill_is_its_folder(project: Path, home: Path) -> None:
+    """Name, description, full text, and where its files are."""
+    path = write(
+        project / ".claude", more="license: MIT\ncompatibility: any\nmetadata: {author: me}\n", body="One.\nTwo."
+    )
+
+    skill = load_skill("pdf", skill_places(project, home / ".ramet"))
+
+    assert (skill.name, skill.description, skill.text, skill.path) == ("pdf", "Reads PDFs.", "One.\nTwo.", path)
+    assert skill.notes == ()
+
+
+def test_the_first_place_wins(project: Path, home: Path) -> None:
+    """ramet's own folder, Claude's, the neutral one, the user's, the user's Claude folder."""
+    folders = [project / ".ramet", project / ".claude", project / ".agents", home / ".ramet", home / ".claude"]
+    paths = [write(folder) for folder in folders]
+    places = skill_places(project, home / ".ramet", home)
+
+    for path in paths:
+        assert load_skill("pdf", places).path == path
+        path.unlink()
+    with pytest.raises(Unknown):
+        load_skill("pdf", places)
+
+
+def test_an_unknown_skill_names_those_there_are(project: Path, home: Path) -> None:
+    """An agent does not start without its skill; whoever wrote it sees what could be meant."""
+    write(project / ".claude", "pdf")
+    write(home / ".ramet", "xls")
+    places = skill_places(project, home / ".ramet")
+
+    with pytest.raises(Unknown) as refusal:
+        load_skill("pfd", places)
+
+    assert (refusal.value.kind, refusal.value.known) == ("skill", ("pdf", "xls"))
+    assert skill_names(places) == ("pdf", "xls")
+
+
+@pytest.mark.parametrize("name", ["../pdf", "..", ".", "", "/etc", "a/b", "a\\b", "-x", "x\0", "x" * 1_000_000])
+def test_hostile_names_are_refused(project: Path, home: Path, name: str) -> None:
+    """Before the disk is asked."""
+    with pytest.raises(InvalidValue):
+        load_skill(name, skill_places(project, home / ".ramet"))
+
+
+def test_a_skill_that_leads_out_of_its_project_is_refused(project: Path, home: Path, tmp_path: Path) -> None:
+    """By the folder or by the file; links inside the project and the user's own are followed."""
+    places = skill_places(project, home / ".ramet")
+    outside = write(tmp_path / "elsewhere", "secret")
+    inside = write(project / "shared", "shared")
+    skills = project / ".claude" / "skills"
+    (skills / "by-file").mkdir(parents=True)
+    (skills / "by-file" / "SKILL.md").symlink_to(outside)
+    (skills / "by-folder").symlink_to(outside.parent)
+    (skills / "shared").symlink_to(inside.parent)
+    (home / ".ramet" / "skills").mkdir(parents=True)
+    (home / ".ramet" / "skills" / "mine").symlink_to(outside.parent)
+
+    for name in ("by-file", "by-folder"):
+        with pytest.raises(Unreadable, match="leads out of"):
+            load_skill(name, places)
+    assert load_skill("shared", places).text == "Do it."
+    assert load_skill("mine", places).text == "Do it."
+
+
+@pytest.mark.parametrize(
+    ("more", "description", "reason"),
+    [
+        ("alowed-tools: Read\n", "d", "alowed-tools"),
+        ("", "", "what the skill is for"),
+        ("", "5", "what the skill is for"),
+    ],
+)
+def test_a_bad_skill_is_a_typed_error(project: Path, home: Path, more: str, description: str, reason: str) -> None:
+    """Unknown keys and missing descriptions name the file."""
+    path = write(project / ".claude", more=more, description=description)
+
+    with pytest.raises(InvalidValue, match=reason) as refusal:
+        load_skill("pdf", skill_places(project, home / ".ramet"))
+
+    assert str(path) in str(refusal.value)
+
+
+def test_what_a_skill_asks_for_beyond_its_text_is_said_and_not_given(project: Path, home: Path) -> None:
+    """`allowed-tools` of a text does not widen what its reader may do."""
+    write(project / ".claude", more="allowed-tools: Bash\nversion: 2\n")
+
+    notes = load_skill("pdf", skill_places(project, home / ".ramet")).notes
+
+    assert [note.split(":")[0] for note in notes] == ["allowed-tools", "version"]
+
+
+def test_rendered_skills_hold_the_full_text_once_each(project: Path, home: Path) -> None:
+    """Each skill stands in the prompt from the start; named twice is once."""
+    write(project / ".claude", "pdf", body="PDF steps.")
+    path = write(project / ".claude", "xls", body="XLS steps.")
+
+    text = render_skills(load_skills(["xls", "pdf", "xls"], skill_places(project, home / ".ramet")))
+
+    assert text.index("XLS steps.") < text.index("PDF steps.")
+    assert text.count("XLS steps.") == 1
+    assert str(path.parent) in text
+    assert render_skills([]) == ""

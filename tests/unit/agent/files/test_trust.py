@@ -1,0 +1,230 @@
+"""Trust: in a folder as it was looked at, gone with any change to what it would run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.trust import is_trusted, trust, trust_of, untrust, what_would_run
+
+HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: '\"$CLAUDE_PROJECT_DIR\"/tools/check.sh --fast'}]}]}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project that names commands everywhere it can."""
+    path = tmp_path / "project"
+    for name, text in {
+        ".claude/agents/guard.md": f"---\nname: guard\ndescription: d\n{HOOK}\n---\nBe careful.\n",
+        ".claude/agents/plain.md": "---\nname: plain\ndescription: d\n---\n",
+        ".agents/agents/served.md": "---\nname: served\ndescription: d\nmcpServers: {s: {command: npx}}\n---\n",
+        ".claude/settings.json": '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "make lint"}]}]}}',
+        ".mcp.json": '{"mcpServers": {"db": {"command": "python", "args": ["tools/db.py"]}}}',
+        ".ramet/settings.json": "{}",
+        "tools/check.sh": "true\n",
+        "tools/db.py": "pass\n",
+        "tools/other.sh": "true\n",
+    }.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return path
+
+
+@pytest.fixture
+def user_dir(home: Path) -> Path:
+    return home / ".ramet"
+
+
+def test_what_would_run_is_listed_for_a_person(folder: Path) -> None:
+    """Hooks, servers, settings and the scripts they name; agents that run nothing are not in the list."""
+    listed = {each.path: each.what for each in what_would_run(folder)}
+
+    assert set(listed) == {
+        ".claude/agents/guard.md",
+        ".agents/agents/served.md",
+        ".claude/settings.json",
+        ".mcp.json",
+        ".ramet/settings.json",
+        "tools/check.sh",
+        "tools/db.py",
+    }
+    assert "check.sh --fast" in listed[".claude/agents/guard.md"]
+    assert "make lint" in listed[".claude/settings.json"]
+    assert "npx" in listed[".agents/agents/served.md"]
+
+
+def test_nothing_is_trusted_until_somebody_says_so(folder: Path, user_dir: Path) -> None:
+    """Looking makes no record."""
+    assert trust_of(folder, user_dir) == (False, "it was never trusted (ramet trust DIR)")
+    assert not user_dir.exists()
+
+
+def test_trust_holds_and_is_taken_back(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """For this folder only; other folders keep theirs."""
+    other = tmp_path / "other"
+    other.mkdir()
+    trust(folder, user_dir)
+    trust(other, user_dir)
+
+    assert is_trusted(folder, user_dir)
+    assert is_trusted(folder / "tools" / "..", user_dir)
+    assert not is_trusted(folder / "tools", user_dir)
+    assert untrust(folder, user_dir)
+    assert not untrust(folder, user_dir)
+    assert (is_trusted(folder, user_dir), is_trusted(other, user_dir)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".claude/agents/guard.md", f"---\nname: guard\ndescription: d\n{HOOK.replace('--fast', '; evil')}\n---\n"),
+        (".claude/agents/new.md", f"---\nname: new\ndescription: d\n{HOOK}\n---\n"),
+        (".ramet/agents/new.md", f"---\nname: new\ndescription: d\n{HOOK}\n---\n"),
+        (".agents/agents/served.md", "---\nname: served\ndescription: d\nmcpServers: {s: {command: evil}}\n---\n"),
+        (".claude/settings.json", "{}"),
+        (".claude/settings.local.json", "{}"),
+        (".ramet/settings.json", '{"env": {"PATH": "."}}'),
+        (".mcp.json", "not even JSON"),
+        ("tools/check.sh", "evil\n"),
+        ("tools/db.py", "evil\n"),
+    ],
+)
+def test_any_change_to_what_would_run_takes_trust_away(folder: Path, user_dir: Path, name: str, text: str) -> None:
+    """Also a script that a hook only names, and a file that was not there before."""
+    trust(folder, user_dir)
+    path = folder / name
+    before = path.read_text() if path.exists() else None
+
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    verdict = trust_of(folder, user_dir)
+
+    assert not verdict.trusted
+    assert "changed" in verdict.reason
+    path.unlink() if before is None else path.write_text(before)
+    assert is_trusted(folder, user_dir)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".claude/agents/guard.md", f"---\nname: guard\ndescription: better\n{HOOK}\n---\nBe very careful.\n"),
+        (".claude/agents/plain.md", "---\nname: plain\ndescription: better\n---\n"),
+        (".claude/agents/broken.md", "---\nhooks: [\n"),
+        ("tools/other.sh", "changed\n"),
+        ("README.md", "changed\n"),
+    ],
+)
+def test_other_changes_do_not(folder: Path, user_dir: Path, name: str, text: str) -> None:
+    """Trust is in commands; prose and code that no command names may change."""
+    trust(folder, user_dir)
+
+    (folder / name).write_text(text)
+
+    assert is_trusted(folder, user_dir)
+
+
+def test_trust_is_in_what_was_shown(folder: Path, user_dir: Path) -> None:
+    """A change between the looking and the yes makes the yes void."""
+    shown = what_would_run(folder)
+    (folder / "tools" / "check.sh").write_text("evil\n")
+
+    with pytest.raises(Unreadable, match="changed while"):
+        trust(folder, user_dir, seen=shown)
+
+    assert not is_trusted(folder, user_dir)
+    assert trust(folder, user_dir, seen=what_would_run(folder))
+
+
+def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Names never alias; a link to it is the same folder."""
+    trust(folder, user_dir)
+    (tmp_path / "link").symlink_to(folder)
+    assert is_trusted(tmp_path / "link", user_dir)
+
+    folder.rename(tmp_path / "moved")
+
+    assert not is_trusted(tmp_path / "moved", user_dir)
+    assert not is_trusted(folder, user_dir)
+
+
+def test_the_record_is_its_owners_alone(folder: Path, user_dir: Path) -> None:
+    """0600, in a folder of 0700, nothing beside it."""
+    trust(folder, user_dir)
+
+    assert (user_dir / "trust.json").stat().st_mode & 0o777 == 0o600
+    assert user_dir.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in user_dir.iterdir()] == ["trust.json"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", "null", '{"version": 1}', '{"version": 2, "folders": {}}', '{"version": 1, "folders": {"/a": 5}}',
+     '{"version": 1, "folders": ["/a"]}', "[" * 100_000, "\udcff"],
+)  # fmt: skip
+def test_a_damaged_record_trusts_nothing_and_says_so(folder: Path, user_dir: Path, damage: str) -> None:
+    """Fail closed; trusting anew puts the damaged one aside."""
+    trust(folder, user_dir)
+    record = user_dir / "trust.json"
+    record.write_bytes(damage.encode(errors="surrogateescape"))
+
+    verdict = trust_of(folder, user_dir)
+
+    assert not verdict.trusted
+    assert str(record) in verdict.reason
+    trust(folder, user_dir)
+    assert is_trusted(folder, user_dir)
+    assert (user_dir / "trust.json.bad").exists()
+
+
+def test_a_record_that_others_could_write_trusts_nothing(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Nor one that is a link to a file that somebody else made."""
+    trust(folder, user_dir)
+    record = user_dir / "trust.json"
+    record.chmod(0o644)
+    assert "nobody else" in trust_of(folder, user_dir).reason
+
+    record.chmod(0o600)
+    record.rename(tmp_path / "mine.json")
+    record.symlink_to(tmp_path / "mine.json")
+    assert not is_trusted(folder, user_dir)
+
+
+def test_what_cannot_be_read_is_not_trusted(folder: Path, user_dir: Path, tmp_path: Path) -> None:
+    """Settings that lead out of the folder cannot be known, so neither trusted nor said to be."""
+    trust(folder, user_dir)
+    (tmp_path / "settings.json").write_text("{}")
+    (folder / ".claude" / "settings.json").unlink()
+    (folder / ".claude" / "settings.json").symlink_to(tmp_path / "settings.json")
+
+    verdict = trust_of(folder, user_dir)
+
+    assert not verdict.trusted
+    assert "leads out" in verdict.reason
+    with pytest.raises(Unreadable):
+        trust(folder, user_dir)
+
+
+def test_a_list_cannot_move_the_terminals_cursor(folder: Path) -> None:
+    """A command that hides itself with control characters is shown with them spelled out."""
+    command = "evil\x1b[2K\rharmless \u202egnp.exe \ud800"
+    (folder / ".mcp.json").write_text(json.dumps({"mcpServers": {"s": {"command": command}}}))
+
+    (shown,) = [str(each) for each in what_would_run(folder) if each.path == ".mcp.json"]
+
+    assert shown.isprintable()
+    assert "evil" in shown
+    assert "harmless" in shown
+
+
+def test_settings_nested_without_end_are_bounded(folder: Path, user_dir: Path) -> None:
+    """Deep JSON is counted as it is."""
+    (folder / ".mcp.json").write_text("[" * 200_000 + "]" * 200_000)
+
+    trust(folder, user_dir)
+
+    assert is_trusted(folder, user_dir)
