@@ -1,0 +1,261 @@
+"""What a tool, and the loop around it, may reach: one value per run, handed down and never global.
+
+The ports are protocols because their other ends sit above this layer: in the host they are the spawner, the gateway
+and the recorder; in a guest they will be the channel's client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.mailbox import Mailbox
+from ramet.concurrency.slots import Slot, Slots
+from ramet.core.budget import NO_LIMITS, Budget, Limits
+from ramet.core.errors import BudgetExceeded
+from ramet.core.events import Event
+from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
+from ramet.core.outcome import NOTHING_USED, Result, Usage
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+    from langchain_core.tools import BaseTool
+
+Mode = Literal["fresh", "fork"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunInfo:
+    """Who a run is. Never changes during its life."""
+
+    id: RunId
+    root: RunId
+    path: Path
+    agent: str  #: name of the definition
+    depth: int = 0
+    parent: RunId | None = None
+    parent_call: CallId | None = None
+    session: SessionId | None = None
+
+    stamp: dict[str, Any] = field(init=False, repr=False, compare=False)  #: what every event of this run carries
+
+    def __post_init__(self) -> None:
+        stamp = {
+            "root": self.root,
+            "run": self.id,
+            "path": self.path,
+            "agent": self.agent,
+            "depth": self.depth,
+            "parent": self.parent,
+            "parent_call": self.parent_call,
+        }
+        object.__setattr__(self, "stamp", stamp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpawnRequest:
+    """What is asked for at a birth. Nothing here is granted yet."""
+
+    prompt: str = ""
+    name: str | None = None
+    description: str = ""
+    subagent_type: str | None = None  #: name of a definition; None with no `agent` means fork, unless configured
+    agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
+    args: tuple[Any, ...] = ()  #: for functions
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode | None = None
+    model: str | None = None
+    background: bool | None = None  #: None follows the definition
+    detached: bool = False
+    isolation: str | None = None
+    cwd: str | None = None
+    limits: Limits = NO_LIMITS
+    call_id: CallId | None = None
+
+
+class StopReceipt(NamedTuple):
+    """What a stop achieved. `left` names tool calls whose thread could not be ended: only `inline` has such."""
+
+    stopped: tuple[str, ...]  #: paths
+    left: tuple[str, ...] = ()  #: `path: tool` of synchronous calls still running, fenced
+
+
+class RunView(NamedTuple):
+    """One line of a listing; no secrets."""
+
+    id: str
+    path: str
+    name: str
+    agent: str
+    state: str
+    description: str
+    depth: int
+    children: int
+    usage: Usage
+
+
+class SpawnHandle(Protocol):
+    """What a spawn returns."""
+
+    @property
+    def id(self) -> RunId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def background(self) -> bool: ...
+    async def result(self) -> Result:
+        """Wait for the end, without any time limit, and return its result."""
+
+    async def cancel(self, reason: str = ...) -> StopReceipt:
+        """End the run and all below it; when this returns they are gone."""
+
+
+class Tree(Protocol):
+    """The runs around a context: the only way from a tool to other agents."""
+
+    async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> SpawnHandle:
+        """Give birth, or raise SpawnRefused."""
+
+    def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
+        """Types that this run may spawn, with their descriptions."""
+
+    async def send(self, sender: ToolUseContext, to: str, text: str) -> str:
+        """Deliver mail by id, path or name; says what became of it. Raises MailRefused or Unknown."""
+
+    async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
+        """Stop a run below the asker. Raises Unknown or Denied."""
+
+    async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
+        """What a run below the asker has found, waiting at most `timeout_s` for its end if `block`."""
+
+    def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
+        """The living and finished runs of the tree."""
+
+
+class HookDecision(NamedTuple):
+    """What the hooks said of one event. `deny` and `ask` carry the reason or question."""
+
+    verdict: Literal["allow", "deny", "ask", "continue"] = "allow"
+    reason: str = ""
+    updated_input: dict[str, Any] | None = None  #: PreToolUse may rewrite a call's arguments
+    updated_output: str | None = None  #: PostToolUse may rewrite what the model sees
+    context: str = ""  #: text for the model, as data
+
+
+class Hooks(Protocol):
+    """The hook runner as the dispatcher and the loop see it."""
+
+    def listens(self, event: str) -> bool:
+        """Whether anything is registered for `event`: lets the hot path skip building a payload."""
+
+    async def fire(
+        self, event: str, context: ToolUseContext, payload: dict[str, Any], *, matcher: str = ""
+    ) -> HookDecision:
+        """Run the hooks of `event` whose matcher fits; merge their answers; a failing gate denies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRequest:
+    """One question to a model."""
+
+    messages: Sequence[BaseMessage]
+    tools: Sequence[BaseTool] = ()
+    step: StepId
+    max_tokens: int | None = None
+    last_word: bool = False  #: draws on what the scope keeps for its owner's last answer
+
+
+class Ask(Protocol):
+    """The way to a model: reserves, waits at the gate, retries, settles. Yields chunks, then the whole message."""
+
+    def __call__(
+        self, context: ToolUseContext, request: ModelRequest
+    ) -> AsyncGenerator[AIMessageChunk | AIMessage]: ...
+
+
+class Approve(Protocol):
+    """The way to a person's word."""
+
+    def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Awaitable[bool]:
+        """True only if somebody said yes before the deadline."""
+
+
+class LeftRunning(NamedTuple):
+    """A synchronous call whose thread goes on after its call was given up; its result is nobody's."""
+
+    tool: str
+    thread: asyncio.Future[Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class ToolUseContext:
+    """Everything one run may reach. Its state, cache and directory are its own: a child's changes never show here."""
+
+    run: RunInfo
+    ask: Ask
+    tools: tuple[BaseTool, ...] = ()
+    system_messages: tuple[BaseMessage, ...] = ()
+    history: list[BaseMessage] = field(default_factory=list)
+    cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
+    read_roots: tuple[pathlib.Path, ...] = ()  #: more places that may be read, such as spilled results
+    state: dict[str, Any] = field(default_factory=dict)
+    file_cache: dict[str, Any] = field(default_factory=dict)  #: what was read, by path; a child starts with a copy
+    abort: AbortController = field(default_factory=AbortController)
+    mailbox: Mailbox = field(default_factory=lambda: Mailbox("main"))
+    budget: Budget = field(default_factory=lambda: Budget(Limits(), scope="main"))
+    slot: Slot = field(default_factory=lambda: Slot(Slots(None)))
+    record: Callable[[Event], Event] = lambda event: event
+    tree: Tree | None = None
+    hooks: Hooks | None = None
+    approve: Approve | None = None
+    spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
+    usage: Usage = NOTHING_USED  #: this run alone
+    last_usage: Usage | None = None  #: of the newest reply
+    on_usage: Callable[[Usage], None] | None = None
+    max_parallel_tools: int = 10
+    max_result_chars: int = 30_000
+    tool_timeout_s: float | None = 600.0
+    steps: int = 0
+    clock: Clock = field(default_factory=SystemClock)
+    answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
+    exhausted: BudgetExceeded | None = None  #: a tool call that did not fit: the loop ends after this turn
+    left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
+
+    def next_step(self) -> StepId:
+        """The key of the next model call or tool call."""
+        self.steps += 1
+        return step_id(self.run.id, self.steps)
+
+    def emit(self, kind: type[Event], /, **fields: Any) -> Event:
+        """Record an event of this run."""
+        return self.record(kind(**self.run.stamp, **fields))
+
+    def spend(self, usage: Usage) -> None:
+        """Count what was used, here and upward."""
+        self.usage = self.usage + usage
+        if self.on_usage is not None:
+            self.on_usage(usage)
+
+
+class CurrentCall(NamedTuple):
+    """The tool call being executed. `step_id` is the idempotency key for whatever it does outside."""
+
+    context: ToolUseContext
+    call_id: CallId
+    step_id: StepId
+
+
+current_call: ContextVar[CurrentCall] = ContextVar("ramet_current_call")
+
+
+def current() -> ToolUseContext:
+    """The context of the tool call being executed. Raises LookupError outside of one."""
+    return current_call.get().context

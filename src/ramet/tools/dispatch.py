@@ -1,0 +1,287 @@
+"""`run_tools`: every call of a turn is answered, in the order asked, whatever becomes of each.
+
+Calls of tools that are declared safe run together, up to a bound; any other runs alone, in its place in the order. A
+refusal or failure is an error result for that call only. What a tool may declare, in `BaseTool.metadata`:
+
+    concurrency_safe   may run beside other calls (default: no)
+    waits              only waits for other runs: not counted against the bound, and has no timeout of ours
+    timeout_s          its own time limit, instead of the context's
+    repeatable         may be run again after a crash cut it in half
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.simple import Tool
+
+from ramet.core.budget import Amount, Hold
+from ramet.core.errors import BudgetExceeded, Bug, RametError
+from ramet.core.events import BudgetRefused, ToolEnded, ToolStarted
+from ramet.core.ids import CallId, StepId
+from ramet.core.outcome import Usage
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.sync import run_in_thread
+
+if TYPE_CHECKING:
+    from langchain_core.messages import ToolCall
+
+ALIASES = {"Task": "Agent", "Shell": "Bash"}
+PREVIEW_CHARS = 2_000
+_ONE_TOOL_CALL = Amount(tool_calls=1)
+_TOOL_CALL_USAGE = Usage(tool_calls=1)
+
+
+def declares(tool: BaseTool, what: str, default: Any = False) -> Any:
+    """What a tool says of itself in its metadata."""
+    return (tool.metadata or {}).get(what, default)
+
+
+def find_tool(tools: Iterable[BaseTool], name: str) -> BaseTool | None:
+    """The tool of that name, or of the name that it is an alias of."""
+    wanted = ALIASES.get(name, name)
+    return next((tool for tool in tools if tool.name == name or tool.name == wanted), None)
+
+
+async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[ToolMessage]:
+    """Answer every call, in order; raises only if the run is stopped, or for a bug of ours, never for what a tool did.
+
+    An answer is put into `context.answered` the moment it exists, so that a turn that is cut off keeps it.
+    """
+    by_name = {tool.name: tool for tool in context.tools}
+    for batch in _batches(context, by_name, calls):
+        context.abort.raise_if_aborted()
+        context.slot.begin_calls(len(batch))
+        if len(batch) == 1:
+            await _answer(context, by_name, batch[0])
+            continue
+        bound = asyncio.Semaphore(context.max_parallel_tools)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for call in batch:
+                    group.create_task(_answer(context, by_name, call, bound))
+        except* Bug as bugs:
+            raise bugs.exceptions[0] from None
+    await context.slot.take()  # at once, unless it was let go while all calls only waited
+    return [context.answered.pop(call["id"] or "") for call in calls]
+
+
+def _batches(
+    context: ToolUseContext, by_name: dict[str, BaseTool], calls: Sequence[ToolCall]
+) -> Iterator[list[ToolCall]]:
+    """Runs of safe calls together, every other call alone."""
+
+    def is_safe(call: ToolCall) -> bool:
+        tool = by_name.get(ALIASES.get(call["name"], call["name"]))
+        return tool is not None and bool(declares(tool, "concurrency_safe"))
+
+    for safe, group in groupby(calls, key=is_safe):
+        if safe:
+            yield list(group)
+        else:
+            yield from ([call] for call in group)
+
+
+async def _answer(
+    context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall, bound: asyncio.Semaphore | None = None
+) -> None:
+    tool = by_name.get(ALIASES.get(call["name"], call["name"])) or by_name.get(call["name"])
+    try:
+        if tool is None:
+            answer = _unknown(context, by_name, call)
+        elif bound is None or declares(tool, "waits"):
+            answer = await _gated(context, tool, call)
+        else:
+            async with bound:
+                answer = await _gated(context, tool, call)
+        context.answered[call["id"] or ""] = answer
+    finally:
+        context.slot.end_call()
+
+
+def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall) -> ToolMessage:
+    names = ", ".join(by_name) or "none"
+    return _refused(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
+
+
+async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:
+    """Ask the gates, reserve, run, settle, tell the hooks."""
+    if call.get("error"):
+        return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
+    if context.hooks is not None and context.hooks.listens("PreToolUse"):
+        denied = await _ask_hooks(context, tool, call)
+        if denied is not None:
+            return denied
+    try:
+        hold = context.budget.reserve(_ONE_TOOL_CALL)
+    except BudgetExceeded as refusal:
+        context.exhausted = refusal
+        context.emit(
+            BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
+        )
+        return _refused(context, call, str(refusal))
+    return await _run(context, tool, call, hold)
+
+
+async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | None:
+    """Let the hooks veto, rewrite, or send the question to a person; None means go on."""
+    assert context.hooks is not None
+    payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"]}
+    decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool.name)
+    if decision.updated_input is not None:
+        call["args"] = decision.updated_input
+    if decision.verdict == "deny":
+        return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
+    if decision.verdict == "ask":
+        return await _ask_person(context, tool, call, decision.reason)
+    return None
+
+
+async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, question: str) -> ToolMessage | None:
+    """Let a PermissionRequest hook or else a person decide; no word is a no."""
+    assert context.hooks is not None
+    if context.hooks.listens("PermissionRequest"):
+        payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"], "reason": question}
+        decision = await context.hooks.fire("PermissionRequest", context, payload, matcher=tool.name)
+        if decision.verdict == "allow":
+            return None
+        if decision.verdict == "deny":
+            return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
+    if context.hooks.listens("Notification"):
+        payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
+        await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
+    if context.approve is None:
+        return _refused(context, call, "Denied: nobody is there to approve it", status="denied")
+    if not await context.approve(context, tool=tool.name, question=question, args=call["args"]):
+        return _refused(context, call, "Denied: it was not approved", status="denied")
+    return None
+
+
+async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Hold) -> ToolMessage:
+    call_id, step = CallId(call["id"] or ""), context.next_step()
+    context.emit(ToolStarted, call_id=call_id, tool=tool.name, step_id=step, args=call["args"])
+    hold.settle(_ONE_TOOL_CALL)  # From here on it counts, however it ends.
+    context.spend(_TOOL_CALL_USAGE)
+    began = context.clock.monotonic()
+    status = "cancelled"
+    spilled: str | None = None
+    preview = ""
+    try:
+        answer = await _outcome(context, tool, call, step)
+        if context.hooks is not None:
+            await _tell_hooks(context, tool, call, answer)
+        spilled = _bound_size(context, answer)
+        status, preview = answer.status, _text(answer)[:PREVIEW_CHARS]
+        return answer
+    finally:
+        context.emit(
+            ToolEnded,
+            call_id=call_id,
+            tool=tool.name,
+            status="ok" if status == "success" else status,
+            preview=preview,
+            elapsed_ms=round((context.clock.monotonic() - began) * 1000, 3),
+            spilled_to=spilled,
+        )
+
+
+async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
+    """Run the tool; an exception becomes an error result, unless it is a bug of ours or the run is being stopped."""
+    limit = None if declares(tool, "waits") else declares(tool, "timeout_s", context.tool_timeout_s)
+    token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), step))
+    try:
+        request = {**call, "type": "tool_call"}
+        async with asyncio.timeout(limit):
+            if is_async(tool):
+                returned = await tool.ainvoke(request)
+            else:
+                work: Callable[[], Any] = lambda: tool.invoke(request)  # noqa: E731 - one expression, run elsewhere
+                returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
+    except TimeoutError:
+        return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
+    except Bug:
+        raise
+    except RametError as refusal:
+        return _error(call, str(refusal))
+    except Exception as error:
+        return _error(call, f"{type(error).__name__}: {error}")
+    finally:
+        current_call.reset(token)
+    if isinstance(returned, ToolMessage):
+        return returned
+    return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
+
+
+def is_async(tool: BaseTool) -> bool:
+    """Whether a tool runs in the event loop; any other gets a thread."""
+    if isinstance(tool, StructuredTool | Tool):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun
+
+
+async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, answer: ToolMessage) -> None:
+    assert context.hooks is not None
+    event = "PostToolUse" if answer.status == "success" else "PostToolUseFailure"
+    if not context.hooks.listens(event):
+        return
+    payload = {
+        "tool_name": tool.name,
+        "tool_input": call["args"],
+        "tool_response": _text(answer),
+        "tool_use_id": call["id"],
+    }
+    decision = await context.hooks.fire(event, context, payload, matcher=tool.name)
+    if decision.updated_output is not None:
+        answer.content = decision.updated_output
+    notes = [each for each in (decision.context, decision.reason if decision.verdict == "deny" else "") if each]
+    if notes and isinstance(answer.content, str):
+        answer.content += "\n\n" + "\n".join(notes)
+
+
+def _bound_size(context: ToolUseContext, answer: ToolMessage) -> str | None:
+    """Put a result above the size into a file, leaving its beginning and where the rest is."""
+    text = answer.content
+    if not isinstance(text, str):
+        text = _text(answer)
+    if len(text) <= context.max_result_chars:
+        return None
+    shown = text[: min(PREVIEW_CHARS, context.max_result_chars)]
+    where = None
+    if context.spill is not None:
+        where = str(context.spill(answer.tool_call_id, text))
+        rest = f"The whole result is in {where}; read it in parts."
+    else:
+        rest = "The rest was dropped: this session has no directory to keep it."
+    answer.content = f"{shown}\n… [{len(text)} characters, the first {len(shown)} shown. {rest}]"
+    return where
+
+
+def _text(answer: ToolMessage) -> str:
+    if isinstance(answer.content, str):
+        return answer.content
+    parts = [
+        part if isinstance(part, str) else part.get("text") or json.dumps(part, default=str) for part in answer.content
+    ]
+    return "\n".join(parts)
+
+
+def _error(call: ToolCall, text: str) -> ToolMessage:
+    return ToolMessage(content=text, tool_call_id=call["id"] or "", name=call["name"], status="error")
+
+
+def _refused(context: ToolUseContext, call: ToolCall, text: str, *, status: str = "error") -> ToolMessage:
+    """Answer a call that never ran."""
+    context.emit(
+        ToolEnded,
+        call_id=CallId(call["id"] or ""),
+        tool=call["name"][:200],
+        status=status,
+        preview=text[:PREVIEW_CHARS],
+    )
+    return _error(call, text)

@@ -1,0 +1,69 @@
+"""Reports of other agents, as data: framed so that their text cannot pass for a frame, or for anybody's orders."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from ramet.core.outcome import Result, Status
+
+#: Tags that frame messages here or in the systems whose models we run. A child's text may not contain them as tags.
+CONTROL_TAGS = (
+    "task-notification",
+    "task_notification",
+    "task_output",
+    "task-output",
+    "agent-message",
+    "system-reminder",
+    "system",
+    "user",
+    "human",
+    "assistant",
+    "tool_result",
+    "tool_use",
+    "function_calls",
+    "function_results",
+    "invoke",
+    "parameter",
+)
+_IMITATION = re.compile(r"<(?=\s*/?\s*(?:[\w.-]+:)?(?:" + "|".join(CONTROL_TAGS) + r")\b)", re.IGNORECASE)
+FLAG = "[ramet: this report imitated control tags; they were made harmless]"
+
+
+def neutralise(text: str) -> tuple[str, bool]:
+    """Make imitations of control tags harmless, changing nothing else; says whether there were any."""
+    if "<" not in text:
+        return text, False
+    clean, count = _IMITATION.subn("&lt;", text)
+    return clean, count > 0
+
+
+def report(result: Result, *, name: str) -> str:
+    """What a parent's model reads of a child that ended: its finding, or a failure that is no finding."""
+    if result.status is Status.COMPLETED:
+        text, imitated = neutralise(result.text)
+        return f"{text}\n\n{FLAG}" if imitated else text
+    reason = result.error.message if result.error else "no reason given"
+    text, imitated = neutralise(result.partial)
+    lines = [f"Agent {name} did not finish: {result.status} ({neutralise(reason)[0]})."]
+    if text:
+        lines += ["What it had found until then (unfinished, not a result):", text]
+    if imitated:
+        lines.append(FLAG)
+    return "\n".join(lines)
+
+
+def notification(result: Result, *, run: str, name: str, path: str) -> str:
+    """A background child's end, for its parent's mailbox: data in the user's channel, never instructions."""
+    body = report(result, name=name)
+    return (
+        f'<task-notification task_id="{run}" name="{escape(name)}" path="{escape(path)}" status="{result.status}">\n'
+        f"{body}\n</task-notification>"
+    )
+
+
+def message(text: str, *, sender: str, mail_id: str) -> str:
+    """Mail from another agent, framed with the sender that the host set."""
+    body, imitated = neutralise(text)
+    flag = f"\n{FLAG}" if imitated else ""
+    return f'<agent-message from="{escape(sender)}" id="{mail_id}">\n{body}{flag}\n</agent-message>'

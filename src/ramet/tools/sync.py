@@ -1,0 +1,28 @@
+"""Synchronous work of a run, beside the event loop. A thread cannot be ended: what outlives its call is fenced off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ramet.concurrency.threads import in_thread
+from ramet.tools.context import LeftRunning, ToolUseContext
+
+
+async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, name: str, key: str) -> Any:
+    """Wait for `work` in a thread. Given up on, it is named in `context.left_running` until it comes back."""
+    thread = in_thread(work, name=f"ramet-{name}")
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        if not thread.done():
+            context.left_running[key] = LeftRunning(name, thread)
+
+            def came_back(late: asyncio.Future[Any]) -> None:
+                context.left_running.pop(key, None)
+                if not late.cancelled():
+                    late.exception()  # Fenced: what it returns or raises now is nobody's.
+
+            thread.add_done_callback(came_back)
+        raise
