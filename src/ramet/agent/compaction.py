@@ -1,0 +1,236 @@
+"""Making room before a model's window is full, without losing what the rest of the work stands on.
+
+Kept word for word: what the system says, the first brief (and a fork's own), the newest messages, and every call that
+is still open. What lies between becomes one summary, in the user's channel and as data. Agents that it speaks of stay
+known by id, name and path. A call and its answers are never parted. If no summary can be had, nothing is lost but the
+bulk of old tool results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from ramet.agent.context import FORK_BRIEF, calls_of
+from ramet.agent.pairing import Group, groups
+from ramet.agent.pairing import repair as repair
+from ramet.agent.summary import RUN_ID, all_text, ask_model, question, remembered, summary_message, text_of
+from ramet.core.errors import Aborted, Bug, InvalidValue
+from ramet.core.events import Compacted, Notice
+from ramet.core.outcome import ErrorInfo
+from ramet.tools.context import ToolUseContext
+
+#: Makes one text of messages. Raising, or saying nothing, falls back to leaving out old tool results.
+Summarise = Callable[[list[BaseMessage]], Awaitable[str]]
+
+SUMMARY_TOKENS = 4_096  #: the most a summary may take; of a small window, a tenth
+_WORTH_IT = 2  #: of those: as much must go for a summary, or one turn after the other would ask for one
+_TAIL = 0.5  #: of the threshold: the newest messages get at most this, but what is still unread is always kept
+_SHORT = 200  #: characters: results up to here stay as they are
+_BLOCK_TOKENS = 1_600  #: for an image or other block that is no text
+_MESSAGE_TOKENS = 8
+
+
+class _Plan(NamedTuple):
+    """Which messages stay and which may go; a summary stands where the first of those stood."""
+
+    middle: tuple[Group, ...]
+    read: tuple[Group, ...]  #: all that the model has answered to: never the results of its newest calls
+    orphans: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """When and how an agent's own conversation is shortened. It knows nothing of other agents' conversations."""
+
+    window_tokens: int
+    at: float = 0.8  #: share of the window at which room is made
+    keep_last: int = 12  #: how many of the newest messages stay as they are, if they fit
+    summarise: Summarise | None = None  #: None asks the agent's own model, from its own budget
+
+    def __post_init__(self) -> None:
+        for name, least in (("window_tokens", 100), ("keep_last", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidValue(name, value, f"a whole number from {least}")
+        if isinstance(self.at, bool) or not isinstance(self.at, int | float) or not 0 < self.at <= 1:
+            raise InvalidValue("at", self.at, "a share above 0 and up to 1")
+
+    @property
+    def threshold(self) -> int:
+        """The number of tokens from which on room is made."""
+        return math.floor(self.window_tokens * self.at)
+
+    def needed(self, context: ToolUseContext) -> bool:
+        """Whether the next question would come too near to the window."""
+        return _tokens(context) >= self.threshold
+
+    async def compact(self, context: ToolUseContext, *, pinned: Iterable[str] = (), trigger: str = "auto") -> bool:
+        """Shorten `context.history`, if it is needed or `trigger` is "manual"; says whether it was, and records it.
+
+        `pinned` are words (ids, names) that must not get lost. A PreCompact hook may forbid it or add instructions.
+        """
+        if trigger == "auto" and not self.needed(context):
+            return False
+        instructions = ""
+        if context.hooks is not None and context.hooks.listens("PreCompact"):
+            decision = await context.hooks.fire("PreCompact", context, {"trigger": trigger}, matcher=trigger)
+            if decision.verdict == "deny":
+                return False
+            instructions = decision.context
+        before, tokens = list(context.history), _tokens(context)
+        plan = self._plan(before)
+        words = {*pinned}
+        summary = await self._summary(context, before, plan, words, instructions)
+        after = _with_summary(before, plan, summary) if summary else _elided(before, plan.middle, plan.orphans, words)
+        estimate = estimated_tokens(before) or 1
+        if tokens * estimated_tokens(after) / estimate >= self.threshold:  # The newest results are too long as well.
+            after = _elided(after, self._plan(after).read, frozenset(), words)
+        if estimated_tokens(after) >= estimate:
+            return False
+        context.history = after + context.history[len(before) :]
+        context.last_usage = None  # It told of a conversation that is no more.
+        context.emit(
+            Compacted,
+            before_messages=len(before),
+            after_messages=len(after),
+            before_tokens=tokens,
+            after_tokens=tokens * estimated_tokens(after) // estimate,
+            summary=summary,
+        )
+        return True
+
+    def _plan(self, history: Sequence[BaseMessage]) -> _Plan:
+        pieces = list(groups(history))
+        unread = next((i for i in reversed(range(len(pieces))) if _is_reply(history[pieces[i].start])), 0)
+        room, count, tail = self.threshold * _TAIL, 0, len(pieces)
+        while tail > 0:
+            piece = pieces[tail - 1]
+            count += piece.stop - piece.start
+            room -= estimated_tokens(history[piece.start : piece.stop])
+            if tail <= unread and (count > self.keep_last or room < 0):
+                break
+            tail -= 1
+        briefs = _briefs(history)
+        middle = [
+            piece
+            for piece in pieces[:tail]
+            if not piece.open
+            and briefs.isdisjoint(range(piece.start, piece.stop))
+            and not any(isinstance(each, SystemMessage) for each in history[piece.start : piece.stop])
+        ]
+        orphans = frozenset(index for piece in pieces for index in piece.orphans)
+        return _Plan(tuple(middle), tuple(pieces[:unread]), orphans)
+
+    async def _summary(
+        self, context: ToolUseContext, history: Sequence[BaseMessage], plan: _Plan, words: set[str], instructions: str
+    ) -> str:
+        """What the middle said, and the agents it spoke of; empty if that cannot be had or would save nothing."""
+        middle = [message for piece in plan.middle for message in history[piece.start : piece.stop]]
+        size = estimated_tokens(middle)
+        most = min(SUMMARY_TOKENS, self.window_tokens // 10)
+        if size < most * _WORTH_IT:
+            return ""
+        try:
+            if self.summarise is not None:
+                text = await self.summarise(middle)
+            else:
+                asked = question(middle, instructions, most=self.threshold * 2)  # at two and more characters to a token
+                text = await ask_model(context, asked, max_tokens=most)
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError("the summary is empty")
+        except (Aborted, Bug):
+            raise
+        except Exception as error:  # A provider's failure must not cost the history.
+            info = ErrorInfo(type=type(error).__name__, message=str(error)[:500])
+            context.emit(Notice, text="no summary could be made; old tool results were left out instead", error=info)
+            return ""
+        text = text.strip()
+        if len(text) > 4 * most:
+            text = text[: 4 * most] + "…"
+        said = "\n".join(all_text(message) for message in middle)
+        lines = [each for each in remembered(context, said, words) if each not in text]
+        if lines:
+            text = "\n".join([text, "", "Agents and other names to remember:", *lines])
+        return text if len(text) // 3 + _MESSAGE_TOKENS < size else ""
+
+
+def estimated_tokens(messages: Iterable[BaseMessage]) -> int:
+    """Roughly how much of a window messages take, rather too much than too little: three bytes to a token."""
+    return sum(_estimate(message) for message in messages)
+
+
+def _estimate(message: BaseMessage) -> int:
+    size = _MESSAGE_TOKENS + _text_tokens(text_of(message))
+    if isinstance(message.content, list):
+        size += _BLOCK_TOKENS * sum(_is_other_block(each) for each in message.content)
+    if isinstance(message, AIMessage):
+        size += sum(_text_tokens(f"{call['name']}{call['args']}") for call in calls_of(message))
+    return size
+
+
+def _text_tokens(text: str) -> int:
+    return (len(text) if text.isascii() else len(text.encode("utf-8", "replace"))) // 3
+
+
+def _tokens(context: ToolUseContext) -> int:
+    """What the next question takes: what the newest reply's took and what came since, or all of it estimated."""
+    history = context.history
+    if context.last_usage is not None and context.last_usage.tokens:
+        newest = next((i for i in range(len(history) - 1, -1, -1) if isinstance(history[i], AIMessage)), None)
+        if newest is not None:
+            return context.last_usage.tokens + estimated_tokens(history[newest + 1 :])
+    return estimated_tokens([*context.system_messages, *history])
+
+
+def _briefs(history: Sequence[BaseMessage]) -> frozenset[int]:
+    """The messages that say what it is all for: the first from a person, and a fork's own task."""
+    humans = [index for index, message in enumerate(history) if isinstance(message, HumanMessage)]
+    forks = [index for index in humans if text_of(history[index]).startswith(FORK_BRIEF)]
+    return frozenset([*humans[:1], *forks[-1:]])
+
+
+def _with_summary(history: Sequence[BaseMessage], plan: _Plan, summary: str) -> list[BaseMessage]:
+    gone = {index for piece in plan.middle for index in range(piece.start, piece.stop)} | plan.orphans
+    place = plan.middle[0].start
+    after: list[BaseMessage] = []
+    for index, message in enumerate(history):
+        if index == place:
+            after.append(summary_message(summary))
+        if index not in gone:
+            after.append(message)
+    return after
+
+
+def _elided(
+    history: Sequence[BaseMessage], pieces: Iterable[Group], orphans: frozenset[int], words: set[str]
+) -> list[BaseMessage]:
+    """The history with the tool results in `pieces` cut to one line each; ids of agents in them stay."""
+    old = {index for piece in pieces for index in range(piece.start, piece.stop)}
+    return [
+        _stub(message, words) if index in old and isinstance(message, ToolMessage) else message
+        for index, message in enumerate(history)
+        if index not in orphans
+    ]
+
+
+def _stub(message: ToolMessage, words: set[str]) -> ToolMessage:
+    text = all_text(message)
+    if len(text) <= _SHORT and isinstance(message.content, str):
+        return message
+    ids = dict.fromkeys([*RUN_ID.findall(text), *(word for word in sorted(words) if word in text)])
+    mentions = f"; it names {', '.join(list(ids)[:20])}" if ids else ""
+    line = f"[an old result of {message.name or 'a tool'} was left out: {len(text)} characters{mentions}]"
+    return message.model_copy(update={"content": line, "artifact": None})
+
+
+def _is_reply(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage)
+
+
+def _is_other_block(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") not in ("text", "tool_use", "thinking", "reasoning")

@@ -1,0 +1,58 @@
+"""What a child knows at birth: nothing but its brief (fresh), or all that its parent knew (fork)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+
+FORK_BRIEF = (
+    "You are now a fork of the agent above, on a track of your own: what you do from here is not seen by it, only your "
+    "final answer is. Do this, and answer with the result:\n\n"
+)
+FORK_PENDING = "This call is being worked on; its result belongs to the agent you were forked from."
+
+
+def fork(history: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The parent's conversation as its model saw it, the spawning reply unchanged, every open call answered.
+
+    The messages before the answers are the parent's own objects, so that a provider's prompt cache holds for them.
+    """
+    answered = {each.tool_call_id for each in history if isinstance(each, ToolMessage)}
+    open_ids = [
+        call["id"]
+        for each in history
+        if isinstance(each, AIMessage)
+        for call in calls_of(each)
+        if call["id"] not in answered
+    ]
+    pending = [ToolMessage(content=FORK_PENDING, tool_call_id=each or "") for each in open_ids]
+    return [*history, *pending]
+
+
+def fork_brief(brief: str) -> HumanMessage:
+    """What a fork is told after the conversation that it shares."""
+    return HumanMessage(content=FORK_BRIEF + brief)
+
+
+def calls_of(message: AIMessage) -> list[ToolCall]:
+    """All calls of a reply that need an answer: those whose arguments could not be read carry an `error`."""
+    calls = list(message.tool_calls)
+    for broken in message.invalid_tool_calls:
+        call = ToolCall(name=broken["name"] or "", args={}, id=broken["id"], type="tool_call")
+        call["error"] = broken["error"] or "not valid JSON"  # type: ignore[typeddict-unknown-key]  # read by the dispatcher
+        calls.append(call)
+    return calls
+
+
+def with_call_ids(message: AIMessage, step: str) -> AIMessage:
+    """The reply, its calls named apart: some providers leave ids out or repeat them, and an answer needs one."""
+    seen: set[str] = set()
+    number = 0
+    for call in (*message.tool_calls, *message.invalid_tool_calls):
+        call_id = call["id"]
+        if not call_id or call_id in seen:
+            number += 1
+            call_id = call["id"] = f"call-{step}-{number}"
+        seen.add(call_id)
+    return message

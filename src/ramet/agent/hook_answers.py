@@ -1,0 +1,225 @@
+"""What a hook may answer, in the forms Claude Code knows, read strictly: an answer that is not understood is none.
+
+| answer | meaning |
+|---|---|
+| None, `{}`, nothing on stdout | no opinion |
+| `"allow"`, `"deny"`, `"ask"`; `{"decision": "approve" | "block", "reason": …}` | the word itself |
+| `{"hookSpecificOutput": {"permissionDecision": …, "permissionDecisionReason": …, "updatedInput": …}}` | PreToolUse |
+| `{"hookSpecificOutput": {"decision": {"behavior": "allow" | "deny", "message": …}}}` | PermissionRequest |
+| `{"hookSpecificOutput": {"additionalContext": …, "updatedToolOutput": …}}` | text for the model; the result it sees |
+| `{"continue": false, "stopReason": …}` | the agent stops |
+| `{"systemMessage": …}` | a notice for people |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NamedTuple
+
+from ramet.agent.hook_config import GATES
+from ramet.tools.context import HookDecision
+
+MAX_REASON = 4_000
+MAX_CONTEXT = 20_000
+
+#: These say when an agent may rest; "block" means: go on, and why.
+GO_ON = frozenset({"Stop", "SubagentStop", "TeammateIdle"})
+#: What a command prints, not being JSON, is text for the model at these, as in Claude Code.
+_PLAIN_TEXT = frozenset({"UserPromptSubmit", "SessionStart", "SubagentStart"})
+
+_TOP = frozenset(
+    {"continue", "stopReason", "suppressOutput", "systemMessage", "decision", "reason", "hookSpecificOutput"}
+)
+_SPECIFIC = frozenset(
+    {
+        "hookEventName",
+        "permissionDecision",
+        "permissionDecisionReason",
+        "updatedInput",
+        "additionalContext",
+        "updatedToolOutput",
+        "updatedMCPToolOutput",
+        "decision",
+    }
+)
+_WORDS = {"approve": "allow", "allow": "allow", "block": "deny", "deny": "deny", "ask": "ask", "continue": "continue"}
+
+Word = Literal["allow", "deny", "ask", "continue", "stop"]
+
+
+class HookBroken(Exception):
+    """A hook that did not answer, or not in a way that can be understood."""
+
+
+class Opinion(NamedTuple):
+    """What one hook, or several so far, said. No word is no opinion, which on PermissionRequest is not a yes."""
+
+    word: Word | None = None
+    reason: str = ""
+    updated_input: dict[str, Any] | None = None
+    updated_output: str | None = None
+    context: str = ""
+    notice: str = ""
+
+    @property
+    def final(self) -> bool:
+        """Whether no later hook can change it."""
+        return self.word in ("deny", "continue", "stop")
+
+    def then(self, later: Opinion) -> Opinion:
+        """Both, the later hook having seen what the earlier one rewrote: deny before ask before allow."""
+        weaker = later.word is None or (later.word == "allow" and self.word == "ask")
+        reasons = [self.reason if weaker or later.word == self.word else "", "" if weaker else later.reason]
+        return Opinion(
+            word=self.word if weaker else later.word,
+            reason="\n".join(each for each in reasons if each),
+            updated_input=later.updated_input if later.updated_input is not None else self.updated_input,
+            updated_output=later.updated_output if later.updated_output is not None else self.updated_output,
+            context="\n".join(each for each in (self.context, later.context) if each),
+        )
+
+
+def from_command(event: str, code: int, stdout: bytes, stderr: bytes) -> Opinion:
+    """What a command said: exit status 0 decides (as JSON, or nothing), 2 blocks; raises HookBroken for others."""
+    if code == 2:
+        return _meant(event, Opinion("deny", _clipped(stderr.decode(errors="replace").strip(), MAX_REASON)))
+    if code != 0:
+        said = stderr.decode(errors="replace").strip()[-500:]
+        ended = f"was ended by signal {-code}" if code < 0 else f"exit status {code}"
+        raise HookBroken(f"{ended}: {said}" if said else ended)
+    text = stdout.decode(errors="replace").strip()
+    if not text:
+        return Opinion()
+    if not text.startswith("{") and event not in GATES:
+        return Opinion(context=_clipped(text, MAX_CONTEXT)) if event in _PLAIN_TEXT else Opinion()
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HookBroken(f"its output is not JSON ({error}): {text[:200]!r}") from None
+    if not isinstance(answer, dict):
+        raise HookBroken(f"its output is no JSON object: {text[:200]!r}")
+    return from_value(event, answer)
+
+
+def from_value(event: str, answer: Any) -> Opinion:
+    """What a function returned, or a command printed. Raises HookBroken for what cannot be understood."""
+    if answer is None:
+        return Opinion()
+    if isinstance(answer, HookDecision):
+        return _meant(
+            event,
+            Opinion(
+                _word(answer.verdict),
+                _text("reason", answer.reason, MAX_REASON),
+                _arguments(event, answer.updated_input),
+                answer.updated_output,
+                _text("context", answer.context, MAX_CONTEXT),
+            ),
+        )
+    if isinstance(answer, str):
+        return _meant(event, Opinion(_word(answer)))
+    if isinstance(answer, dict):
+        return _meant(event, _from_dict(event, answer))
+    raise HookBroken(f"it returned {type(answer).__name__}, not None, a word, a dict or a HookDecision")
+
+
+def decision(event: str, opinion: Opinion, label: str) -> HookDecision:
+    """The answer of all hooks. Without a word it is allow; on PermissionRequest it is ask: a person decides."""
+    word = opinion.word or ("ask" if event == "PermissionRequest" else "allow")
+    reason = opinion.reason
+    if word == "stop":
+        word = "allow" if event in GO_ON else "deny"
+    if word in ("deny", "continue") and not reason:
+        reason = f"blocked by the hook {label}"
+    rewritten = None if word == "deny" else opinion.updated_input
+    return HookDecision(word, reason, rewritten, opinion.updated_output, opinion.context)
+
+
+def _from_dict(event: str, answer: dict[str, Any]) -> Opinion:
+    _known_keys(event, answer, _TOP)
+    specific = answer.get("hookSpecificOutput") or {}
+    if not isinstance(specific, dict):
+        raise HookBroken("hookSpecificOutput is no object")
+    _known_keys(event, specific, _SPECIFIC)
+    if specific.get("hookEventName", event) != event:
+        raise HookBroken(f"it answered for {specific['hookEventName']!r}, not for {event}")
+    word, reason = _spoken(answer, specific)
+    output = specific.get("updatedToolOutput", specific.get("updatedMCPToolOutput"))
+    if output is not None and not isinstance(output, str):
+        output = json.dumps(output, ensure_ascii=False, default=str)
+    opinion = Opinion(
+        word,
+        reason,
+        _arguments(event, specific.get("updatedInput")),
+        output,
+        _text("additionalContext", specific.get("additionalContext"), MAX_CONTEXT),
+        _text("systemMessage", answer.get("systemMessage"), MAX_REASON),
+    )
+    goes_on = answer.get("continue", True)
+    if not isinstance(goes_on, bool):
+        raise HookBroken("continue is neither true nor false")
+    if not goes_on:
+        return opinion._replace(word="stop", reason=_text("stopReason", answer.get("stopReason"), MAX_REASON) or reason)
+    return opinion
+
+
+def _spoken(answer: dict[str, Any], specific: dict[str, Any]) -> tuple[Word | None, str]:
+    """The word and its reason, from the one place of three that holds it."""
+    reason = answer.get("reason")
+    word: Any = answer.get("decision")
+    if "permissionDecision" in specific:
+        word, reason = specific["permissionDecision"], specific.get("permissionDecisionReason", reason)
+    elif "decision" in specific:
+        inner = specific["decision"]
+        if not isinstance(inner, dict) or "behavior" not in inner or "updatedInput" in inner:
+            raise HookBroken("decision is not {'behavior': 'allow' | 'deny', 'message': …}")
+        word, reason = inner["behavior"], inner.get("message", reason)
+        if inner.get("interrupt") and word == "deny":
+            return "stop", _text("message", reason, MAX_REASON)
+    return None if word is None else _word(word), _text("reason", reason, MAX_REASON)
+
+
+def _meant(event: str, opinion: Opinion) -> Opinion:
+    """The opinion in the terms of its event, or HookBroken if that event knows no such word."""
+    if event in GO_ON and opinion.word == "deny":
+        return opinion._replace(word="continue")
+    if opinion.word == "continue" and event not in GO_ON:
+        raise HookBroken(f"'continue' is no answer to {event}")
+    if opinion.word == "ask" and event not in GATES:
+        raise HookBroken(f"'ask' is no answer to {event}")
+    return opinion
+
+
+def _word(word: Any) -> Word:
+    if not isinstance(word, str) or word not in _WORDS:
+        raise HookBroken(f"{str(word)[:100]!r} is no decision; known: {', '.join(_WORDS)}")
+    return _WORDS[word]  # type: ignore[return-value]  # the values of the table are such words
+
+
+def _arguments(event: str, updated: Any) -> dict[str, Any] | None:
+    if updated is None:
+        return None
+    if event != "PreToolUse":  # On a PermissionRequest, dropping it would let through what was not agreed to.
+        raise HookBroken(f"updatedInput is no answer to {event}")
+    if not isinstance(updated, dict) or not all(isinstance(key, str) for key in updated):
+        raise HookBroken("updatedInput is no object")
+    return updated
+
+
+def _text(field: str, value: Any, most: int) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise HookBroken(f"{field} is no text")
+    return _clipped(value, most)
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… [{len(text)} characters, cut]"
+
+
+def _known_keys(event: str, given: dict[str, Any], known: frozenset[str]) -> None:
+    """A gate's answer is taken whole or not at all: a misspelt "updatedInput" must not let the original through."""
+    for key in given:
+        if key not in known and event in GATES:
+            raise HookBroken(f"its answer has an unknown key {str(key)[:100]!r}; known: {', '.join(sorted(known))}")

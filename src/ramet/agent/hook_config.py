@@ -1,0 +1,202 @@
+"""Hooks as they are written down, in Python or in a settings file, checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.tools.dispatch import ALIASES
+
+EVENTS = (
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "UserPromptSubmit",
+    "PermissionRequest",
+    "Notification",
+    "SubagentStart",
+    "SubagentStop",
+    "PreCompact",
+    "Stop",
+    "SessionStart",
+    "SessionEnd",
+    "TaskCreated",
+    "TaskCompleted",
+    "TeammateIdle",
+)
+#: A hook of these that cannot answer means no.
+GATES = frozenset({"PreToolUse", "PermissionRequest"})
+#: What a hook of these says no to does not happen.
+BLOCKABLE = GATES | {"UserPromptSubmit", "PreCompact", "TaskCreated", "TaskCompleted"}
+
+DEFAULT_TIMEOUT_S = 60.0
+#: What settings files may say of a hook. `statusMessage` is for Claude Code's screen.
+_COMMAND_KEYS = frozenset({"type", "command", "timeout", "on_error", "statusMessage"})
+_GROUP_KEYS = frozenset({"matcher", "hooks"})
+_MARK = "__ramet_hooks__"
+
+OnError = Literal["allow", "deny"]
+HookFunction = Callable[[dict[str, Any]], Any]
+HookConfig = Mapping[str, Any] | Iterable[HookFunction] | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """One hook of one event: a function of the payload, or a command line for the shell."""
+
+    event: str
+    run: HookFunction | str
+    matcher: str = ""
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    on_error: OnError = "allow"
+
+    @property
+    def label(self) -> str:
+        """How it is called in events and messages."""
+        if isinstance(self.run, str):
+            return self.run if len(self.run) <= 120 else self.run[:119] + "…"
+        return getattr(self.run, "__qualname__", None) or type(self.run).__qualname__
+
+    def fits(self, value: str) -> bool:
+        """Whether it is meant for this tool, agent type or trigger: by name, by `A|B`, or by a regex for all of it."""
+        if self.matcher in ("", "*"):
+            return True
+        names = _also_known_as(value)
+        if names & {each.strip() for each in self.matcher.split("|")}:
+            return True
+        return any(re.fullmatch(self.matcher, each) for each in names)
+
+
+def hook(
+    event: str, *, matcher: str = "", timeout: float = DEFAULT_TIMEOUT_S, on_error: OnError | None = None
+) -> Callable[[F], F]:
+    """Mark a function as a hook of `event`, for `HookRunner([function, …])`. It may be marked several times."""
+
+    def mark(function: F) -> F:
+        marked = _hook(event, function, matcher=matcher, timeout=timeout, on_error=on_error)
+        setattr(function, _MARK, [*getattr(function, _MARK, ()), marked])
+        return function
+
+    return mark
+
+
+def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
+    """All hooks of a mapping, a settings file's content, or marked functions, in their order.
+
+    With `child`, a `Stop` is read as `SubagentStop`: a definition that runs as a child means that by it.
+    Raises Unknown for an event, InvalidValue for anything else, before any hook exists.
+    """
+    if config is None:
+        return []
+    if isinstance(config, Mapping):
+        return _from_mapping(config, child=child)
+    if isinstance(config, str | bytes) or not isinstance(config, Iterable):
+        raise InvalidValue("hooks", config, "a mapping of events, or functions marked with @hook")
+    found: list[Hook] = []
+    for each in config:
+        marks: Sequence[Hook] = getattr(each, _MARK, ())
+        if not marks:
+            raise InvalidValue("hooks", each, "functions marked with @hook")
+        found += [replace(mark, run=each) for mark in marks]  # a method was marked before it was bound
+    return found
+
+
+def _from_mapping(config: Mapping[str, Any], *, child: bool) -> list[Hook]:
+    inner = config.get("hooks")
+    if isinstance(inner, Mapping):  # a whole settings file
+        config = inner
+    found: list[Hook] = []
+    for event, groups in config.items():
+        _known(event)
+        meant = "SubagentStop" if child and event == "Stop" else event
+        if callable(groups):
+            groups = [groups]
+        for group in _list(f"hooks.{event}", groups):
+            found += _group(meant, group)
+    return found
+
+
+def _group(event: str, group: Any) -> list[Hook]:
+    if callable(group):
+        return [_hook(event, group)]
+    where = f"hooks.{event}"
+    if not isinstance(group, Mapping):
+        raise InvalidValue(where, group, "functions, or {'matcher': …, 'hooks': […]}")
+    _keys(where, group, _GROUP_KEYS)
+    matcher = group.get("matcher", "")
+    return [_entry(event, matcher, each) for each in _list(f"{where}.hooks", group.get("hooks"))]
+
+
+def _entry(event: str, matcher: Any, entry: Any) -> Hook:
+    if callable(entry):
+        return _hook(event, entry, matcher=matcher)
+    where = f"hooks.{event}.hooks"
+    if not isinstance(entry, Mapping) or entry.get("type") != "command":
+        raise InvalidValue(where, entry, "a function, or {'type': 'command', 'command': …}")
+    _keys(where, entry, _COMMAND_KEYS)
+    command = entry.get("command")
+    if not isinstance(command, str) or not command.strip() or "\0" in command:
+        raise InvalidValue(f"{where}.command", command, "a command line")
+    return _hook(
+        event,
+        command,
+        matcher=matcher,
+        timeout=entry.get("timeout", DEFAULT_TIMEOUT_S),
+        on_error=entry.get("on_error"),
+    )
+
+
+def _hook(
+    event: str, run: HookFunction | str, *, matcher: Any = "", timeout: Any = DEFAULT_TIMEOUT_S, on_error: Any = None
+) -> Hook:
+    where = f"hooks.{_known(event)}"
+    if not isinstance(matcher, str):
+        raise InvalidValue(f"{where}.matcher", matcher, "a name, 'A|B', a regular expression, or '*'")
+    if matcher not in ("", "*"):
+        try:
+            re.compile(matcher)
+        except re.error as error:  # A gate that matches nothing by mistake would stand open.
+            raise InvalidValue(f"{where}.matcher", matcher, f"a regular expression: {error}") from None
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not math.isfinite(timeout) or timeout <= 0:
+        raise InvalidValue(f"{where}.timeout", timeout, "seconds above 0")
+    if on_error not in (None, "allow", "deny"):
+        raise InvalidValue(f"{where}.on_error", on_error, "'allow' or 'deny'")
+    if on_error == "deny" and event not in BLOCKABLE:
+        raise InvalidValue(f"{where}.on_error", on_error, f"'deny' only where there is something to deny: {BLOCKABLE}")
+    return Hook(
+        event=event,
+        run=run,
+        matcher=matcher,
+        timeout_s=float(timeout),
+        on_error=on_error or ("deny" if event in GATES else "allow"),
+    )
+
+
+def _also_known_as(value: str) -> frozenset[str]:
+    """A tool's name and its aliases: a hook on `Task` guards `Agent`, and the other way round."""
+    meant = ALIASES.get(value, value)
+    return frozenset({value, meant, *(alias for alias, name in ALIASES.items() if name == meant)})
+
+
+def _known(event: Any) -> str:
+    if event not in EVENTS:
+        raise Unknown("hook event", str(event), EVENTS)
+    return str(event)
+
+
+def _list(where: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise InvalidValue(where, value, "a list")
+    return value
+
+
+def _keys(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise InvalidValue(f"{where} key", key, ", ".join(sorted(known)))

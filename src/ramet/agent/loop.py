@@ -1,0 +1,208 @@
+"""THE loop: ask the model, run the tools it asks for, until it asks for none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+
+from ramet.agent.compaction import Compaction
+from ramet.agent.context import calls_of, with_call_ids
+from ramet.agent.output import OutputContract
+from ramet.concurrency.mailbox import Mail
+from ramet.core.errors import BudgetExceeded, InvalidValue, OutputInvalid
+from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
+from ramet.models.messages import encode
+from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.dispatch import run_tools
+from ramet.tools.envelope import message as framed
+
+MAX_TURNS = 100
+OUTPUT_TRIES = 3  #: final answers that may miss their schema, or be empty, before that is a failure
+STOP_HOOK_LIMIT = 8  #: how often a Stop or SubagentStop hook may make an agent go on
+#: Sizes at which a last word is tried when the whole conversation does not fit into the reserve.
+DIGEST_BYTES = (16_000, 4_000, 1_000)
+LAST_WORD = (
+    "Your budget is used up ({reason}). Do not call tools any more. Answer now with what you have found so far, and "
+    "say what is missing."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryParams:
+    """One prompt's work: whose it is, what is new, and how far it may go."""
+
+    context: ToolUseContext
+    messages: Sequence[BaseMessage] = ()
+    max_turns: int = MAX_TURNS
+    compaction: Compaction | None = None
+    output: OutputContract | None = None
+
+
+async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
+    """Yield the model's chunks as they come and every message once it is recorded; return when the answer stands.
+
+    The answer is the last message of `context.history`. Raises BudgetExceeded after the last word that the budget's
+    owner is granted, ModelFailed when the provider does not answer, OutputInvalid when no answer fits, Aborted when
+    the run was stopped.
+    """
+    context, ending = params.context, Ending(params)
+    for message in params.messages:
+        yield keep(context, message)
+    try:
+        for _ in range(params.max_turns):
+            context.abort.raise_if_aborted()
+            for mail in context.mailbox.drain():
+                yield take_in(context, mail)
+            if params.compaction is not None and params.compaction.needed(context):
+                await params.compaction.compact(context)
+            async with aclosing(reply(context, question(context))) as pieces:
+                async for piece in pieces:
+                    yield piece
+            calls = calls_of(last_reply(context))
+            for answer in await run_tools(context, calls) if calls else ():
+                yield keep(context, answer)
+            if context.exhausted is not None:
+                raise context.exhausted
+            if not calls and not len(context.mailbox):
+                objection = await ending.objection()
+                if objection is None:
+                    return
+                yield keep(context, HumanMessage(content=objection))
+        raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
+    except BudgetExceeded as refusal:
+        if refusal.resource != "max_turns" and refusal.scope == context.run.path:
+            async with aclosing(last_word(context, refusal)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        raise
+
+
+def question(context: ToolUseContext) -> ModelRequest:
+    """The next model call: exactly what is sent."""
+    messages = [*context.system_messages, *context.history]
+    return ModelRequest(messages=messages, tools=context.tools, step=context.next_step())
+
+
+async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
+    """Ask once: yield the chunks, then the recorded reply, which is in the history by then."""
+    async with aclosing(context.ask(context, request)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, AIMessageChunk):
+                yield piece
+            else:
+                if request.last_word:  # Nobody will answer calls any more.
+                    piece = piece.model_copy(update={"tool_calls": [], "invalid_tool_calls": []})
+                yield keep(context, with_call_ids(piece, request.step), request.step)
+
+
+async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGenerator[AIMessageChunk | Event]:
+    """Let the owner of a spent budget say what it found, from the reserve kept for that, if that is enough."""
+    notice = LAST_WORD.format(reason=f"{refusal.resource}: {refusal.left:g} left")
+    whole = ModelRequest(
+        messages=[*context.system_messages, *context.history, HumanMessage(content=notice)],
+        tools=context.tools,
+        step=context.next_step(),
+        last_word=True,
+    )
+    shorter = (
+        ModelRequest(messages=digest(context.history, size, notice), step=context.next_step(), last_word=True)
+        for size in DIGEST_BYTES
+    )
+    for request in (whole, *shorter):
+        try:
+            async with aclosing(reply(context, request)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        except BudgetExceeded as second:
+            refusal = second
+    context.emit(BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
+
+
+def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseMessage]:
+    """The conversation as one message of about `size` bytes, for a small reserve: its brief and its newest parts."""
+    brief = history[0].text[: size // 4] if history else ""
+    parts: list[str] = []
+    room = size - len(brief.encode())
+    for message in reversed(history[1:]):
+        text = message.text[: size // 2]
+        room -= len(text.encode()) + 2
+        if room < 0:
+            break
+        parts.append(text)
+    said = "\n\n".join(reversed([part for part in parts if part]))
+    return [HumanMessage(content=f"{brief}\n\nWhat was done last:\n{said}\n\n{notice}")]
+
+
+def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
+    """Put a message into the history and on record; a tool's result that cannot be kept as data becomes an error."""
+    try:
+        data = encode(message)
+    except InvalidValue as refusal:
+        if not isinstance(message, ToolMessage):
+            raise
+        text = f"The result cannot be kept as data: {refusal}"
+        message = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
+        data = encode(message)
+    context.history.append(message)
+    return context.emit(
+        MessageRecorded,
+        message=data,
+        step_id=step,
+        call_id=getattr(message, "tool_call_id", None),
+        usage=context.last_usage if step is not None else None,
+    )
+
+
+def take_in(context: ToolUseContext, mail: Mail) -> Event:
+    """Put mail into the conversation, as data in the user's channel."""
+    context.emit(MailDelivered, mail_id=mail.id, sender=mail.sender, kind=mail.kind)
+    text = framed(mail.text, sender=mail.sender, mail_id=mail.id) if mail.kind == "agent" else mail.text
+    return keep(context, HumanMessage(content=text))
+
+
+def last_reply(context: ToolUseContext) -> AIMessage:
+    """The newest message, which is the model's: `reply` has just put it there."""
+    newest = context.history[-1]
+    assert isinstance(newest, AIMessage)
+    return newest
+
+
+class Ending:
+    """Whether an answer may stand: it says something, fits its contract, and no hook wants more."""
+
+    __slots__ = ("_context", "_held_back", "_output", "_tries")
+
+    def __init__(self, params: QueryParams) -> None:
+        self._context, self._output = params.context, params.output
+        self._tries = 0
+        self._held_back = 0
+
+    async def objection(self) -> str | None:
+        """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries."""
+        text = last_reply(self._context).text
+        problem = None
+        if self._output is not None:
+            problem = self._output.problem(text)
+        elif not text.strip():
+            problem = "The answer is empty. Give the result of your work."
+        if problem is not None:
+            self._tries += 1
+            if self._tries >= OUTPUT_TRIES:
+                raise OutputInvalid(problem, tries=self._tries)
+            return str(problem)
+        return await self._hooks_object(text)
+
+    async def _hooks_object(self, text: str) -> str | None:
+        hooks, event = self._context.hooks, "SubagentStop" if self._context.run.depth else "Stop"
+        if hooks is None or not hooks.listens(event) or self._held_back >= STOP_HOOK_LIMIT:
+            return None
+        payload = {"stop_hook_active": self._held_back > 0, "last_assistant_message": text}
+        decision = await hooks.fire(event, self._context, payload, matcher=self._context.run.agent)
+        if decision.verdict != "continue":
+            return None
+        self._held_back += 1
+        return decision.reason or "Go on: your work is not finished."

@@ -1,0 +1,94 @@
+"""Calls and their answers: which messages belong together, and how to make a cut-off conversation valid again.
+
+Providers refuse a call without its answer, an answer without its call, and anything between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
+from ramet.agent.context import calls_of
+
+INTERRUPTED = "This call was interrupted before it gave a result. It may or may not have taken effect."
+
+
+class Group(NamedTuple):
+    """Messages `start` to `stop` (excluded) that are kept or left out together."""
+
+    start: int
+    stop: int
+    open: bool  #: holds a call that nobody has answered yet
+    orphans: tuple[int, ...] = ()  #: answers to no call
+
+
+def groups(history: Sequence[BaseMessage]) -> Iterator[Group]:
+    """The history in pieces, in order and without gaps: a reply with all answers to its calls, or one other message."""
+    last = list(range(len(history)))  #: the last message that belongs to each
+    waiting: dict[str, list[int]] = {}
+    orphans: set[int] = set()
+    for index, message in enumerate(history):
+        if isinstance(message, AIMessage):
+            for call in calls_of(message):
+                waiting.setdefault(call["id"] or "", []).append(index)
+        elif isinstance(message, ToolMessage):
+            asked = waiting.get(message.tool_call_id)
+            if asked:
+                last[asked.pop()] = index  # ids may repeat: the newest call that waits is meant
+            else:
+                orphans.add(index)
+    unanswered = {index for asked in waiting.values() for index in asked}
+    start = 0
+    while start < len(history):
+        stop, index = last[start], start
+        while index < stop:
+            index += 1
+            stop = max(stop, last[index])
+        members = range(start, stop + 1)
+        alone = tuple(each for each in members if each in orphans)
+        yield Group(start, stop + 1, not unanswered.isdisjoint(members), alone)
+        start = stop + 1
+
+
+def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[BaseMessage]:
+    """The history as a provider takes it: every call is answered right after it was made, by an error if need be.
+
+    For turns that were interrupted. A valid history comes back as it is, message for message.
+    """
+    waiting: dict[str, list[list[ToolMessage]]] = {}
+    answers: dict[int, list[ToolMessage]] = {}
+    missing: dict[int, list[tuple[str, str]]] = {}
+    for index, message in enumerate(history):
+        if isinstance(message, AIMessage):
+            answers[index] = []
+            for call in calls_of(message):
+                waiting.setdefault(call["id"] or "", []).append(answers[index])
+        elif isinstance(message, ToolMessage) and waiting.get(message.tool_call_id):
+            waiting[message.tool_call_id].pop().append(message)
+    for index, found in answers.items():
+        given = [each.tool_call_id for each in found]
+        missing[index] = []
+        for call in calls_of(_reply(history[index])):
+            if (call["id"] or "") in given:
+                given.remove(call["id"] or "")
+            else:
+                missing[index].append((call["id"] or "", call["name"]))
+    repaired: list[BaseMessage] = []
+    for index, message in enumerate(history):
+        if isinstance(message, ToolMessage):
+            continue  # put behind its call, or an orphan
+        repaired.append(message)
+        if index in answers:
+            repaired += answers[index]
+            repaired += [
+                ToolMessage(content=reason, tool_call_id=call_id, name=name, status="error")
+                for call_id, name in missing[index]
+            ]
+    return repaired
+
+
+def _reply(message: BaseMessage) -> AIMessage:
+    assert isinstance(message, AIMessage)
+    return message
