@@ -1,0 +1,1 @@
+"""The one birthplace of runs, and what keeps them until their end."""

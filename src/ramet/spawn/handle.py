@@ -1,0 +1,59 @@
+"""What a spawn returns: the way to one run for whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ramet.core.ids import Path, RunId
+from ramet.core.outcome import Result
+from ramet.spawn.post import Post
+from ramet.spawn.run import Run
+from ramet.spawn.supervisor import Supervisor
+from ramet.tools.context import RunView, StopReceipt, current_call
+
+
+class Handle:
+    """One run: wait for it, write to it, stop it. Letting a handle go does nothing to the run."""
+
+    __slots__ = ("_post", "_run", "_supervisor")
+
+    def __init__(self, run: Run, supervisor: Supervisor, post: Post) -> None:
+        self._run, self._supervisor, self._post = run, supervisor, post
+
+    @property
+    def id(self) -> RunId:
+        """The run's id: unguessable, never used again."""
+        return self._run.info.id
+
+    @property
+    def name(self) -> str:
+        """The name it can be addressed by inside its tree."""
+        return self._run.name
+
+    @property
+    def path(self) -> Path:
+        """Names from the root down."""
+        return self._run.info.path
+
+    @property
+    def background(self) -> bool:
+        """Whether its end is told by a notice instead of being waited for."""
+        return self._run.background
+
+    def view(self) -> RunView:
+        """Where it stands now."""
+        return self._run.view()
+
+    async def result(self) -> Result:
+        """Wait for its end, however long that takes, and return its result; never raises for what the run did."""
+        end = asyncio.shield(self._run.ended())
+        caller = current_call.get(None)
+        return await (end if caller is None else caller.context.slot.while_waiting(end))
+
+    def send(self, text: str) -> str:
+        """Put a user's word into its mailbox, waking or resuming it. Raises MailRefused."""
+        return self._post.deliver(self._run, text, sender="user", kind="user")
+
+    async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
+        """End it and all below it; when this returns they are gone. What could not be ended is in `left`."""
+        return await self._supervisor.stop(self._run, reason)

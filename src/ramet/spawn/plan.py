@@ -1,0 +1,161 @@
+"""What a birth will be, if there is room: everything that can be decided, and refused, before anything is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from langchain_core.messages import BaseMessage, SystemMessage
+
+from ramet.agent.definition import Agent
+from ramet.agent.toolset import Toolset, resolve_tools
+from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
+from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
+from ramet.core.ids import safe_name
+from ramet.core.limits import SpawnLimits
+from ramet.spawn.run import Run
+from ramet.spawn.services import Services
+from ramet.tools.context import SpawnRequest
+
+GENERAL = "general-purpose"
+ISOLATIONS = (None, "inline", "worktree")
+
+
+class Clamp(NamedTuple):
+    """A limit that was asked above the parent's."""
+
+    name: str
+    asked: float
+    given: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A birth that passed every check that needs no room."""
+
+    request: SpawnRequest
+    agent: Agent
+    is_fork: bool = False
+    name: str
+    limits: Limits
+    clamps: tuple[Clamp, ...] = ()
+    toolset: Toolset
+    system: tuple[BaseMessage, ...]
+    cwd: pathlib.Path
+    isolation: str | None = None
+
+
+def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: SpawnLimits) -> Plan:
+    """Narrow what is asked to what `parent` may give; nothing is granted yet.
+
+    Raises SpawnRefused at the depth limit, Unknown for a type, model or skill that is not there, InvalidValue for what
+    cannot be, NoToolsLeft when the tools resolve to nothing.
+    """
+    if parent.info.depth >= limits.depth:
+        raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
+    agent, is_fork = _definition(parent, request, services)
+    isolation = request.isolation or agent.isolation
+    if isolation not in ISOLATIONS:
+        raise InvalidValue("isolation", isolation, "inline or worktree")
+    narrowed, clamps = _narrow(parent, agent.limits, request.limits)
+    cwd = _cwd(parent, request)
+    if is_fork:
+        toolset, system = Toolset(parent.context.tools), parent.context.system_messages
+    else:
+        may_spawn = parent.info.depth + 1 < limits.depth
+        own = services.own_tools(agent, cwd)
+        toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own)
+        system = system_messages(agent, cwd, services)
+    if request.model is not None:
+        agent = agent.replace(model=request.model)
+    if agent.model is not None and agent.function is None:
+        services.model(agent.model)
+    return Plan(
+        request=request,
+        agent=agent,
+        is_fork=is_fork,
+        name=safe_name(request.name) if request.name else "",
+        limits=narrowed,
+        clamps=clamps,
+        toolset=toolset,
+        system=system,
+        cwd=cwd,
+        isolation=isolation,
+    )
+
+
+def spawnable(parent: Run, services: Services) -> Mapping[str, str]:
+    """Types that `parent` may spawn, with their descriptions."""
+    return {
+        name: agent.description for name, agent in sorted(services.definitions.items()) if parent.may_spawn_type(name)
+    }
+
+
+def system_messages(agent: Agent, cwd: pathlib.Path, services: Services) -> tuple[BaseMessage, ...]:
+    """What stands before a fresh agent's conversation."""
+    text = services.instructions(agent, cwd)
+    return (SystemMessage(content=text),) if text else ()
+
+
+def as_agent(given: Any) -> Agent:
+    """A definition from what a caller in code hands over: an Agent, a dict of one, or a plain function."""
+    if isinstance(given, Agent):
+        return given
+    if isinstance(given, Mapping):
+        return Agent.from_dict(given)
+    if callable(given):
+        return Agent(name=safe_name(getattr(given, "__name__", "function"), "function"), function=given)
+    raise InvalidValue("agent", given, "ramet.Agent, a dict of its fields, or a function")
+
+
+def _narrow(parent: Run, defined: Limits, asked: Limits) -> tuple[Limits, tuple[Clamp, ...]]:
+    """The tighter of definition and request, clamped to what the parent's own scope may ever use."""
+    wanted: dict[str, Any] = {}
+    clamps: list[Clamp] = []
+    for field in dataclasses.fields(Limits):
+        both = [value for value in (getattr(defined, field.name), getattr(asked, field.name)) if value is not None]
+        if not both:
+            continue
+        value = min(both)
+        if field.name in RESOURCES:
+            ceiling = parent.context.budget.limit(field.name)
+            if value > ceiling:
+                clamps.append(Clamp(field.name, value, ceiling))
+                value = type(value)(ceiling)
+        wanted[field.name] = value
+    return Limits(**wanted), tuple(clamps)
+
+
+def _definition(parent: Run, request: SpawnRequest, services: Services) -> tuple[Agent, bool]:
+    """Who is to be born, and whether as a fork of the parent."""
+    mode, wanted = request.mode, request.subagent_type
+    if request.agent is not None:
+        if mode == "fork":
+            raise InvalidValue("mode", mode, "'fresh' with a definition: a fork is the parent itself")
+        return as_agent(request.agent), False
+    if wanted is None and mode is None and services.omitted_type != "fork":
+        wanted = GENERAL
+    if wanted is None and mode != "fresh":
+        if parent.agent.function is not None:
+            raise InvalidValue("subagent_type", None, "a type: a function has no conversation to fork")
+        return parent.agent.replace(limits=NO_LIMITS, isolation=None, background=False, output=None), True
+    if mode == "fork":
+        raise InvalidValue("mode", mode, "no subagent_type: a fork is the parent itself")
+    known = spawnable(parent, services)
+    name = wanted or GENERAL
+    if name not in known:
+        raise Unknown("agent type", name, tuple(known))
+    return services.definitions[name], False
+
+
+def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
+    if request.cwd is None:
+        return parent.context.cwd
+    if "\0" in request.cwd or len(request.cwd) > 4096:
+        raise InvalidValue("cwd", request.cwd, "a folder's path")
+    cwd = (parent.context.cwd / request.cwd).resolve()
+    if not cwd.is_relative_to(parent.context.cwd.resolve()) or not cwd.is_dir():
+        raise InvalidValue("cwd", request.cwd, "a folder below the parent's own")
+    return cwd

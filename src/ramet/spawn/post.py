@@ -1,0 +1,90 @@
+"""Mail between the runs of a tree, and the notices of their ends."""
+
+from __future__ import annotations
+
+import itertools
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.mailbox import Kind, Mail
+from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
+from ramet.core.events import MailPushed
+from ramet.core.lifecycle import OVER, Fact, State
+from ramet.spawn.register import Register
+from ramet.spawn.run import Run
+from ramet.spawn.supervisor import Supervisor
+from ramet.tools.envelope import notification
+
+
+class Post:
+    """Delivers; sets the sender; brings finished runs back; refuses what cannot arrive."""
+
+    def __init__(self, register: Register, supervisor: Supervisor) -> None:
+        self._register, self._supervisor = register, supervisor
+        supervisor.on_end = self.tell_end
+        self._numbers = itertools.count(1)
+
+    def deliver(self, run: Run, text: str, *, sender: str, kind: Kind) -> str:
+        """Put mail into a run's mailbox and say what becomes of it. Raises MailRefused."""
+        if run.state is State.STOPPED:
+            raise MailRefused(run.info.path, "it was stopped, and what was stopped is not resumed")
+        if run.state is State.EXPIRED:
+            raise MailRefused(run.info.path, "it finished too long ago; its history is gone")
+        if run.agent.function is not None:
+            raise MailRefused(run.info.path, "it is a function and reads no mail")
+        mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
+        if run.state is State.ENDED:
+            run.context.mailbox.check_room(mail)  # Before anything changes.
+            self._revive(run)
+            self._push(run, mail)
+            self._supervisor.fact(run, Fact.RESUMED)
+            return f"{run.info.path} had finished; it goes on with your message in the background."
+        if kind == "user":
+            run.wakes = 0
+        idle = run.state is State.IDLE
+        self._push(run, mail)
+        self._supervisor.consider(run)
+        return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
+
+    def tell_end(self, run: Run) -> None:
+        """Tell whoever should know that a background run ended: its parent, or the nearest run above that lives."""
+        if not run.background or run.result is None:
+            return
+        above = run.parent
+        while above is not None and above.state in OVER:
+            above = above.parent
+        if above is None or above.state is State.STOPPING or above.agent.function is not None:
+            return
+        text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
+        self._push(above, Mail(id=f"end:{run.info.id}:{run.lives}", sender=run.info.path, text=text, kind="notice"))
+        self._supervisor.consider(above)
+
+    def _push(self, run: Run, mail: Mail) -> None:
+        if run.context.mailbox.push(mail):
+            run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text[:2000])
+
+    def _revive(self, run: Run) -> None:
+        """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""
+        above = run.parent
+        while above is not None and not above.is_living:
+            above = above.parent
+        if above is None:
+            raise MailRefused(run.info.path, "its tree has ended")
+        if not run.context.cwd.is_dir():
+            raise MailRefused(run.info.path, f"the folder it worked in is gone: {run.context.cwd}")
+        try:
+            place = self._register.admission.admit_nowait(above)
+        except SpawnRefused as refusal:
+            raise MailRefused(run.info.path, str(refusal)) from refusal
+        if run.own_budget is None:
+            run.context.budget = above.context.budget
+        else:
+            try:
+                run.own_budget.reopen(above.context.budget)
+            except BudgetExceeded as refusal:
+                self._register.admission.release(place)
+                raise MailRefused(run.info.path, str(refusal)) from refusal
+        run.place, run.background = place, True
+        run.context.abort = AbortController(above.context.abort)
+        run.revive()
+        self._register.come_back(run, above)
+        run.context.mailbox.reopen()

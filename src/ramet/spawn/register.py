@@ -1,0 +1,95 @@
+"""All runs of one tree: who lives, who is called what, what became of those that ended."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramet.concurrency.slots import Slots
+from ramet.core.errors import Unknown
+from ramet.core.ids import RunId
+from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Status
+from ramet.spawn.admission import Admission
+from ramet.spawn.run import Run
+from ramet.spawn.services import Services
+
+
+class Tombstone(NamedTuple):
+    """All that is left of a run whose history is gone: that it existed, and how it ended."""
+
+    path: str
+    name: str
+    status: Status
+
+
+class Register:
+    """Finds runs and never mistakes one for another: no name or id is given twice."""
+
+    def __init__(self, services: Services, limits: SpawnLimits) -> None:
+        self.services, self.limits = services, limits
+        self.slots = Slots(limits.running)
+        self.admission = Admission(limits, self.living)
+        self.root: Run | None = None
+        self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
+        self.tombstones: dict[str, Tombstone] = {}
+        self._names: dict[str, RunId] = {}
+        self._finished: OrderedDict[RunId, None] = OrderedDict()
+
+    def living(self) -> Iterator[Run]:
+        """Every run that has not ended."""
+        return (run for run in list(self.runs.values()) if run.is_living)
+
+    def free_name(self, wanted: str) -> str:
+        """The name itself, or its first version that nobody in this tree ever had."""
+        name, version = wanted, 1
+        while name in self._names:
+            version += 1
+            name = f"{wanted}-{version}"
+        return name
+
+    def enter(self, run: Run) -> None:
+        """Put a newborn on the register."""
+        self.runs[run.info.id] = run
+        self._names[run.name] = run.info.id
+        if run.parent is None:
+            self.root = run
+        else:
+            run.parent.children[run.info.id] = run
+
+    def leave(self, run: Run) -> list[Run]:
+        """Take a run that ended from among the living; returns those that finished too long ago to be kept."""
+        self.admission.release(run.place)
+        if run.parent is not None:
+            run.parent.children.pop(run.info.id, None)
+        self._finished[run.info.id] = None
+        surplus = len(self._finished) - self.services.kept_runs
+        return [self.runs[self._finished.popitem(last=False)[0]] for _ in range(surplus)]
+
+    def come_back(self, run: Run, parent: Run) -> None:
+        """Put a finished run among the living again."""
+        self._finished.pop(run.info.id, None)
+        run.parent = parent
+        parent.children[run.info.id] = run
+
+    def forget(self, run: Run) -> None:
+        """Keep only the tombstone of a run."""
+        assert run.verdict is not None, "only what ended is forgotten"
+        del self.runs[run.info.id]
+        self.tombstones[run.info.id] = Tombstone(run.info.path, run.name, run.verdict.status)
+
+    def find(self, target: str, asker: Run | None = None) -> Run:
+        """The run of that id, path or name; 'parent' as the asker sees it. Raises Unknown, never guesses."""
+        if target == "parent" and asker is not None and asker.parent is not None:
+            return asker.parent
+        found = self.runs.get(RunId(self._names.get(target, target)))
+        if found is None:
+            found = next((run for run in self.runs.values() if run.info.path == target), None)
+        if found is not None:
+            return found
+        known = tuple(run.name for run in self.runs.values())
+        for run_id, stone in self.tombstones.items():
+            if target in (run_id, stone.path, stone.name):
+                raise Unknown("agent", f"{target} (it ended as {stone.status}; its history has expired)", known)
+        raise Unknown("agent", target, known)

@@ -1,0 +1,306 @@
+"""The one birthplace: every run of a tree is narrowed, admitted, reserved, recorded and started here, or not born."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from langchain_core.messages import AIMessage, HumanMessage
+
+from ramet.agent import context as conversation
+from ramet.agent.definition import Agent
+from ramet.agent.loop import MAX_TURNS
+from ramet.agent.toolset import resolve_tools
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.mailbox import Mailbox
+from ramet.concurrency.slots import Slot
+from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
+from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused
+from ramet.core.events import ClampEvent, RunSpawned
+from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
+from ramet.core.lifecycle import Fact
+from ramet.core.outcome import Usage
+from ramet.isolation import worktree
+from ramet.isolation.worktree import Worktree
+from ramet.spawn.admission import Place
+from ramet.spawn.plan import Plan, plan_birth, spawnable, system_messages
+from ramet.spawn.register import Register
+from ramet.spawn.run import Run
+from ramet.spawn.supervisor import Supervisor
+from ramet.tools.agents import agent_tool
+from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+_ONE_AGENT = Amount(agents=1)
+_AGENT_USAGE = Usage(agents=1)
+
+
+class Spawner:
+    """Gives birth to the runs of one tree. There is no second path."""
+
+    def __init__(self, register: Register, supervisor: Supervisor, *, face: Tree) -> None:
+        self._register, self._supervisor, self._face = register, supervisor, face
+        self._services = register.services
+        self._agent_tools: dict[tuple[tuple[str, str], ...], BaseTool] = {}
+
+    async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
+        """Give birth below `parent`, or raise and leave nothing behind. `slot` is let go while waiting for room.
+
+        Raises SpawnRefused when a limit stands against it, Unknown for a type or model that is not there, InvalidValue
+        for what cannot be, NoToolsLeft when its tools resolve to nothing.
+        """
+        plan = plan_birth(parent, request, self._services, self._register.limits)
+        place = self._register.admission.try_admit(parent)
+        if place is None:
+            room = self._register.admission.admit(parent)
+            place = await (slot.while_waiting(room) if slot is not None else room)
+        with ExitStack() as undo:
+            undo.callback(self._register.admission.release, place)
+            self._check_living(parent)
+            try:
+                birth = parent.context.budget.reserve(_ONE_AGENT)
+                undo.callback(birth.refund)
+                scope = _own_scope(parent, plan)
+            except BudgetExceeded as refusal:
+                raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
+            if scope is not None:
+                undo.callback(scope.cancel)
+            own_tree = await self._worktree(parent, plan)
+            run = self._make(parent, plan, place, scope, own_tree)
+            undo.pop_all()
+        birth.settle(_ONE_AGENT)
+        if scope is not None:
+            scope.confirm()
+        self._begin(run, parent, plan)
+        return run
+
+    def root(
+        self,
+        agent: Agent,
+        *,
+        tools: Sequence[BaseTool],
+        cwd: pathlib.Path,
+        limits: Limits,
+        max_turns: int = MAX_TURNS,
+        session: str | None = None,
+        persistent: bool = True,
+        request: SpawnRequest,
+    ) -> Run:
+        """Give birth to the root. Raises like `spawn`; a session's root waits for its first prompt."""
+        own = self._services.own_tools(agent, cwd)
+        may_spawn = self._register.limits.depth > 0
+        toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own)
+        run_id = self._services.mint()
+        info = RunInfo(
+            id=run_id,
+            root=run_id,
+            path=Path(ROOT_NAME),
+            agent=agent.name,
+            session=SessionId(session) if session else None,
+        )
+        budget = Budget(limits, scope=info.path)
+        agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
+        plan = Plan(
+            request=request,
+            agent=agent,
+            name=ROOT_NAME,
+            limits=limits,
+            toolset=toolset,
+            system=system_messages(agent, cwd, self._services),
+            cwd=cwd,
+        )
+        run = self._build(info, None, plan, self._register.admission.admit_root(), budget, AbortController())
+        run.persistent = persistent
+        self._register.enter(run)
+        _record_birth(run, plan)
+        return run
+
+    # ---- after admission: nothing here waits but the worktree
+
+    def _check_living(self, parent: Run) -> None:
+        if not parent.is_living or parent.context.abort.aborted:
+            raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0)
+
+    async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
+        if plan.isolation != "worktree":
+            return None
+        made = await worktree.create(plan.cwd, plan.name or plan.agent.name)
+        try:
+            self._check_living(parent)  # It may have been stopped while git worked.
+        except SpawnRefused:
+            await worktree.finish(made)
+            raise
+        return made
+
+    def _make(self, parent: Run, plan: Plan, place: Place, scope: OwnScope | None, own_tree: Worktree | None) -> Run:
+        parent.births += 1
+        name = self._register.free_name(plan.name) if plan.name else ""
+        path = child_path(parent.info.path, name or str(parent.births))
+        info = RunInfo(
+            id=self._services.mint(),
+            root=parent.info.root,
+            path=path,
+            agent=plan.agent.name,
+            depth=parent.info.depth + 1,
+            parent=parent.info.id,
+            parent_call=plan.request.call_id,
+            session=parent.info.session,
+        )
+        root = self._register.root
+        above = root.context.abort if plan.request.detached and root is not None else parent.context.abort
+        budget = parent.context.budget
+        if scope is not None:
+            budget, scope.budget.scope = scope.budget, path
+        cwd = plan.cwd if own_tree is None else own_tree.path
+        plan = dataclasses.replace(plan, name=name or path, cwd=cwd)
+        run = self._build(info, parent, plan, place, budget, AbortController(above))
+        run.own_budget = scope.budget if scope is not None else None
+        run.worktree = own_tree
+        return run
+
+    def _build(
+        self,
+        info: RunInfo,
+        parent: Run | None,
+        plan: Plan,
+        place: Place,
+        budget: Budget,
+        abort: AbortController,
+    ) -> Run:
+        agent, request, services = plan.agent, plan.request, self._services
+        if parent is not None and agent.model is None:
+            ask, label, model = parent.context.ask, parent.model, parent.agent.model
+            agent = agent.replace(model=model) if model is not None else agent
+        elif agent.model is not None:
+            ask, label = services.model(agent.model)
+        else:
+            ask, label = no_model, ""
+        background = request.background if request.background is not None else agent.background
+        context = ToolUseContext(
+            run=info,
+            ask=ask,
+            system_messages=plan.system,
+            cwd=plan.cwd,
+            abort=abort,
+            mailbox=Mailbox(info.path),
+            budget=budget,
+            record=services.record,
+            tree=self._face,
+            hooks=services.hooks(agent),
+            approve=services.approve,
+            spill=services.spill(info),
+            read_roots=services.read_roots(info),
+            clock=services.clock,
+            file_cache=dict(parent.context.file_cache) if parent is not None else {},
+        )
+        run = Run(
+            info=info,
+            name=plan.name,
+            agent=agent,
+            parent=parent,
+            request=request,
+            context=context,
+            place=place,
+            limits=plan.limits,
+            max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
+            model=label,
+            background=background or request.detached,
+            detached=request.detached,
+            toolset=plan.toolset,
+            compaction=services.compaction(agent.model) if agent.model is not None else None,
+        )
+        context.on_usage = run.count
+        context.slot = Slot(self._register.slots, lambda waits: self._waits(run, waits))
+        context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
+        return run
+
+    def _waits(self, run: Run, waits: bool) -> None:
+        self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
+
+    def _with_types(self, run: Run, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
+        """The tools, the Agent tool listing exactly the types that this run may spawn."""
+        if not any(tool.name == "Agent" for tool in tools):
+            return tools
+        types = tuple(spawnable(run, self._services).items())
+        if types not in self._agent_tools:
+            self._agent_tools[types] = agent_tool(dict(types))
+        return tuple(self._agent_tools[types] if tool.name == "Agent" else tool for tool in tools)
+
+    # ---- recorded, then started
+
+    def _begin(self, run: Run, parent: Run, plan: Plan) -> None:
+        self._register.enter(run)
+        _record_birth(run, plan)
+        parent.count(_AGENT_USAGE)
+        brief = plan.request.prompt
+        if plan.is_fork:
+            run.context.history[:] = conversation.fork(parent.context.history)
+            run.pending.append(conversation.fork_brief(brief))
+        else:
+            start = f"{run.agent.initial_prompt}\n\n{brief}" if run.agent.initial_prompt else brief
+            run.pending.append(HumanMessage(content=start))
+        self._supervisor.start_turn(run)
+
+
+class OwnScope(NamedTuple):
+    """A newborn's own budget. A gift is gone from its parent's for good, a slice comes back when the scope closes."""
+
+    budget: Budget
+    gift: Hold | None
+
+    def cancel(self) -> None:
+        """The birth failed: everything goes back."""
+        self.budget.close()
+        if self.gift is not None:
+            self.gift.refund()
+
+    def confirm(self) -> None:
+        """The birth is done."""
+        if self.gift is not None:
+            self.gift.settle(self.gift.amount)
+
+
+def _own_scope(parent: Run, plan: Plan) -> OwnScope | None:
+    """A scope for a newborn with limits of its own. Raises BudgetExceeded, having taken nothing.
+
+    A child that outlives its parent cannot give anything back to it: what it may use is a gift, so every resource that
+    is limited above must be named.
+    """
+    above = parent.context.budget
+    if not plan.request.detached:
+        return OwnScope(Budget(plan.limits, scope="", parent=above), None) if plan.limits.counts else None
+    for resource in RESOURCES:
+        if above.limit(resource) != math.inf and getattr(plan.limits, resource) is None:
+            raise InvalidValue(f"limits.{resource}", None, "a limit of its own for a detached agent")
+    gift = above.reserve(Amount(**{name: getattr(plan.limits, name) or 0 for name in RESOURCES}))
+    return OwnScope(Budget(plan.limits, scope=""), gift)
+
+
+def _record_birth(run: Run, plan: Plan) -> None:
+    run.context.emit(
+        RunSpawned,
+        name=run.name,
+        prompt=plan.request.prompt,
+        description=plan.request.description,
+        mode="fork" if plan.is_fork else "fresh",
+        model=run.model,
+        tools=tuple(tool.name for tool in run.context.tools),
+        background=run.background,
+        detached=run.detached,
+        session=run.info.session,
+    )
+    for clamp in plan.clamps:
+        run.context.emit(ClampEvent, field=f"limits.{clamp.name}", asked=clamp.asked, given=clamp.given)
+
+
+async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
+    """The way to a model of a run that has none."""
+    if context.run.path:
+        raise InvalidValue("model", None, f"a model for {context.run.path}: it is a function")
+    yield AIMessage("")  # never reached; it makes this a generator, as every way to a model is

@@ -1,0 +1,277 @@
+"""Keeps runs from their first turn to their end: does what the lifecycle's table says, and owns their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+
+from ramet.agent.compaction import repair
+from ramet.core.events import MessageRecorded, RunEnded, StateChanged, TurnEnded, TurnStarted
+from ramet.core.lifecycle import OVER, Effect, Fact, State, step
+from ramet.core.outcome import Result, Status
+from ramet.isolation import worktree
+from ramet.models.messages import encode
+from ramet.spawn.register import Register
+from ramet.spawn.run import Run, Verdict
+from ramet.spawn.turn import cut, work
+from ramet.tools.context import StopReceipt, current_call
+
+#: A notice may wake an idle run this often before a user says something new.
+MAX_WAKES = 10
+
+
+class Supervisor:
+    """The only one that starts, stops and ends the runs of a tree."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._services = register.services
+        self.on_end: Callable[[Run], None] = lambda _: None  #: the post is told of every end
+        self._do: dict[Effect, Callable[[Run, str], None]] = {
+            Effect.RECORD_STATE: self._record_state,
+            Effect.LET_GO_SLOT: lambda run, _: run.context.slot.let_go(),
+            Effect.START_TURN: lambda run, _: self.start_turn(run),
+            Effect.ABORT: lambda run, why: run.context.abort.abort(why or "its run ended"),
+            Effect.REFUND: self._refund,
+            Effect.CLOSE_MAIL: self._close_mail,
+            Effect.REOPEN_MAIL: lambda run, _: run.context.mailbox.reopen(),
+            Effect.RELEASE: self._release,
+            Effect.RECORD_END: self._record_end,
+            Effect.NOTIFY: lambda run, _: self.on_end(run),
+            Effect.FORGET: lambda run, _: register.forget(run),
+        }
+
+    # ---- facts, and what follows from them
+
+    def fact(self, run: Run, fact: Fact, why: str = "") -> None:
+        """Move a run in its lifecycle, and do what the table says, in its order. Facts after an end are void."""
+        run.state, effects = step(run.state, fact)
+        for effect in effects:
+            self._do[effect](run, why)
+
+    def _record_state(self, run: Run, why: str) -> None:
+        run.context.emit(StateChanged, state=run.state.value, why=why)
+
+    def _close_mail(self, run: Run, _: str) -> None:
+        run.context.mailbox.close("it was stopped" if run.state is State.STOPPED else "it has finished")
+
+    def _release(self, run: Run, _: str) -> None:
+        for old in self._register.leave(run):
+            self.fact(old, Fact.EXPIRED)
+
+    def _refund(self, run: Run, _: str) -> None:
+        if run.own_budget is not None:
+            run.own_budget.close()
+
+    def _record_end(self, run: Run, _: str) -> None:
+        verdict = run.verdict
+        assert verdict is not None, "a run ends with a verdict"
+        result = self.result_of(run, verdict)
+        run.context.emit(RunEnded, result=result)
+        run.announce(result)
+
+    def result_of(self, run: Run, verdict: Verdict) -> Result:
+        """A verdict with what was spent for it."""
+        return Result(
+            status=verdict.status,
+            value=verdict.value,
+            error=verdict.error,
+            partial=verdict.partial,
+            usage=run.context.usage,
+            usage_subtree=run.subtree,
+            artifacts=run.artifacts,
+        )
+
+    # ---- turns
+
+    def prompt(self, run: Run, message: BaseMessage | None = None) -> None:
+        """Begin the first turn of a root, or the next of an idle one, with what a user said."""
+        if message is not None:
+            run.pending.append(message)
+        run.wakes, run.waking = 0, False
+        if run.state is State.IDLE:
+            self.fact(run, Fact.WOKEN)
+        else:
+            self.start_turn(run)
+
+    def start_turn(self, run: Run) -> None:
+        """Begin a turn in a task of its own, with what is pending; the run's mail is read in it."""
+        messages, run.pending = run.pending, []
+        run.turns += 1
+        run.context.exhausted = run.cut = None
+        run.turn_began_at = len(run.context.history)
+        if run.limits.seconds is not None and run.deadline is None:
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds))
+        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path)
+
+    async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
+        async def begin() -> None:
+            await run.context.slot.take()
+            self.fact(run, Fact.BEGAN)
+            run.context.emit(TurnStarted, turn=run.turns)
+            if run.turns == 1 and run.context.hooks is not None:
+                messages.extend(await _greeting(run))
+
+        def feed(chunk: AIMessageChunk) -> None:
+            self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
+
+        verdict = await work(run, messages, begin, feed)
+        run.heard.clear()
+        if verdict.status is not Status.COMPLETED:
+            self._mend_history(run)
+            if run.children and not run.persistent and run.state is not State.STOPPING:
+                await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
+        if run.worktree is not None and self._would_end(run, verdict):
+            run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder goes.
+            await self._leave_worktree(run)
+        self._turn_over(run, verdict)
+
+    def _mend_history(self, run: Run) -> None:
+        """Answer the calls that a cut-off turn left open, so that the next request is valid."""
+        if not run.context.history:
+            return
+        known = {id(message) for message in run.context.history}
+        mended = repair([*run.context.history, *run.context.answered.values()])
+        for message in mended:
+            if id(message) not in known:
+                run.context.emit(MessageRecorded, message=encode(message))
+        run.context.history[:] = mended
+        run.context.answered.clear()
+
+    def _turn_over(self, run: Run, verdict: Verdict) -> None:
+        """Decide, without a pause in which mail could slip by, whether that was the end, a rest, or the next turn."""
+        if run.state in OVER:
+            return  # It was fenced off before it came to its end.
+        run.verdict = verdict
+        run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
+        run.drop_deadline(keep=not run.persistent)
+        if self._would_end(run, verdict):
+            return self._end(run)
+        self.fact(run, Fact.TURN_OVER)
+        run.announce_turn(self.result_of(run, verdict))
+        self.consider(run)
+
+    def _would_end(self, run: Run, verdict: Verdict) -> bool:
+        if run.state is State.STOPPING or run.context.abort.aborted:
+            return True
+        if run.persistent:
+            return False
+        return verdict.status is not Status.COMPLETED or not (len(run.context.mailbox) or run.bound_children())
+
+    def consider(self, run: Run) -> None:
+        """Wake an idle run that has mail, or end it if nothing can come any more."""
+        if run.state is not State.IDLE:
+            return
+        if len(run.context.mailbox) and run.wakes < MAX_WAKES:
+            run.wakes, run.waking = run.wakes + 1, True
+            self.fact(run, Fact.WOKEN)
+        elif not run.persistent and not run.bound_children():
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
+        assert run.verdict is not None
+        run.drop_deadline()
+        by_word = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
+        why = run.verdict.error.message if run.verdict.error else ""
+        self.fact(run, Fact.CUT_OFF if by_word else Fact.FINISHED, why)
+        if run.parent is not None:
+            self.consider(run.parent)
+
+    # ---- stopping
+
+    async def stop(self, run: Run, reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
+        """End a run and all below it. When this returns they are over; `left` names threads that could not be ended."""
+        if not run.is_living:
+            return StopReceipt(())
+        return await self._stop_all([run], reason, status)
+
+    async def interrupt(self, run: Run, reason: str) -> None:
+        """End the turn of a session's root, not the root: its history stays valid and it takes the next prompt."""
+        task = run.task
+        if task is None or task.done() or task is asyncio.current_task():
+            return
+        run.cut = cut(run, Status.CANCELLED, reason)
+        await self._stop_all([each for each in run.bound_children() if not each.background], reason)
+        task.cancel()
+        await asyncio.wait([task], timeout=self._services.grace_s)
+        run.cut = None
+
+    async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
+        doomed = [run for top in tops for run in top.below()]
+        for run in doomed:
+            own = run in tops
+            word = reason if own else f"stopped with its parent: {reason}"
+            run.cut = cut(run, status if own else Status.CANCELLED, word)
+            self.fact(run, Fact.STOP_ASKED, word)
+        current = asyncio.current_task()
+        caller = current_call.get(None)
+        if caller is not None:  # Called from inside a run: what waits for this very call cannot be waited for.
+            waiting = {each.info.id for run in doomed if run.context is caller.context for each in run.above()}
+        else:
+            waiting = set()
+        tasks = [run.task for run in doomed if run.task is not None and not run.task.done()]
+        for task in tasks:
+            task.cancel()
+        others = [
+            run.task
+            for run in doomed
+            if run.task is not None and run.task is not current and not run.task.done() and run.info.id not in waiting
+        ]
+        if others:
+            _, stuck = await asyncio.wait(others, timeout=self._services.grace_s)
+            for task in stuck:
+                task.cancel()
+        for run in reversed(doomed):
+            if run.is_living and run.task is not current and run.info.id not in waiting:
+                run.verdict = run.cut
+                self._end(run)  # Idle, or deaf to cancelling: fenced off, whatever its task still does.
+        return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(await self._threads_left(doomed)))
+
+    async def _threads_left(self, doomed: list[Run]) -> list[str]:
+        """Give threads the grace to come back, then name those that did not."""
+        threads = [left.thread for run in doomed for left in run.context.left_running.values()]
+        if threads:
+            await asyncio.wait(threads, timeout=self._services.grace_s)
+        names = [
+            f"{run.info.path}: {left.tool}"
+            for run in doomed
+            for left in list(run.context.left_running.values())
+            if not left.thread.done()
+        ]
+        deaf = [
+            f"{run.info.path}: its task ignores cancelling"
+            for run in doomed
+            if run.task is not None and not run.task.done() and run.task is not asyncio.current_task()
+        ]
+        return names + deaf
+
+    async def _time_out(self, run: Run, seconds: float) -> None:
+        await self._services.clock.sleep(seconds)
+        reason = f"its time of {seconds:g} s is over"
+        run.deadline = None
+        if run.persistent:
+            run.cut = cut(run, Status.TIMEOUT, reason)
+            await self._stop_all(run.bound_children(), f"its parent ended: {reason}")
+            if run.task is not None:
+                run.task.cancel()
+        else:
+            await self.stop(run, reason, Status.TIMEOUT)
+
+    async def _leave_worktree(self, run: Run) -> None:
+        """Remove the run's worktree if nothing changed in it; else its path is an artifact."""
+        assert run.worktree is not None
+        left = await worktree.finish(run.worktree)
+        run.artifacts = (str(left),) if left is not None else ()
+        run.worktree = None
+
+
+async def _greeting(run: Run) -> list[BaseMessage]:
+    """What SessionStart or SubagentStart hooks have to say to a run that begins, as data behind its brief."""
+    event, hooks = "SubagentStart" if run.info.depth else "SessionStart", run.context.hooks
+    if hooks is None or not hooks.listens(event):
+        return []
+    source = run.info.agent if run.info.depth else "startup"
+    decision = await hooks.fire(event, run.context, {"source": source}, matcher=source)
+    return [HumanMessage(content=decision.context)] if decision.context else []
