@@ -1,0 +1,60 @@
+"""What a fresh agent is told before its brief: its definition, its skills and memory, the folder's instructions."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.instructions import load_instructions
+from ramet.agent.files.memory import memory_folder, memory_prompt
+from ramet.agent.files.places import Place, project_places
+from ramet.agent.files.skills import load_skills, render_skills, skill_places
+from ramet.agent.output import OutputContract
+from ramet.core.errors import InvalidValue
+from ramet.tools.memory import memory_tool
+from ramet.tools.memory_folder import MemoryFolder
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+
+class Prompts:
+    """Builds system prompts. Without a project folder nothing is read from disk but what a definition names."""
+
+    def __init__(self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None) -> None:
+        self._project, self._user = project_dir, user_dir
+
+    def system(self, agent: Agent, cwd: pathlib.Path) -> str:
+        """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
+        sections = [agent.instructions]
+        if agent.skills:
+            places = skill_places(self._project, self._user) if self._user else self._project_skills()
+            sections.append(render_skills(load_skills(agent.skills, places)))
+        folder = self.memory(agent)
+        if folder is not None:
+            sections.append(memory_prompt(folder))
+        if self._project is not None:
+            sections.append(load_instructions(cwd, root=self._project).text)
+            sections.append(f"You work in the folder {cwd}. Paths are relative to it; nothing outside can be reached.")
+        if agent.output is not None:
+            sections.append(OutputContract(agent.output).instructions())
+        return "\n\n".join(section.strip() for section in sections if section.strip())
+
+    def _project_skills(self) -> Sequence[Place]:
+        return project_places(self._project, "skills") if self._project is not None else ()
+
+    def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:
+        """Tools that a definition brings itself."""
+        folder = self.memory(agent)
+        return (memory_tool(folder),) if folder is not None else ()
+
+    def memory(self, agent: Agent) -> MemoryFolder | None:
+        """The agent's own notes, if it keeps any. Raises InvalidValue where there is no place for them."""
+        base = self._project if agent.memory in ("project", "local") else self._user
+        if agent.memory is None:
+            return None
+        if base is None:
+            raise InvalidValue("memory", agent.memory, f"a session with a {agent.memory} folder to keep it in")
+        return memory_folder(agent.name, agent.memory, project_dir=self._project or base, user_dir=self._user or base)

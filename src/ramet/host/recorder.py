@@ -1,0 +1,178 @@
+"""Events: numbered, kept, written to transcripts, and handed to whoever follows. Append first, then publish.
+
+Events go straight from a run to here, whatever its depth: nobody above it passes them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pathlib
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import force_setattr
+
+from ramet.concurrency.clock import Clock
+from ramet.core.events import Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessageChunk
+
+    from ramet.tools.context import RunInfo
+
+_log = logging.getLogger("ramet.recorder")
+#: Events of one tree kept in memory for late readers; older ones are in the transcripts, if there are any.
+KEPT_EVENTS = 50_000
+#: Events that a reader may lag behind before it loses the oldest and is told so.
+MAX_LAG = 100_000
+_MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
+
+
+class Subscription:
+    """One reader's way through the events of a tree or of one run: what is kept, then live, until it is closed."""
+
+    def __init__(self, recorder: Recorder, *, run: str | None, deltas: bool, chunks: bool, past: bool) -> None:
+        self._recorder, self._run = recorder, run
+        self.deltas = deltas
+        self.chunks_of = run if chunks else None
+        self._waiting: deque[Event | AIMessageChunk] = deque(
+            event for event in (recorder.kept if past else ()) if run is None or event.run == run
+        )
+        self._news = asyncio.Event()
+        self._closed = False
+        self._lost = 0
+
+    def offer(self, event: Event) -> None:
+        """Take an event, if it is one that this reader asked for."""
+        if self._run is None or event.run == self._run:
+            self.put(event)
+
+    def put(self, item: Event | AIMessageChunk) -> None:
+        """Take anything, dropping the oldest if the reader is too far behind."""
+        if len(self._waiting) >= MAX_LAG:
+            self._waiting.popleft()
+            self._lost += 1
+        self._waiting.append(item)
+        self._news.set()
+
+    def close(self) -> None:
+        """Let the reader end once it has read what is there."""
+        self._closed = True
+        self._news.set()
+
+    async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
+        """What was asked for, in order, until this reader is closed."""
+        try:
+            while True:
+                while self._waiting:
+                    if self._lost:
+                        lost, self._lost = self._lost, 0
+                        yield self._recorder.notice(f"{lost} events were lost: this reader was too slow")
+                    yield self._waiting.popleft()
+                if self._closed:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self._recorder.drop(self)
+
+
+class Recorder:
+    """The events of one tree."""
+
+    def __init__(self, clock: Clock, transcripts: pathlib.Path | None = None) -> None:
+        self._clock = clock
+        self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
+        self.kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._count = 0
+        self._readers: list[Subscription] = []
+        self._files = _Transcripts(transcripts) if transcripts is not None else None
+
+    def append(self, event: Event) -> Event:
+        """Number, keep and publish an event."""
+        self._count += 1
+        force_setattr(event, "seq", self._count)
+        force_setattr(event, "at", self._clock.now())
+        self.kept.append(event)
+        if self._files is not None:
+            self._files.write(event)
+        for reader in self._readers:
+            reader.offer(event)
+        return event
+
+    def feed(self, run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
+        """Hand a chunk of a reply to those who asked for provisional text, as an event; to the session as it is."""
+        for reader in self._readers:
+            if reader.chunks_of == run.id:
+                reader.put(chunk)
+            elif reader.deltas and chunk.text:
+                reader.offer(TextDelta(**run.stamp, step_id=step, text=chunk.text))
+
+    def subscribe(
+        self, *, run: str | None = None, deltas: bool = False, chunks: bool = False, past: bool = True
+    ) -> Subscription:
+        """Follow a run, or the whole tree: from the first event kept (unless `past` is False), then live.
+
+        `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run.
+        """
+        reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
+        self._readers.append(reader)
+        return reader
+
+    def drop(self, reader: Subscription) -> None:
+        """Forget a reader that has gone."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+
+    def notice(self, text: str) -> Event:
+        """An event about the record itself, for one reader."""
+        first = self.kept[0] if self.kept else None
+        return Notice(
+            root=first.root if first else "", run=first.root if first else "", path="main", agent="ramet", text=text
+        )
+
+    def close(self) -> None:
+        """Let all readers end, and leave no file open."""
+        for reader in list(self._readers):
+            reader.close()
+        if self._files is not None:
+            self._files.close()
+
+
+class _Transcripts:
+    """One file of JSON lines per run, in folders that follow its path; whole lines only, written before publishing."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._pending: dict[str, list[bytes]] = {}
+        self._broken = False
+
+    def write(self, event: Event) -> None:
+        lines = self._pending.setdefault(event.path, [])
+        lines.append(encode(event))
+        # A message, a birth and an end are on disk before anybody sees them; smaller events ride along with the next.
+        if isinstance(event, _MUST_BE_ON_DISK) or len(lines) >= 64:
+            self._flush(event.path)
+
+    def close(self) -> None:
+        for path in list(self._pending):
+            self._flush(path)
+
+    def _flush(self, path: str) -> None:
+        lines = self._pending.pop(path, None)
+        if not lines or self._broken:
+            return
+        file = self._folder / f"{path}.jsonl"
+        try:
+            try:
+                out = file.open("ab")
+            except FileNotFoundError:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                out = file.open("ab")
+            with out:
+                out.write(b"\n".join(lines) + b"\n")
+        except OSError as error:
+            self._broken = True
+            _log.error("transcripts can no longer be written to %s: %s", self._folder, error)

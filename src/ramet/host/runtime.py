@@ -1,0 +1,234 @@
+"""`AgentRuntime`: owns trees and everything they share. Each tree gets its services here, and only here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import secrets
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from langchain_core.messages import HumanMessage
+
+from ramet.agent.compaction import Compaction
+from ramet.agent.definition import Agent
+from ramet.agent.hooks import HookRunner
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.budget import Limits
+from ramet.core.errors import Unknown
+from ramet.core.ids import RunId, run_id
+from ramet.core.limits import SpawnLimits
+from ramet.host.approvals import Inbox
+from ramet.host.gateway import Gateway
+from ramet.host.prompts import Prompts
+from ramet.host.recorder import Recorder
+from ramet.host.spill import Spill
+from ramet.spawn.handle import Handle
+from ramet.spawn.plan import as_agent
+from ramet.spawn.run import Run
+from ramet.spawn.services import GRACE_S, Services
+from ramet.spawn.tree import RunTree
+from ramet.tools.agents import agent_tool, companion_tools
+from ramet.tools.context import RunInfo, SpawnRequest
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessageChunk
+    from langchain_core.tools import BaseTool
+
+    from ramet.models.gate import RetryPolicy
+    from ramet.models.prices import Price
+
+#: Runtimes that live in this process. An index for those who look things up; it owns nothing.
+_living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
+
+
+def living() -> list[AgentRuntime]:
+    """The runtimes that live in this process."""
+    return list(_living)
+
+
+class OpenTree(NamedTuple):
+    """A tree with the parts that belong to it alone."""
+
+    tree: RunTree
+    recorder: Recorder
+    inbox: Inbox
+    spill: Spill
+
+
+class AgentRuntime:
+    """Keeps trees of agents until `stop`, which ends every one and waits for that.
+
+    With a `working_dir`, transcripts are kept in `<working_dir>/.ramet/transcripts`; without one, all is in memory.
+    """
+
+    def __init__(
+        self,
+        working_dir: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        prices: Mapping[str, Price] | None = None,
+        retry: RetryPolicy | None = None,
+        user_dir: pathlib.Path | None = None,
+        grace_s: float = GRACE_S,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
+        self.clock: Clock = clock or SystemClock()
+        self.gateway = Gateway(self.clock, prices=prices, retry=retry)
+        self.user_dir, self.grace_s = user_dir, grace_s
+        self._entropy = entropy
+        self._trees: dict[RunId, OpenTree] = {}
+        self._running = False
+
+    @property
+    def durable(self) -> bool:
+        """Whether a run can be resumed by another process. Not yet: transcripts are a record, not a journal."""
+        return False
+
+    async def start(self) -> Self:
+        """Begin; idempotent."""
+        self._running = True
+        _living.add(self)
+        return self
+
+    async def stop(self) -> None:
+        """End every agent of every tree and wait until they are gone; idempotent."""
+        self._running = False
+        _living.discard(self)
+        await asyncio.gather(*(self.close_tree(root, "the runtime stopped") for root in list(self._trees)))
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def get_status(self) -> dict[str, Any]:
+        """What is true now: whether it runs, and the living runs of each tree."""
+        sessions = {
+            root: [view._asdict() for view in opened.tree.list_runs() if view.state not in _OVER]
+            for root, opened in self._trees.items()
+        }
+        return {"state": "running" if self._running else "stopped", "sessions": sessions}
+
+    def get(self, run: str) -> Handle:
+        """A handle on any run of this runtime, by id. Raises Unknown."""
+        for opened in self._trees.values():
+            found = opened.tree.register.runs.get(RunId(run))
+            if found is not None:
+                return opened.tree.handle(found)
+        raise Unknown("run", run)
+
+    @property
+    def trees(self) -> Mapping[RunId, OpenTree]:
+        """The open trees by the id of their root; read only."""
+        return dict(self._trees)
+
+    async def spawn(
+        self,
+        agent: Agent | Mapping[str, Any] | Callable[..., Any],
+        prompt: str = "",
+        *,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[BaseTool] = (),
+        agents: Mapping[str, Agent] | None = None,
+        cwd: pathlib.Path | None = None,
+        limits: Limits | None = None,
+        spawn_limits: SpawnLimits | None = None,
+    ) -> Handle:
+        """Start a tree of one agent or function and return at once; the tree closes when its root has ended."""
+        definition = as_agent(agent)
+        opened = self.open_tree(definitions=agents or {}, cwd=cwd, spawn_limits=spawn_limits or SpawnLimits())
+        request = SpawnRequest(prompt=prompt, name="main", args=args, kwargs=kwargs or {})
+        run = opened.tree.spawner.root(
+            definition,
+            tools=(*tools, *spawning_tools()),
+            cwd=cwd or pathlib.Path.cwd(),
+            limits=limits or definition.limits,
+            persistent=False,
+            request=request,
+        )
+        self.keep(opened, run)
+        opened.tree.supervisor.prompt(run, HumanMessage(content=prompt) if prompt else None)
+        run.ended().add_done_callback(lambda _: opened.recorder.close())
+        return opened.tree.handle(run)
+
+    def open_tree(
+        self,
+        *,
+        definitions: Mapping[str, Agent],
+        cwd: pathlib.Path | None,
+        spawn_limits: SpawnLimits,
+        hooks: HookRunner | None = None,
+        approver: Any = None,
+        unattended: bool = False,
+        omitted_type: Literal["fork", "general-purpose"] = "fork",
+        compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None,
+    ) -> OpenTree:
+        """A tree without a root yet, with services of its own."""
+        number = self._entropy(8).hex()
+        folder = self.working_dir / ".ramet" / "transcripts" / number if self.working_dir is not None else None
+        recorder = Recorder(self.clock, folder)
+        inbox = Inbox(clock=self.clock, mint=lambda: self._entropy(6).hex(), approver=approver, unattended=unattended)
+        prompts = Prompts(cwd, self.user_dir)
+        spill = Spill(folder)
+
+        def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
+            recorder.feed(run, chunk, step)
+
+        def hooks_of(agent: Agent) -> HookRunner | None:
+            own = agent.hooks
+            if not own:
+                return hooks
+            return (hooks or HookRunner(project_dir=cwd)).extended(own, child=True)
+
+        services = Services(
+            model=self.gateway.port,
+            record=recorder.append,
+            feed=feed,
+            clock=self.clock,
+            mint=lambda: run_id(self._entropy(8)),
+            definitions=definitions,
+            instructions=prompts.system,
+            own_tools=prompts.tools,
+            spill=spill.of,
+            read_roots=spill.roots,
+            hooks=hooks_of,
+            approve=inbox.ask,
+            compaction=compaction,
+            grace_s=self.grace_s,
+            omitted_type=omitted_type,
+        )
+        return OpenTree(RunTree(services, spawn_limits), recorder, inbox, spill)
+
+    def keep(self, opened: OpenTree, root: Run) -> None:
+        """Own a tree from now on."""
+        _living.add(self)
+        self._trees[root.info.id] = opened
+
+    async def close_tree(self, root: RunId, reason: str) -> None:
+        """End a tree, wait until it is gone, and let its readers end."""
+        opened = self._trees.pop(root, None)
+        if opened is None:
+            return
+        if opened.tree.register.root is not None:
+            await opened.tree.supervisor.stop(opened.tree.register.root, reason)
+            detached = [run for run in opened.tree.register.living() if run.detached]
+            for run in detached:
+                await opened.tree.supervisor.stop(run, reason)
+        opened.inbox.close()
+        opened.recorder.close()
+        opened.spill.close()
+
+
+_OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})
+
+
+def spawning_tools() -> tuple[BaseTool, ...]:
+    """The tools by which a model leads other agents."""
+    return (agent_tool({}), *companion_tools())

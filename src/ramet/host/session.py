@@ -1,0 +1,300 @@
+"""`Session`: a conversation of many turns with the root of a tree; one import, and agents that can spawn agents."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from langchain_core.messages import AIMessageChunk, HumanMessage
+
+from ramet.agent.compaction import Compaction
+from ramet.agent.definition import Agent
+from ramet.agent.files.definitions import load_definitions
+from ramet.agent.hooks import HookRunner
+from ramet.agent.loop import MAX_TURNS
+from ramet.core.budget import NO_LIMITS, Limits
+from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
+from ramet.core.events import Event, MessageRecorded
+from ramet.core.ids import ROOT_NAME
+from ramet.core.lifecycle import State
+from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
+from ramet.core.outcome import Result, Usage
+from ramet.host.approvals import Inbox
+from ramet.host.runtime import AgentRuntime, OpenTree, spawning_tools
+from ramet.models.messages import decode
+from ramet.spawn.handle import Handle
+from ramet.spawn.plan import as_agent
+from ramet.spawn.run import Run
+from ramet.tools.context import RunView, SpawnRequest, StopReceipt
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.tools import BaseTool
+
+MAX_PROMPT = 1_000_000
+
+
+class Session:
+    """Talks with one agent over many turns, one at a time; it remembers, and may start others below it.
+
+    `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
+    and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
+    """
+
+    def __init__(
+        self,
+        llm: BaseChatModel | None = None,
+        tools: Sequence[BaseTool] = (),
+        *,
+        model: str | None = None,
+        agent: Agent | Mapping[str, Any] | str | None = None,
+        agents: Sequence[Agent | Mapping[str, Any]] = (),
+        system_prompt: str = "",
+        cwd: str | os.PathLike[str] | None = None,
+        limits: Limits = NO_LIMITS,
+        spawn_limits: SpawnLimits = DEFAULT_SPAWN_LIMITS,
+        spawn: bool = True,
+        hooks: HookRunner | Mapping[str, Any] | None = None,
+        max_turns: int = MAX_TURNS,
+        compaction: Compaction | None = None,
+        approver: Callable[..., Any] | None = None,
+        unattended: bool = False,
+        omitted_type: Literal["fork", "general-purpose"] = "fork",
+        session_id: str | None = None,
+        definitions: Mapping[str, Agent] | None = None,
+        runtime: AgentRuntime | None = None,
+    ) -> None:
+        self._cwd = _folder(cwd)
+        self._own_runtime = runtime is None
+        self.runtime = runtime or AgentRuntime(self._cwd)
+        call = tuple(as_agent(each) for each in agents)
+        if definitions is None:
+            user_dir = self.runtime.user_dir or pathlib.Path("/nonexistent/ramet")
+            loaded = load_definitions(self._cwd, user_dir=user_dir, call=call)
+            definitions, self.problems = loaded.snapshot(), loaded.problems
+        else:
+            definitions, self.problems = {**definitions, **{each.name: each for each in call}}, ()
+        root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
+        if not isinstance(hooks, HookRunner):
+            hooks = HookRunner(hooks, project_dir=self._cwd) if hooks else None
+        self._opened: OpenTree = self.runtime.open_tree(
+            definitions=definitions,
+            cwd=self._cwd,
+            spawn_limits=spawn_limits,
+            hooks=hooks,
+            approver=approver,
+            unattended=unattended,
+            omitted_type=omitted_type,
+            compaction=lambda _: compaction,
+        )
+        self._root: Run = self._opened.tree.spawner.root(
+            root,
+            tools=(*tools, *(spawning_tools() if spawn else ())),
+            cwd=self._cwd or pathlib.Path.cwd(),
+            limits=limits,
+            session=session_id,
+            persistent=True,
+            request=SpawnRequest(name=ROOT_NAME, description=root.description),
+        )
+        self.runtime.keep(self._opened, self._root)
+        self.result: Result | None = None  #: of the last turn
+        self._closed = False
+
+    # ---- talking
+
+    async def submit_message(self, text: str) -> AsyncGenerator[AIMessageChunk | Event]:
+        """Work on a prompt: yields the root's text as `AIMessageChunk`s and the root's events, until the answer stands.
+
+        Leaving the iteration early interrupts the turn. `result` holds how it ended; a turn that failed can be followed
+        by another. Raises BusyError while a turn is under way, InvalidValue for what is no prompt, Denied by a hook.
+        """
+        run = self._ready(text)
+        message = HumanMessage(content=await self._hooked(text))
+        reader = self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False)
+
+        def over(result: Result) -> None:
+            self.result = result
+            reader.close()
+
+        run.on_turn = over
+        if run.state is State.IDLE or run.turns == 0:
+            self._opened.tree.supervisor.prompt(run, message)
+        else:
+            self.send(str(message.content))  # A notice has woken it: the prompt joins that turn.
+        try:
+            streamed = False
+            async with aclosing(reader.items()) as items:
+                async for item in items:
+                    if isinstance(item, MessageRecorded):
+                        if item.step_id is not None and not streamed:
+                            yield _whole_chunk(item)  # A model that does not stream is read the same way.
+                        streamed = False
+                    elif isinstance(item, AIMessageChunk):
+                        streamed = True
+                    yield item
+        finally:
+            run.on_turn = None
+            reader.close()
+            if run.state not in (State.IDLE, State.STOPPED, State.ENDED):
+                await self._opened.tree.supervisor.interrupt(run, "the reader left")
+
+    async def ask(self, text: str) -> Result:
+        """Work on a prompt and return how it ended."""
+        async with aclosing(self.submit_message(text)) as items:
+            async for _ in items:
+                pass
+        assert self.result is not None
+        return self.result
+
+    def send(self, text: str) -> None:
+        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it."""
+        self._opened.tree.post.deliver(self._root, text, sender="user", kind="user")
+
+    async def interrupt(self, reason: str = "interrupted by the user") -> None:
+        """End the turn under way, keeping the agent, its history and its background children."""
+        await self._opened.tree.supervisor.interrupt(self._root, reason)
+
+    async def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
+        """End the whole tree. When this returns it is gone; what could not be ended is in `left`."""
+        receipt = await self._opened.tree.supervisor.stop(self._root, reason)
+        if self._root.result is not None:
+            self.result = self._root.result
+        return receipt
+
+    async def close(self) -> None:
+        """End everything below and let all readers end; idempotent."""
+        context = self._root.context
+        if not self._closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
+            await context.hooks.fire("SessionEnd", context, {"reason": "other"}, matcher="other")
+        self._closed = True
+        await self.runtime.close_tree(self._root.info.id, "the session was closed")
+        if self._own_runtime:
+            await self.runtime.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.runtime.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- looking
+
+    @property
+    def id(self) -> str:
+        """The id of the root run."""
+        return self._root.info.id
+
+    @property
+    def durable(self) -> bool:
+        """Whether another process could go on with it."""
+        return self.runtime.durable
+
+    @property
+    def usage(self) -> Usage:
+        """What the whole tree has used so far."""
+        return self._root.subtree
+
+    @property
+    def approvals(self) -> Inbox:
+        """Calls that wait for a person's word, from anywhere in the tree."""
+        return self._opened.inbox
+
+    @property
+    def transcripts(self) -> pathlib.Path | None:
+        """The folder with one file of JSON lines per run, if they are kept."""
+        return self._opened.recorder.transcripts
+
+    @property
+    def messages(self) -> list[Any]:
+        """The root's conversation so far: a copy."""
+        return list(self._root.context.history)
+
+    async def events(self, *, tree: bool = True, deltas: bool = False) -> AsyncGenerator[Event]:
+        """Follow the tree, or the root alone: all that was kept, then live, until the session closes.
+
+        `deltas` adds the text of every agent as it streams.
+        """
+        run = None if tree else self._root.info.id
+        reader = self._opened.recorder.subscribe(run=run, deltas=deltas)
+        async with aclosing(reader.items()) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    yield item
+
+    def runs(self) -> Sequence[RunView]:
+        """Every run of the tree, in order of path."""
+        return self._opened.tree.list_runs()
+
+    def handle(self, target: str) -> Handle:
+        """A run of the tree by id, path or name. Raises Unknown."""
+        tree = self._opened.tree
+        return tree.handle(tree.register.find(target))
+
+    async def spawn(self, request: SpawnRequest) -> Handle:
+        """Start a child of the root from code. Raises SpawnRefused."""
+        tree = self._opened.tree
+        return tree.handle(await tree.spawner.spawn(self._root, request))
+
+    # ----
+
+    def _ready(self, text: str) -> Run:
+        if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
+            raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
+        run = self._root
+        if not run.is_living:
+            raise RametError("this session has ended")
+        if run.on_turn is not None or (run.state is not State.IDLE and run.turns > 0 and not run.waking):
+            raise BusyError("a turn is under way; wait for it, interrupt it, or send() to it")
+        return run
+
+    async def _hooked(self, text: str) -> str:
+        context = self._root.context
+        if context.hooks is None or not context.hooks.listens("UserPromptSubmit"):
+            return text
+        decision = await context.hooks.fire("UserPromptSubmit", context, {"prompt": text})
+        if decision.verdict == "deny":
+            raise Denied("prompt", decision.reason or "a hook said no")
+        return f"{text}\n\n{decision.context}" if decision.context else text
+
+
+def _whole_chunk(event: MessageRecorded) -> AIMessageChunk:
+    message = decode(event.message)
+    return AIMessageChunk(content=message.content, id=message.id)
+
+
+def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:
+    if cwd is None:
+        return None
+    folder = pathlib.Path(cwd).absolute()
+    if not folder.is_dir():
+        raise InvalidValue("cwd", str(cwd), "an existing folder")
+    return folder
+
+
+def _root(
+    agent: Agent | Mapping[str, Any] | str | None,
+    definitions: Mapping[str, Agent],
+    model: Any,
+    system_prompt: str,
+    max_turns: int,
+) -> Agent:
+    """The definition of the root: any definition may be the main agent."""
+    if isinstance(agent, str):
+        if agent not in definitions:
+            raise Unknown("agent type", agent, tuple(sorted(definitions)))
+        root = definitions[agent]
+    else:
+        root = as_agent(agent) if agent is not None else Agent(name="main", instructions=system_prompt)
+    changes: dict[str, Any] = {"max_turns": root.max_turns or max_turns}
+    if model is not None:
+        changes["model"] = model
+    if system_prompt and root.instructions != system_prompt:
+        changes["instructions"] = f"{root.instructions}\n\n{system_prompt}".strip()
+    root = root.replace(**changes)
+    if root.model is None and root.function is None:
+        raise InvalidValue("llm", None, "a LangChain chat model, or model='provider:name'")
+    return root
