@@ -22,10 +22,10 @@ def refused(push: Callable[[Mail], bool], what: Mail) -> str:
     return refusal.value.reason
 
 
-# --- once, and in order -------------------------------------------------------------------------------------------------
+# --- once, and in order ---------------------------------------------------------------------------------------------
 
 
-def test_mail_is_drained_in_the_order_of_arrival_and_once():
+def test_mail_is_drained_in_the_order_of_arrival_and_once() -> None:
     """FIFO; a second drain finds nothing."""
     box = Mailbox("main")
     sent = [mail(number, sender=f"main/{number % 3}") for number in range(10)]
@@ -37,7 +37,7 @@ def test_mail_is_drained_in_the_order_of_arrival_and_once():
     assert (first, second, len(box)) == (sent, [], 0)
 
 
-async def test_mail_may_come_from_any_task():
+async def test_mail_may_come_from_any_task() -> None:
     """Many senders at once: nothing is lost, nothing doubled, and each one's own order is kept."""
     box, numbers = Mailbox("main"), count()
     read: list[Mail] = []
@@ -59,7 +59,7 @@ async def test_mail_may_come_from_any_task():
     assert all(numbers == sorted(numbers) for numbers in of.values())
 
 
-def test_a_repeated_id_is_accepted_once():
+def test_a_repeated_id_is_accepted_once() -> None:
     """A sender that is not sure may send again: unread or read, it is not delivered twice."""
     box = Mailbox("main")
     first = box.push(mail(1))
@@ -71,7 +71,7 @@ def test_a_repeated_id_is_accepted_once():
     assert (first, unread, read, len(box)) == (True, False, False, 0)
 
 
-def test_a_repeated_id_is_known_however_much_is_unread():
+def test_a_repeated_id_is_known_however_much_is_unread() -> None:
     """A full mailbox answers a repetition with "you have sent it", not with a refusal."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
@@ -80,7 +80,7 @@ def test_a_repeated_id_is_known_however_much_is_unread():
     assert box.push(mail(0)) is False
 
 
-def test_what_is_remembered_of_old_mail_is_bounded():
+def test_what_is_remembered_of_old_mail_is_bounded() -> None:
     """A mailbox of a long life does not remember every id it ever saw."""
     box = Mailbox("main")
     for number in range(10_000):
@@ -90,10 +90,10 @@ def test_what_is_remembered_of_old_mail_is_bounded():
     assert len(box._seen) == len(box._seen_order) <= 4_096
 
 
-# --- bounds -------------------------------------------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_flood_is_refused_at_the_bound():
+def test_a_flood_is_refused_at_the_bound() -> None:
     """The thousand-and-first unread mail is its sender's problem; what was accepted is all there."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
@@ -105,7 +105,7 @@ def test_a_flood_is_refused_at_the_bound():
     assert len(box.drain()) == MAX_MAILS
 
 
-def test_a_refused_mail_can_be_sent_again():
+def test_a_refused_mail_can_be_sent_again() -> None:
     """Refused is not the same as seen: when there is room, the same id is accepted."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
@@ -128,7 +128,7 @@ def test_a_refused_mail_can_be_sent_again():
     ],
     ids=["ascii", "ascii+1", "wide", "wide+1", "surrogates", "surrogates+1"],
 )
-def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool):
+def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool) -> None:
     """Any text can be measured, one that is no Unicode included."""
     box = Mailbox("main")
 
@@ -138,7 +138,7 @@ def test_the_size_of_a_mail_is_bounded_in_bytes(text: str, fits: bool):
         assert str(MAX_BYTES) in refused(box.push, mail(1, text))
 
 
-def test_few_large_mails_are_a_flood_too():
+def test_few_large_mails_are_a_flood_too() -> None:
     """A mailbox of a thousand mails is no licence for a thousand times the largest."""
     box, numbers = Mailbox("main"), count()
     text = "x" * MAX_BYTES
@@ -151,7 +151,7 @@ def test_few_large_mails_are_a_flood_too():
     assert box.push(mail(next(numbers), text))
 
 
-def test_a_notice_of_an_end_gets_through_a_flood():
+def test_a_notice_of_an_end_gets_through_a_flood() -> None:
     """No sibling can fill the mailbox so that a child's completion is lost."""
     box = Mailbox("main")
     for number in range(MAX_MAILS):
@@ -164,10 +164,10 @@ def test_a_notice_of_an_end_gets_through_a_flood():
     assert box.drain()[-1] is notice
 
 
-# --- closed -------------------------------------------------------------------------------------------------------------
+# --- closed ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_mailbox_tells_senders_why():
+def test_a_closed_mailbox_tells_senders_why() -> None:
     """A dead recipient is an error to the sender, who may act on it."""
     box = Mailbox("main/a")
     box.close("it has finished")
@@ -178,7 +178,7 @@ def test_a_closed_mailbox_tells_senders_why():
     assert (refusal.value.to, refusal.value.reason) == ("main/a", "it has finished")
 
 
-def test_a_closed_mailbox_refuses_notices_too():
+def test_a_closed_mailbox_refuses_notices_too() -> None:
     """Nobody is there to read them."""
     box = Mailbox("main")
     box.close("")
@@ -186,7 +186,7 @@ def test_a_closed_mailbox_refuses_notices_too():
     assert refused(box.push, mail(1, kind="notice")) == ""
 
 
-def test_unread_mail_survives_into_the_next_turn():
+def test_unread_mail_survives_into_the_next_turn() -> None:
     """Closing loses nothing that was accepted, and reopening repeats nothing."""
     box = Mailbox("main")
     box.push(mail(1))
@@ -200,10 +200,10 @@ def test_unread_mail_survives_into_the_next_turn():
     assert [each.id for each in box.drain()] == ["mail-1", "mail-2"]
 
 
-# --- who is told --------------------------------------------------------------------------------------------------------
+# --- who is told ----------------------------------------------------------------------------------------------------
 
 
-def test_the_host_hears_of_each_accepted_mail_once():
+def test_the_host_hears_of_each_accepted_mail_once() -> None:
     """Not of repetitions, and not of what was refused; and the mail is there when it hears."""
     heard: list[tuple[str, int]] = []
     box = Mailbox("main", on_push=lambda each: heard.append((each.id, len(box))))
@@ -216,7 +216,7 @@ def test_the_host_hears_of_each_accepted_mail_once():
     assert heard == [("mail-1", 1), ("mail-3", 2)]
 
 
-def test_mail_cannot_be_changed_under_way():
+def test_mail_cannot_be_changed_under_way() -> None:
     """What was accepted is what is read."""
     with pytest.raises(AttributeError):
         mail(1).text = "other"  # type: ignore[misc]  # the point of the test

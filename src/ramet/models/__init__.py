@@ -1,0 +1,1 @@
+"""Whom an agent asks: providers by name, scripted and offline models, retries, prices."""

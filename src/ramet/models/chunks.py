@@ -1,0 +1,173 @@
+"""The pieces of one streamed reply, put together once.
+
+Adding chunks with + is quadratic, and LangChain's merge then tries to repair tool arguments that are no JSON by cutting
+off one character at a time: 60 kB of malformed arguments took 6.4 s of CPU, and arguments that were cut short became a
+*valid* call with half of its arguments. So the fragments of arguments are joined here and parsed as JSON, strictly;
+what does not parse is an invalid tool call, which the model is told about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall, ToolCall, message_chunk_to_message
+from langchain_core.messages.ai import add_ai_message_chunks
+from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_call
+
+from ramet.core.errors import InvalidValue, ModelFailed
+from ramet.models.plain import clean, clean_text, plain
+
+#: Bytes that the arguments of one reply's tool calls may have together.
+MAX_ARGUMENT_BYTES: Final = 1_000_000
+
+
+def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
+    """The message that the chunks are pieces of. ModelFailed where there are none, or the arguments are too large."""
+    if not chunks:
+        raise ModelFailed(model, "the stream ended without a single chunk", retryable=True)
+    calls = _joined(chunk.tool_call_chunks for chunk in chunks)
+    bare = [_without_calls(chunk) for chunk in chunks]
+    merged = cast(AIMessage, message_chunk_to_message(add_ai_message_chunks(*_coalesced(bare))))
+    valid, invalid = _parsed(calls)
+    if valid:
+        merged.tool_calls = valid
+    if invalid:
+        merged.invalid_tool_calls = invalid
+    return vetted(merged, model)
+
+
+def vetted(message: AIMessage, model: str = "model") -> AIMessage:
+    """`message` with nothing in it that a journal or a provider could choke on, the same object if there was nothing.
+
+    Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid ones; lone surrogates U+FFFD.
+    """
+    content = message.content
+    if type(content) is not str or not content.isascii():
+        cleaned = clean(content)
+        if cleaned != content:
+            message = message.model_copy(update={"content": cleaned})
+    if not message.tool_calls and not message.invalid_tool_calls:
+        return message
+    valid: list[ToolCall] = []
+    invalid = [cast(InvalidToolCall, clean(call)) for call in message.invalid_tool_calls]
+    for call in message.tool_calls:
+        try:
+            valid.append({**call, "args": plain(call["args"], "arguments")})
+        except InvalidValue as refused:
+            args = json.dumps(clean(call["args"]), default=str)
+            invalid.append(invalid_tool_call(name=call["name"], args=args, id=call["id"], error=str(refused)))
+    size = sum(len(json.dumps(call["args"])) for call in valid) + sum(len(call["args"] or "") for call in invalid)
+    check_arguments(size, model)
+    if valid == message.tool_calls and invalid == message.invalid_tool_calls:
+        return message
+    return message.model_copy(update={"tool_calls": valid, "invalid_tool_calls": invalid})
+
+
+def arguments_bytes(chunk: AIMessageChunk) -> int:
+    """How many bytes of tool arguments this chunk brings."""
+    return sum(len((piece["args"] or "").encode("utf-8", "surrogatepass")) for piece in chunk.tool_call_chunks)
+
+
+def check_arguments(size: int, model: str) -> None:
+    """ModelFailed, and no use in asking again, where tool arguments have become too large."""
+    if size > MAX_ARGUMENT_BYTES:
+        raise ModelFailed(model, f"the arguments of its tool calls are over {MAX_ARGUMENT_BYTES:,} bytes")
+
+
+@dataclass(slots=True)
+class _Call:
+    """One tool call in the making."""
+
+    name: str = ""
+    id: str | None = None
+    index: int | str | None = None
+    pieces: list[str] = field(default_factory=list)
+
+
+def _joined(lists: Iterable[Sequence[ToolCallChunk]]) -> list[_Call]:
+    """Pieces with the same index belong together unless their ids differ; a piece without an index stands alone."""
+    calls: list[_Call] = []
+    latest: dict[int | str, _Call] = {}
+    for pieces in lists:
+        for piece in pieces:
+            index, call_id = piece.get("index"), piece.get("id")
+            call = latest.get(index) if index is not None else None
+            if call is None or (call.id and call_id and call.id != call_id):
+                call = _Call(index=index)
+                calls.append(call)
+                if index is not None:
+                    latest[index] = call
+            call.name += piece.get("name") or ""
+            call.id = call.id or call_id
+            if piece.get("args"):
+                call.pieces.append(cast(str, piece["args"]))
+    return calls
+
+
+def _parsed(calls: Iterable[_Call]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    valid: list[ToolCall] = []
+    invalid: list[InvalidToolCall] = []
+    for call in calls:
+        text = "".join(call.pieces)
+        try:
+            args = json.loads(text, strict=False) if text else {}
+            problem = None if isinstance(args, dict) else "the arguments are no JSON object"
+        except (ValueError, RecursionError) as refused:
+            args, problem = {}, f"the arguments are no JSON: {refused}"
+        if problem is None:
+            valid.append(tool_call(name=call.name, args=args, id=call.id))
+        else:
+            invalid.append(invalid_tool_call(name=call.name, args=clean_text(text), id=call.id, error=problem))
+    return valid, invalid
+
+
+def _without_calls(chunk: AIMessageChunk) -> AIMessageChunk:
+    if not chunk.tool_call_chunks:
+        return chunk
+    # model_copy does not validate: the repair of half arguments described above is never run.
+    return chunk.model_copy(update={"tool_call_chunks": [], "tool_calls": [], "invalid_tool_calls": []})
+
+
+def _coalesced(chunks: Sequence[AIMessageChunk]) -> list[AIMessageChunk]:
+    """Runs of chunks that add text to the same block, as one chunk each: what keeps merging lists of blocks linear."""
+    result: list[AIMessageChunk] = []
+    run: list[str] = []
+    key: tuple[Any, ...] | None = None
+    for chunk in chunks:
+        delta = _delta(chunk)
+        if delta is not None and delta[0] == key:
+            run.append(delta[1])
+            continue
+        _close(result, run, key)
+        run, key = ([delta[1]], delta[0]) if delta is not None else ([], None)
+        result.append(chunk)
+    _close(result, run, key)
+    return result
+
+
+def _close(result: list[AIMessageChunk], run: list[str], key: tuple[Any, ...] | None) -> None:
+    if len(run) > 1 and key is not None:
+        block = {**cast(dict[str, Any], result[-1].content[0]), key[2]: "".join(run)}
+        result[-1] = result[-1].model_copy(update={"content": [block]})
+
+
+_DELTA_KEYS: Final = {"text": "text", "thinking": "thinking", "input_json_delta": "partial_json"}
+
+
+def _delta(chunk: AIMessageChunk) -> tuple[tuple[Any, ...], str] | None:
+    """(which block it adds to, what it adds) for a chunk that does nothing else."""
+    content = chunk.content
+    if isinstance(content, str) or len(content) != 1 or chunk.usage_metadata or chunk.additional_kwargs:
+        return None
+    block = content[0]
+    if not isinstance(block, dict) or len(block) != 3 or "index" not in block:
+        return None
+    key = _DELTA_KEYS.get(block.get("type", ""))
+    if key is None or not isinstance(block.get(key), str):
+        return None
+    if chunk.chunk_position or set(chunk.response_metadata) - {"model_provider"}:
+        return None
+    return (block["index"], block["type"], key, chunk.id), block[key]

@@ -1,0 +1,170 @@
+"""A written dialogue: what a scripted model says, step by step, and which dialogue a request belongs to.
+
+A script is one of three things:
+
+- a list of steps: each request takes the next one, whoever asks;
+- a mapping {pattern: steps}: a request belongs to the first pattern found in its system prompt, else to one found in
+  its latest human message that has one ("" is found everywhere). The step follows from the request's own history (as
+  many steps as it holds replies since that message), so that any number of agents may be in the same dialogue at once,
+  and a resumed one goes on where it was. Steps that fail are played once each;
+- a function of the messages: it answers every request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages.ai import UsageMetadata
+
+from ramet.core.errors import InvalidValue, ModelFailed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timed:
+    usage: UsageMetadata | None = None  #: as given, or a figure that follows from the texts
+    delay_s: float = 0.0  #: before the first chunk
+
+
+@dataclass(frozen=True)
+class Say(_Timed):
+    """Text, with its usage, a delay, and how it is cut into chunks (by word, unless given)."""
+
+    text: str
+    chunks: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call. Its id, unless given, follows from the place in the dialogue."""
+
+    tool: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Fail:
+    """A failure in place of a reply: an HTTP status, an exception, or a reason that no retry helps against."""
+
+    error: int | str | Exception
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A reply whose connection breaks after so many characters."""
+
+    after_chars: int
+    text: str = "This reply is cut before its end."
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A reply that says so many characters and then nothing more, until it is cancelled."""
+
+    after_chars: int = 0
+    text: str = "This reply never comes to its end."
+
+
+Spoken: TypeAlias = "str | AIMessage | Say | Call | Sequence[Call] | Fail | Cut | Hang"
+Step: TypeAlias = "Spoken | Answer"
+Answer: TypeAlias = "Callable[[list[BaseMessage]], Step]"
+Script: TypeAlias = "Sequence[Step] | Mapping[str, Sequence[Step]] | Answer"
+
+
+class Line(NamedTuple):
+    """One step, resolved: functions were called, and its place is known."""
+
+    step: Spoken
+    place: str  #: e.g. "3" or "searcher/2": what call ids are made of
+
+
+class Dialogue:
+    """Plays a script: one step for each request."""
+
+    def __init__(self, script: Script) -> None:
+        self._script: Mapping[str, Sequence[Step]] | Sequence[Step] | Answer
+        if callable(script):
+            self._script = script
+        elif isinstance(script, Mapping):
+            self._script = {str(pattern): tuple(steps) for pattern, steps in script.items()}
+        elif isinstance(script, Sequence) and not isinstance(script, str):
+            self._script = tuple(script)
+        else:
+            raise InvalidValue("script", script, "a list of steps, a mapping of pattern to steps, or a function")
+        self._taken = 0
+        self._failed: Counter[tuple[str, int, str]] = Counter()
+
+    def line(self, messages: Sequence[BaseMessage]) -> Line:
+        """The step that answers this request. ModelFailed, naming the step, where the script has come to its end."""
+        if callable(self._script):
+            self._taken += 1
+            return Line(_played(self._script, messages), str(self._taken))
+        if isinstance(self._script, Mapping):
+            return self._line_of_history(self._script, messages)
+        self._taken += 1
+        return Line(_played(_step(self._script, self._taken - 1, "the script"), messages), str(self._taken))
+
+    def _line_of_history(self, dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]) -> Line:
+        pattern, opening = _opening(dialogues, messages)
+        said = sum(isinstance(message, AIMessage) for message in messages[opening + 1 :])
+        steps = dialogues[pattern]
+        label = f"the script of {pattern!r}" if pattern else "the script"
+        # Failures leave no reply in the history: those before this place, and those already played here, are passed.
+        asked = (pattern, said, str(messages[opening].content))
+        failures_here = self._failed[asked]
+        at = _index_after(steps, said) + failures_here
+        step = _played(_step(steps, at, label), messages)
+        if isinstance(step, Fail | Cut | Hang):
+            self._failed[asked] += 1
+        return Line(step, f"{pattern or 'any'}/{at + 1}")
+
+
+def _step(steps: Sequence[Step], index: int, label: str) -> Step:
+    if index < len(steps):
+        return steps[index]
+    raise ModelFailed("scripted", f"{label} ended: step {index + 1} was asked for, it has {len(steps)}")
+
+
+def _played(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
+    while callable(step):
+        step = step(list(messages))
+    return step
+
+
+def _index_after(steps: Sequence[Step], replies: int) -> int:
+    """The index of the first step that comes after so many steps that are replies."""
+    for index, step in enumerate(steps):
+        if replies == 0:
+            return index
+        if not isinstance(step, Fail | Cut | Hang):
+            replies -= 1
+    return len(steps) + replies
+
+
+def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMessage]) -> tuple[str, int]:
+    """The pattern a request belongs to, and the index of the message that it was found in."""
+    wanted = [pattern for pattern in dialogues if pattern]
+    if messages and isinstance(messages[0], SystemMessage):
+        found = _found(wanted, messages[0])
+        if found is not None:
+            return found, 0
+    for index in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[index], HumanMessage):
+            found = _found(wanted, messages[index])
+            if found is not None:
+                return found, index
+    if "" in dialogues:
+        return "", 0
+    raise ModelFailed("scripted", f"no dialogue is for this request; there are: {', '.join(wanted) or 'none'}")
+
+
+def _found(patterns: Sequence[str], message: BaseMessage) -> str | None:
+    text = message.content if isinstance(message.content, str) else str(message.content)
+    if text.startswith("<task-notification"):  # quotes what others said; it opens no dialogue
+        return None
+    return next((pattern for pattern in patterns if pattern in text), None)

@@ -1,0 +1,155 @@
+"""What a provider's exception means to us: one ModelFailed, whichever SDK raised it, without importing any SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Final
+
+from ramet.core.errors import ModelFailed
+
+#: Statuses after which the same request may succeed. 408 and 409 (lock timeout) are what the SDKs retry, too.
+RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
+
+#: Words that providers put into the body of an error, also in the middle of a stream whose status was 200.
+_WORDS: Final[dict[str, int]] = {
+    "overloaded_error": 529,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "timeout_error": 504,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "invalid_request_error": 400,
+}
+#: HTTP 429 as well, but no wait will help: the account is empty.
+_HOPELESS: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
+
+#: Classes of the HTTP libraries and SDKs that say "the wire failed, not the request".
+_WIRE: Final = frozenset(
+    {
+        "APIConnectionError",
+        "ConnectionClosedError",
+        "ConnectionError",
+        "ConnectTimeoutError",
+        "EndpointConnectionError",
+        "IncompleteRead",
+        "IncompleteReadError",
+        "ModelConnectionError",
+        "ModelTimeoutError",
+        "ReadTimeoutError",
+        "StreamError",
+        "TimeoutError",
+        "TransportError",
+    }
+)
+
+
+def translate(error: Exception, model: str, now: datetime | None = None) -> ModelFailed:
+    """`error` as ModelFailed: status, whether asking again may help, and how long the provider asked us to wait.
+
+    `now` is what an HTTP date in Retry-After is measured against.
+    """
+    words = tuple(_words(error))
+    status = _status(error, words)
+    retryable = _is_retryable(error, status, words)
+    wait_s = retry_after_s(_headers(error), now or datetime.now(UTC)) if retryable else None
+    return ModelFailed(model, _reason(error), status=status, retryable=retryable, retry_after_s=wait_s)
+
+
+def is_overflow(failed: ModelFailed) -> bool:
+    """Whether the request was longer than the model's window: compaction helps where retries do not."""
+    cause = failed.__cause__
+    return cause is not None and any(cls.__name__ == "ContextOverflowError" for cls in type(cause).__mro__)
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """The seconds that Retry-After (seconds or an HTTP date) or retry-after-ms ask for; None where nobody asks."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = headers.get(name) or headers.get(name.title())
+        if text is None:
+            continue
+        try:
+            seconds = float(text) * unit_s
+        except ValueError:
+            date = _http_date(str(text))
+            if date is None:
+                continue
+            seconds = (date - now).total_seconds()
+        if isfinite(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def _http_date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def _status(error: Exception, words: tuple[str, ...]) -> int | None:
+    response = getattr(error, "response", None)
+    candidates = [getattr(error, "status_code", None), getattr(response, "status_code", None)]
+    if isinstance(response, Mapping):  # botocore: a dict where others have an object
+        candidates.append(_metadata(response).get("HTTPStatusCode"))
+    candidates += [getattr(error, "http_status", None), getattr(error, "code", None)]  # google.genai: `code`
+    for candidate in candidates:
+        if isinstance(candidate, int) and 400 <= candidate <= 599:
+            return candidate
+    return next((_WORDS[word] for word in words if word in _WORDS), None)
+
+
+def _is_retryable(error: Exception, status: int | None, words: tuple[str, ...]) -> bool:
+    if any(word in _HOPELESS for word in words):
+        return False
+    should = _headers(error).get("x-should-retry")  # Anthropic and OpenAI send it and their SDKs obey it
+    if should in ("true", "false"):
+        return should == "true"
+    if status is not None:
+        return status in RETRYABLE_STATUSES or status >= 500
+    if getattr(error, "is_retryable", None) is True:  # langchain_core.exceptions.ModelError
+        return True
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return not names.isdisjoint(_WIRE)
+
+
+def _words(error: Exception) -> Iterator[str]:
+    """What the error says of itself in one word: `code` and `type`, on the exception or in the body of the answer."""
+    yield from _said(error.__dict__)
+    body = getattr(error, "body", None)
+    for part in (body, body.get("error") if isinstance(body, Mapping) else None):
+        if isinstance(part, Mapping):
+            yield from _said(part)
+
+
+def _said(part: Mapping[str, object]) -> Iterator[str]:
+    for key in ("code", "type"):
+        word = part.get(key)
+        if isinstance(word, str):
+            yield word
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", None)
+    if headers is None and isinstance(response, Mapping):
+        headers = _metadata(response).get("HTTPHeaders")
+    return headers if isinstance(headers, Mapping) else {}
+
+
+def _metadata(response: Mapping[str, object]) -> Mapping[str, object]:
+    metadata = response.get("ResponseMetadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _reason(error: Exception) -> str:
+    said = " ".join(str(error).split()) or "no further word"
+    return f"{type(error).__name__}: {said[:500]}"

@@ -1,0 +1,113 @@
+"""Plain data: what JSON can hold and every reader of it understands alike. Anything else is named by its path.
+
+Refused: bytes, sets, tuples, objects, keys that are not text, NaN and infinities, integers above 2^53 (JavaScript
+rounds them), text that is no Unicode (lone surrogates), and nesting deeper than 100.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from ramet.core.errors import InvalidValue
+
+MAX_INT = 2**53
+MAX_DEPTH = 100
+
+
+def plain(value: Any, path: str, depth: int = 0) -> Any:
+    """A copy of `value` made of exact JSON types only; InvalidValue names the path of what is not plain."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii():
+            _check_text(value, path)
+        return value
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        if -MAX_INT <= value <= MAX_INT:
+            return value
+        raise InvalidValue(path, value, "an integer between -2^53 and 2^53")
+    if kind is float:
+        if isfinite(value):
+            return value
+        raise InvalidValue(path, value, "a finite number")
+    if depth >= MAX_DEPTH:
+        raise InvalidValue(path[:200], kind.__name__, f"at most {MAX_DEPTH} levels of nesting")
+    if isinstance(value, dict):
+        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return plain(_exact(value, path), path, depth)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `plain` would take `value`."""
+    try:
+        plain(value, "")
+    except InvalidValue:
+        return False
+    return True
+
+
+def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
+    """The entries of `values` that are plain; the paths of the others are added to `dropped`."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        try:
+            kept[_key(key, path)] = plain(value, f"{path}.{key}", 1)
+        except InvalidValue as refused:
+            dropped.append(refused.field)
+    return kept
+
+
+def clean_text(text: str) -> str:
+    """`text` with what is no Unicode (lone surrogates, as cut emoji leave behind) replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Pairs that belong together are joined first: "\ud83d\ude00" is one character that was spelled as two.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """`value` with `clean_text` applied to every text in it; objects that are neither list nor dict pass."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if depth < MAX_DEPTH:
+        if isinstance(value, dict):
+            return {clean(key, depth + 1): clean(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list):
+            return [clean(item, depth + 1) for item in value]
+    return value
+
+
+def _key(key: object, path: str) -> str:
+    if type(key) is str:
+        if not key.isascii():
+            _check_text(key, path)
+        return key
+    if isinstance(key, str):
+        return str.__str__(key)
+    raise InvalidValue(f"key of {path}", key, "text")
+
+
+def _check_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(path, text[:100].encode("ascii", "backslashreplace").decode(), "Unicode text") from None
+
+
+def _exact(value: Any, path: str) -> str | int | float:
+    """The exact JSON value behind a subclass of str, int or float (enums, TextAccessor, numpy floats)."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise InvalidValue(path, value, "plain data: text, numbers, true, false, null, lists, objects with text keys")

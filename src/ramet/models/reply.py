@@ -1,0 +1,283 @@
+"""One request to a LangChain model, and its reply. Budgets, retries and gates are other people's business.
+
+Asking through `model.ainvoke` costs 115 µs that are spent on callbacks, tracing, caches and rate limiters, whether
+there are any or not. So each request first finds out (8 µs, by LangChain's own `CallbackManager.configure`) whether
+anybody listens; where nobody does, the model's `_agenerate` or `_astream` is awaited directly, which are the methods
+that LangChain tells authors of models to write. Where somebody does, the public way is taken, and all of it works as
+its owner expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.globals import get_llm_cache
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
+from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.runnables import Runnable, RunnableBinding
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.errors import InvalidValue, ModelFailed, RametError
+from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, vetted
+from ramet.models.failure import translate
+from ramet.models.resolve import model_name
+
+__all__ = ["MAX_ARGUMENT_BYTES", "Bound", "ask", "bind", "can_stream", "merge", "output_limit", "stream_reply"]
+
+SYSTEM_CLOCK: Final[Clock] = SystemClock()
+
+Tools = Sequence[BaseTool | dict[str, Any]]  # Any: a tool's JSON schema, as LangChain takes it
+
+#: Overriding one of these means wanting to be called by it.
+_PUBLIC_WAY: Final = ("ainvoke", "agenerate", "agenerate_prompt", "astream", "_agenerate_with_cache", "_convert_input")
+#: Blocks that LangChain rewrites into its current form before a model sees them.
+_REWRITTEN: Final = frozenset({"image", "audio", "file", "input_audio"})
+#: What the last event of a stream leaves in the metadata: without one, it was cut, however neatly it ended.
+_CLOSING: Final = ("stop_reason", "finish_reason", "status", "incomplete_details")
+_CLOSES: Final = frozenset({"anthropic", "openai", "azure", "deepseek", "xai"})
+#: Packages whose models take `max_tokens` with a call only through a field of theirs.
+_BY_FIELD: Final = ("langchain_aws", "langchain_google_genai", "langchain_google_vertexai", "langchain_ollama")
+_LIMIT_FIELDS: Final = ("max_tokens", "max_output_tokens", "num_predict")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bound:
+    """A model with its tools, made once and used for many requests."""
+
+    model: BaseChatModel
+    name: str
+    streams: bool  #: it can stream; otherwise `ask` is the way
+    offered: bool  #: it was shown the tools: False where it has no `bind_tools`
+    kwargs: Mapping[str, Any]  #: what goes with each call
+    runnable: Runnable[Any, AIMessage] | None  #: what `bind_tools` gave, where that is not the model with some keywords
+    direct: bool  #: it may be awaited without LangChain's machinery while nobody listens
+    run_manager: bool  #: its `_agenerate` insists on being given one
+
+
+def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
+    """The model with these tools. Keep what it returns: showing one tool to a model costs twice as much as asking."""
+    target, kwargs, runnable, offered = model, cast("Mapping[str, Any]", {}), None, not tools
+    if tools and type(model).bind_tools is not BaseChatModel.bind_tools:
+        shown = model.bind_tools(list(tools))
+        offered = True
+        if isinstance(shown, BaseChatModel):
+            target = shown
+        elif isinstance(shown, RunnableBinding) and isinstance(shown.bound, BaseChatModel) and not shown.config:
+            target, kwargs = shown.bound, dict(shown.kwargs)
+        else:
+            runnable = shown
+    cls = type(target)
+    return Bound(
+        model=target,
+        name=model_name(model),
+        streams=can_stream(target),
+        offered=offered,
+        kwargs=kwargs,
+        runnable=runnable,
+        direct=runnable is None and all(getattr(cls, name) is getattr(BaseChatModel, name) for name in _PUBLIC_WAY),
+        run_manager=_insists_on_run_manager(cls),
+    )
+
+
+def can_stream(model: BaseChatModel) -> bool:
+    """Whether the model streams by itself and nobody switched that off."""
+    cls = type(model)
+    if cls._astream is BaseChatModel._astream and cls._stream is BaseChatModel._stream:
+        return False
+    if cls.__module__ == "langchain_core.language_models.fake_chat_models":
+        return False  # stock fakes drop tool calls and usage when they stream
+    if model.disable_streaming:
+        return False
+    return not ("streaming" in model.model_fields_set and getattr(model, "streaming", None) is False)
+
+
+def output_limit(model: BaseChatModel) -> int | None:
+    """The output tokens that the model itself allows for one reply, if it says."""
+    field = _limit_field(model)
+    extra = getattr(model, "model_kwargs", None)
+    limits = [getattr(model, field, None)] if field else []
+    if isinstance(extra, Mapping):
+        limits += [extra.get("max_tokens"), extra.get("max_completion_tokens")]
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
+
+
+async def ask(
+    model: BaseChatModel | Bound,
+    messages: Sequence[BaseMessage],
+    *,
+    tools: Tools = (),
+    max_tokens: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> AIMessage:
+    """The model's whole reply. ModelFailed for everything that goes wrong at the provider; cancelling passes untouched.
+
+    `max_tokens` caps the output, where the model can be told; it never raises the model's own limit.
+    """
+    bound = model if isinstance(model, Bound) else bind(model, tools)
+    target, kwargs = _limited(bound, max_tokens)
+    cancelled = _Cancelled()
+    try:
+        if bound.runnable is not None:
+            reply: object = await bound.runnable.ainvoke(list(messages), **kwargs)
+        elif bound.direct and not _somebody_listens(target) and not _rewritten(messages):
+            reply = await _generated(bound, target, list(messages), kwargs)
+        else:
+            reply = await target.ainvoke(list(messages), **kwargs)
+    except RametError:
+        raise
+    except Exception as error:
+        raise translate(error, bound.name, clock.now()) from error
+    cancelled.check()
+    if not isinstance(reply, AIMessage):
+        raise ModelFailed(bound.name, f"it answered with {type(reply).__name__}, which is no AIMessage")
+    if isinstance(reply, AIMessageChunk):
+        reply = cast(AIMessage, message_chunk_to_message(reply))
+    return vetted(reply, bound.name)
+
+
+async def stream_reply(
+    model: BaseChatModel | Bound,
+    messages: Sequence[BaseMessage],
+    *,
+    tools: Tools = (),
+    max_tokens: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> AsyncGenerator[AIMessageChunk, None]:
+    """The model's reply, piece by piece, for models that `can_stream`; put the pieces together with `merge`.
+
+    A stream that breaks off is ModelFailed, also where it ends neatly but without the provider's closing event.
+    """
+    bound = model if isinstance(model, Bound) else bind(model, tools)
+    target, kwargs = _limited(bound, max_tokens)
+    if getattr(target, "stream_usage", True) is None:
+        kwargs = {**kwargs, "stream_usage": True}  # ChatOpenAI leaves usage out for any address but OpenAI's own
+    provider, closed, size = "", False, 0
+    cancelled = _Cancelled()
+    try:
+        async with aclosing(_pieces(bound, target, list(messages), kwargs)) as pieces:
+            async for piece in pieces:
+                cancelled.check()
+                chunk = _chunk(piece)
+                if metadata := chunk.response_metadata:
+                    provider = metadata.get("model_provider", provider)
+                    closed = closed or any(metadata.get(key) is not None for key in _CLOSING)
+                if chunk.tool_call_chunks:
+                    size += arguments_bytes(chunk)
+                    check_arguments(size, bound.name)
+                yield chunk
+    except RametError:
+        raise
+    except Exception as error:
+        raise translate(error, bound.name, clock.now()) from error
+    if provider in _CLOSES and not closed:
+        raise ModelFailed(bound.name, "the stream ended before the reply was whole", retryable=True)
+
+
+class _Cancelled:
+    """Finds a cancellation that was swallowed on the way: `asyncio.wait_for` of Python 3.11, which ChatOpenAI's streams
+    go through, returns its result instead where both come at once, and the agent would live on.
+    """
+
+    __slots__ = ("_before", "_task")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def check(self) -> None:
+        """Raise CancelledError if this task was cancelled since and was not told."""
+        if self._task is not None and self._task.cancelling() > self._before:
+            raise asyncio.CancelledError
+
+
+async def _generated(
+    bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any]
+) -> AIMessage:
+    if bound.run_manager:
+        kwargs = {**kwargs, "run_manager": None}
+    result = await model._agenerate(messages, stop=None, **kwargs)
+    if not result.generations:
+        raise ModelFailed(bound.name, "it answered with nothing")
+    generation = result.generations[0]
+    if generation.generation_info or result.llm_output:
+        reply = generation.message
+        metadata = {**(result.llm_output or {}), **(generation.generation_info or {}), **reply.response_metadata}
+        return cast(AIMessage, reply.model_copy(update={"response_metadata": metadata}))
+    return cast(AIMessage, generation.message)
+
+
+def _pieces(
+    bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any]
+) -> AsyncGenerator[object, None]:
+    if bound.direct and not _somebody_listens(model) and not _rewritten(messages):
+        pieces: object = model._astream(messages, stop=None, **kwargs)
+    else:
+        pieces = (bound.runnable or model).astream(messages, **kwargs)
+    return cast("AsyncGenerator[object, None]", pieces)
+
+
+def _chunk(piece: object) -> AIMessageChunk:
+    """What came off a stream as a chunk: direct streams bring generations, the public way brings messages."""
+    if isinstance(piece, ChatGenerationChunk):
+        chunk = cast("AIMessageChunk", piece.message)
+        if piece.generation_info:
+            chunk.response_metadata = {**piece.generation_info, **chunk.response_metadata}
+        return chunk
+    if isinstance(piece, AIMessageChunk):
+        return piece
+    if isinstance(piece, AIMessage):
+        return AIMessageChunk(**piece.model_dump(exclude={"type"}))
+    raise TypeError(f"a stream of {type(piece).__name__}, not of message chunks")
+
+
+def _somebody_listens(model: BaseChatModel) -> bool:
+    """Whether anything of LangChain's must see this request: callbacks, tracers, a cache, a rate limiter, v1 output."""
+    if model.rate_limiter is not None or (model.output_version or "v0") != "v0":
+        return True
+    if model.cache is not False and (model.cache or get_llm_cache() is not None):
+        return True
+    inherited = ensure_config().get("callbacks")
+    return bool(AsyncCallbackManager.configure(inherited, model.callbacks, model.verbose).handlers)
+
+
+def _rewritten(messages: Sequence[BaseMessage]) -> bool:
+    for message in messages:
+        if type(message.content) is not str:
+            for block in message.content:
+                if isinstance(block, dict) and block.get("type") in _REWRITTEN:
+                    return True
+    return False
+
+
+def _limited(bound: Bound, max_tokens: int | None) -> tuple[BaseChatModel, Mapping[str, Any]]:
+    model = bound.model
+    if max_tokens is None:
+        return model, bound.kwargs
+    if max_tokens < 1:
+        raise InvalidValue("max_tokens", max_tokens, "at least 1")
+    field = _limit_field(model)
+    own = output_limit(model)
+    if field is None or (own is not None and own <= max_tokens):
+        return model, bound.kwargs
+    if field == "max_tokens" and not type(model).__module__.startswith(_BY_FIELD):
+        return model, {**bound.kwargs, "max_tokens": max_tokens}
+    return model.model_copy(update={field: max_tokens}), bound.kwargs
+
+
+def _limit_field(model: BaseChatModel) -> str | None:
+    fields = type(model).model_fields
+    return next((name for name in _LIMIT_FIELDS if name in fields), None)
+
+
+def _insists_on_run_manager(cls: type[BaseChatModel]) -> bool:
+    parameter = inspect.signature(cls._agenerate).parameters.get("run_manager")
+    return parameter is not None and parameter.default is inspect.Parameter.empty

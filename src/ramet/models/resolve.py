@@ -1,0 +1,182 @@
+"""A model by its name: the strings of LangChain's `init_chat_model`, from a table of our own, imported lazily.
+
+`langchain` itself is not needed (it installs langgraph). Bare names are inferred as there, but for "gemini…", which is
+google_genai here: the package of the `google` extra, which reaches Vertex as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from langchain_core.language_models import BaseChatModel
+
+from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
+from ramet.models import retries
+
+MAX_NAME: Final = 256
+
+
+class Provider(NamedTuple):
+    """Where a provider's chat model lives and what installs it."""
+
+    module: str
+    cls: str
+    extra: str | None = None  #: an extra of ramet; otherwise the package is named after the module
+    argument: str = "model"  #: what the class calls the model's name
+    maker: str | None = None  #: a class method that makes it, where the class itself is not called
+
+
+PROVIDERS: Final[Mapping[str, Provider]] = {
+    "anthropic": Provider("langchain_anthropic", "ChatAnthropic", "anthropic"),
+    "anthropic_bedrock": Provider("langchain_aws", "ChatAnthropicBedrock"),
+    "azure_ai": Provider("langchain_azure_ai.chat_models", "AzureAIChatCompletionsModel"),
+    "azure_openai": Provider("langchain_openai", "AzureChatOpenAI", "openai"),
+    "bedrock": Provider("langchain_aws", "ChatBedrock"),
+    "bedrock_converse": Provider("langchain_aws", "ChatBedrockConverse"),
+    "cohere": Provider("langchain_cohere", "ChatCohere"),
+    "deepseek": Provider("langchain_deepseek", "ChatDeepSeek"),
+    "fireworks": Provider("langchain_fireworks", "ChatFireworks"),
+    "google_anthropic_vertex": Provider("langchain_google_vertexai.model_garden", "ChatAnthropicVertex"),
+    "google_genai": Provider("langchain_google_genai", "ChatGoogleGenerativeAI", "google"),
+    "google_vertexai": Provider("langchain_google_vertexai", "ChatVertexAI"),
+    "groq": Provider("langchain_groq", "ChatGroq"),
+    "huggingface": Provider("langchain_huggingface", "ChatHuggingFace", argument="model_id", maker="from_model_id"),
+    "ibm": Provider("langchain_ibm", "ChatWatsonx", argument="model_id"),
+    "mistralai": Provider("langchain_mistralai", "ChatMistralAI"),
+    "nvidia": Provider("langchain_nvidia_ai_endpoints", "ChatNVIDIA"),
+    "ollama": Provider("langchain_ollama", "ChatOllama"),
+    "openai": Provider("langchain_openai", "ChatOpenAI", "openai"),
+    "openrouter": Provider("langchain_openrouter", "ChatOpenRouter"),
+    "perplexity": Provider("langchain_perplexity", "ChatPerplexity"),
+    "together": Provider("langchain_together", "ChatTogether"),
+    "upstage": Provider("langchain_upstage", "ChatUpstage"),
+    "xai": Provider("langchain_xai", "ChatXAI"),
+}
+
+#: The short names of agent files, as of November 2026.
+ALIASES: Final[Mapping[str, str]] = {
+    "sonnet": "anthropic:claude-sonnet-5-5",
+    "opus": "anthropic:claude-opus-5-5",
+    "haiku": "anthropic:claude-haiku-5-5",
+}
+
+_BARE: Final = (
+    (("gpt-", "o1", "o3", "o4", "chatgpt", "text-davinci"), "openai"),
+    (("claude",), "anthropic"),
+    (("command",), "cohere"),
+    (("accounts/fireworks",), "fireworks"),
+    (("gemini",), "google_genai"),
+    (("amazon.", "anthropic.", "meta."), "bedrock"),
+    (("mistral", "mixtral"), "mistralai"),
+    (("deepseek",), "deepseek"),
+    (("grok",), "xai"),
+    (("sonar",), "perplexity"),
+    (("solar",), "upstage"),
+)
+
+
+class MissingPackage(MissingExtra):
+    """A provider whose package is no extra of ramet; the message holds the line that installs it."""
+
+    def __init__(self, feature: str, package: str) -> None:
+        super().__init__(feature, package)
+        self.package = package
+        # What str() of an ImportError shows is its `msg`.
+        self.msg = f"{feature} needs a package; install it with: pip install {package}"
+        self.args = (self.msg,)
+
+
+class Parsed(NamedTuple):
+    """A model's name taken apart."""
+
+    provider: str
+    model: str
+
+
+def resolve(name: str, *, inherited: BaseChatModel | None = None, **kwargs: Any) -> BaseChatModel:
+    """The model that `name` stands for: "provider:model", a bare model name, an alias, "offline" or "inherit".
+
+    `kwargs` go to the provider's class. Its own retries are off: ours reserve each attempt. Raises MissingExtra with
+    the line that installs what is missing, Unknown for a provider that is in no table, InvalidValue for what is no name
+    or no argument of that class, and ModelFailed where the class refuses to be made (no key, usually).
+    """
+    name = _checked(name)
+    if name == "inherit":
+        if inherited is None:
+            raise InvalidValue("model", name, "a model's name: there is nobody to inherit from")
+        return inherited
+    if "max_retries" in kwargs:
+        raise InvalidValue(
+            "max_retries", kwargs["max_retries"], "nothing: retries are set by the RetryPolicy of the gate"
+        )
+    if name == "offline":
+        from ramet.models.offline import OfflineResearcher
+
+        return OfflineResearcher(**kwargs)
+    provider, model = parse(name)
+    entry = PROVIDERS[provider]
+    cls = _imported(f"the model provider {provider!r}", entry)
+    return _made(name, cls, entry, {entry.argument: model, **_no_retries(cls), **kwargs})
+
+
+def parse(name: str) -> Parsed:
+    """Which provider, and which of its models. Unknown where no table says."""
+    name = _checked(name)
+    name = ALIASES.get(name, name)
+    prefix, colon, rest = name.partition(":")
+    provider = prefix.replace("-", "_").lower()
+    if colon and provider in PROVIDERS:
+        return Parsed(provider, _checked(rest))
+    lowered = name.lower()
+    for prefixes, inferred in _BARE:
+        if lowered.startswith(prefixes):
+            return Parsed(inferred, name)
+    raise Unknown("model provider", prefix, (*PROVIDERS, *ALIASES, "offline"))
+
+
+def model_name(model: BaseChatModel) -> str:
+    """The name that events and prices know a model by: its own, as far as it has one, else that of its class."""
+    for attribute in ("model_name", "model", "model_id", "deployment_name", "azure_deployment"):
+        value = getattr(model, attribute, None)
+        if isinstance(value, str) and value.strip():
+            return value.strip().removeprefix("models/")[:MAX_NAME]
+    return type(model).__name__
+
+
+def _checked(name: object) -> str:
+    accepted = f"text of 1 to {MAX_NAME} printable characters, as in 'anthropic:claude-sonnet-5-5'"
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise InvalidValue("model", name, accepted)
+    return name.strip()
+
+
+def _imported(feature: str, entry: Provider) -> type[BaseChatModel]:
+    package = entry.module.partition(".")[0]
+    try:
+        module = importlib.import_module(entry.module)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != package:
+            raise  # it is installed, but something that it needs is not: that error says more
+        if entry.extra is not None:
+            raise MissingExtra(feature, entry.extra) from None
+        raise MissingPackage(feature, package.replace("_", "-")) from None
+    return cast("type[BaseChatModel]", getattr(module, entry.cls))
+
+
+def _no_retries(cls: type[BaseChatModel]) -> dict[str, int]:
+    return {"max_retries": retries.off(cls)} if "max_retries" in cls.model_fields else {}
+
+
+def _made(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[str, Any]) -> BaseChatModel:
+    make: Callable[..., BaseChatModel] = getattr(cls, entry.maker) if entry.maker else cls
+    try:
+        return make(**fields)
+    except ValueError as refused:  # pydantic's ValidationError is one
+        said = " ".join(str(refused).split())[:300]
+        raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({said})") from refused
+    except Exception as refused:
+        said = " ".join(str(refused).split())[:300]
+        raise ModelFailed(name, f"{cls.__name__} cannot be made: {said}") from refused

@@ -1,0 +1,216 @@
+"""A model that plays a written dialogue, for tests and demos. It streams, calls tools, reports usage, and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from pydantic import PrivateAttr
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.errors import ModelFailed
+from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script
+from ramet.models.failure import RETRYABLE_STATUSES
+
+__all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedModel", "reply_of"]
+
+
+class Request(NamedTuple):
+    """One request that a scripted model was sent."""
+
+    messages: tuple[BaseMessage, ...]
+    tools: tuple[str, ...]  #: the names of the tools that were bound
+    max_tokens: int | None
+
+
+class ScriptedModel(BaseChatModel):
+    """Plays `script` (see `ramet.models.dialogue`), one step for each request, and keeps the requests it was sent.
+
+    >>> ScriptedModel([Call("grep", {"pattern": "error"}), "Found it."])  # doctest: +SKIP
+    """
+
+    model_name: str = "scripted"
+    max_tokens: int | None = None
+    streaming: bool = True  #: False: `ask` is what reaches it, as with models that cannot stream
+    keep_requests: bool = True  #: False where a benchmark asks a million times
+
+    _dialogue: Dialogue = PrivateAttr()
+    _clock: Clock = PrivateAttr()
+    _requests: list[Request] = PrivateAttr(default_factory=list)
+
+    def __init__(self, script: Script, *, clock: Clock | None = None, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._dialogue = Dialogue(script)
+        self._clock = clock or SystemClock()
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was asked so far, in the order of asking."""
+        return self._requests
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """This model with tools; their names are kept with each request."""
+        return self.bind(tools=[_tool_name(tool) for tool in tools], **kwargs)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        """Answers at once: delays are for the asynchronous methods."""
+        return self._answer(messages, self._next(messages, kwargs))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        line = self._next(messages, kwargs)
+        await self._delay(line)
+        if isinstance(line.step, Cut | Hang):
+            await self._break_off(line.step)
+        return self._answer(messages, line)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        line = self._next(messages, kwargs)
+        await self._delay(line)
+        if isinstance(line.step, Cut | Hang):
+            yield _chunk(content=line.step.text[: line.step.after_chars])
+            await self._break_off(line.step)
+        reply = self._reply(messages, line)
+        pieces = line.step.chunks if isinstance(line.step, Say) else None
+        if isinstance(reply.content, list):
+            yield _chunk(content=reply.content)
+        else:
+            for piece in pieces or _words(reply.content):
+                yield _chunk(content=piece)
+        for index, call in enumerate(reply.tool_calls):
+            for name, args in ((call["name"], ""), (None, json.dumps(call["args"]))):
+                piece_id = call["id"] if name else None
+                yield _chunk(tool_call_chunks=[tool_call_chunk(name=name, args=args, id=piece_id, index=index)])
+        for index, bad in enumerate(reply.invalid_tool_calls, len(reply.tool_calls)):
+            broken = tool_call_chunk(name=bad["name"], args=bad["args"], id=bad["id"], index=index)
+            yield _chunk(tool_call_chunks=[broken])
+        yield _chunk(
+            usage_metadata=reply.usage_metadata,
+            response_metadata=reply.response_metadata,
+            additional_kwargs=reply.additional_kwargs,
+            id=reply.id,
+            chunk_position="last",
+        )
+
+    def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> Line:
+        if self.keep_requests:
+            tools = tuple(_tool_name(tool) for tool in kwargs.get("tools", ()))
+            self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
+        return self._dialogue.line(messages)
+
+    async def _delay(self, line: Line) -> None:
+        if isinstance(line.step, Say) and line.step.delay_s > 0:
+            await self._clock.sleep(line.step.delay_s)
+
+    async def _break_off(self, step: Cut | Hang) -> NoReturn:
+        if isinstance(step, Hang):
+            await asyncio.get_running_loop().create_future()
+        raise self._cut()
+
+    def _answer(self, messages: Sequence[BaseMessage], line: Line) -> ChatResult:
+        if isinstance(line.step, Cut | Hang):
+            raise self._cut()
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, line))])
+
+    def _reply(self, messages: Sequence[BaseMessage], line: Line) -> AIMessage:
+        if isinstance(line.step, Fail):
+            raise _failure(line.step, self.model_name)
+        return reply_of(line, messages, self.model_name)
+
+    def _cut(self) -> ModelFailed:
+        return ModelFailed(self.model_name, "the stream was cut before its end", retryable=True)
+
+
+def reply_of(line: Line, messages: Sequence[BaseMessage], model: str) -> AIMessage:
+    """The whole message of a step that is no failure, its usage and call ids filled in."""
+    step = line.step
+    metadata = {"model_name": model}
+    if isinstance(step, AIMessage):
+        usage = step.usage_metadata or _usage(messages, step)
+        return step.model_copy(update={"usage_metadata": usage, "response_metadata": metadata | step.response_metadata})
+    if isinstance(step, str | Say):
+        reply = AIMessage(step if isinstance(step, str) else step.text, response_metadata=metadata)
+        reply.usage_metadata = (step.usage if isinstance(step, Say) else None) or _usage(messages, reply)
+        return reply
+    if isinstance(step, Fail | Cut | Hang):
+        raise TypeError("a failure is no reply")
+    calls = [step] if isinstance(step, Call) else list(step)
+    made = [
+        tool_call(name=call.tool, args=dict(call.args), id=call.id or f"call_{line.place}_{number}")
+        for number, call in enumerate(calls, 1)
+    ]
+    reply = AIMessage("", tool_calls=made, response_metadata=metadata)
+    reply.usage_metadata = _usage(messages, reply)
+    return reply
+
+
+def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
+    """A figure that follows from the texts alone: a token for every four characters, eight for every tool call."""
+    asked = sum(2 + len(message.content) // 4 for message in messages)
+    said = 1 + len(reply.content) // 4 + 8 * len(reply.tool_calls)
+    return {"input_tokens": asked, "output_tokens": said, "total_tokens": asked + said}
+
+
+def _failure(fail: Fail, model: str) -> Exception:
+    error = fail.error
+    if isinstance(error, int):
+        retryable = error in RETRYABLE_STATUSES or error >= 500
+        return ModelFailed(
+            model, "scripted failure", status=error, retryable=retryable, retry_after_s=fail.retry_after_s
+        )
+    return ModelFailed(model, error) if isinstance(error, str) else error
+
+
+def _chunk(content: str | list[Any] = "", **fields: Any) -> ChatGenerationChunk:
+    # Any: LangChain's content blocks and the keywords of its message class.
+    return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
+
+
+def _words(text: str) -> list[str]:
+    words = text.split(" ")
+    return [word + " " for word in words[:-1]] + words[-1:] if text else []
+
+
+def _tool_name(tool: object) -> str:
+    if isinstance(tool, str):
+        return tool
+    if isinstance(tool, dict):
+        return str(tool.get("name") or tool.get("function", {}).get("name") or "?")
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", "?"))

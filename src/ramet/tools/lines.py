@@ -1,0 +1,118 @@
+"""A text file's lines with their numbers, within bounds, however large the file or its lines are."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+
+from langchain_core.tools import ToolException
+
+SMALL = 1024 * 1024  #: bytes that are read inline; more goes through a thread
+MAX_SCANNED = 256 * 1024 * 1024  #: bytes from the beginning that are looked through for a line
+MAX_LINE = 2_000  #: characters of a line that are shown
+_CHUNK = 256 * 1024
+
+
+def numbered(fd: int, said: str, first: int, most: int, room: int) -> tuple[str, str]:
+    """The lines from `first` on, at most `most` and about `room` characters, with what comes after them in words.
+
+    Also returns the digest of the whole content, empty where the file is too large to be read whole. Raises
+    ToolException for a binary file.
+    """
+    size = os.fstat(fd).st_size
+    file: io.BufferedIOBase
+    digest = ""
+    with os.fdopen(fd, "rb", closefd=False) as source:
+        file = source
+        if size <= SMALL:
+            data = source.read(SMALL + 1)
+            if len(data) <= SMALL:
+                digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+                file = io.BytesIO(data)
+            else:
+                source.seek(0)  # It has grown since; go on as with a large one.
+        if b"\0" in file.read(8192):
+            raise ToolException(f"{said}: is a binary file ({size} bytes), not text")
+        file.seek(0)
+        return _lines(file, said, first, most, room, whole=bool(digest)), digest
+
+
+def _lines(file: io.BufferedIOBase, said: str, first: int, most: int, room: int, *, whole: bool) -> str:
+    passed, ended = _skip(file, first - 1)
+    if passed < first - 1 or (whole and not _more(file)):
+        if ended == "scanned":
+            raise ToolException(f"{said}: line {first} lies beyond the first {MAX_SCANNED} bytes; use Grep")
+        if first == 1:
+            return "(the file is empty)"
+        return f"(the file has {passed} lines; there is no line {first})"
+    shown: list[str] = []
+    taken, number = 0, first
+    while len(shown) < most and (line := _line(file)) is not None:
+        if "\0" in line:
+            raise ToolException(f"{said}: line {number} holds binary data; use Grep or Bash")
+        entry = f"{number:6d}\t{line}"
+        if shown and taken + len(entry) > room:
+            return _with_rest(shown, f"cut here to keep the answer short; go on with offset={number}")
+        shown.append(entry)
+        taken += len(entry) + 1
+        number += 1
+    if not shown:
+        return f"(the file has {first - 1} lines; there is no line {first})"
+    if _more(file):
+        total = f" of {number - 1 + _count(file)}" if whole else ""
+        return _with_rest(shown, f"lines {first} to {number - 1}{total}; go on with offset={number}")
+    return "\n".join(shown)
+
+
+def _with_rest(shown: list[str], rest: str) -> str:
+    return "\n".join(shown) + f"\n… [{rest}]"
+
+
+def _line(file: io.BufferedIOBase) -> str | None:
+    """The next line, cut to MAX_LINE characters; None at the end. Holds at most one chunk of it in memory."""
+    head = file.readline(MAX_LINE * 4 + 1)
+    if not head:
+        return None
+    left_out, piece = 0, head
+    while not piece.endswith(b"\n") and (piece := file.readline(_CHUNK)) and left_out < MAX_SCANNED:
+        left_out += len(piece)
+    text = head.decode("utf-8", "replace").rstrip("\r\n")
+    if len(text) > MAX_LINE:
+        left_out += len(text) - MAX_LINE
+        text = text[:MAX_LINE]
+    return f"{text}… [about {left_out} more in this line]" if left_out else text
+
+
+def _skip(file: io.BufferedIOBase, lines: int) -> tuple[int, str]:
+    """Move past so many line ends: how many there were, and what stopped it (`found`, `end` or `scanned`)."""
+    passed = scanned = 0
+    last = b""
+    while passed < lines:
+        chunk = file.read(_CHUNK)
+        if not chunk:
+            return passed + (last not in (b"", b"\n")), "end"
+        count = chunk.count(b"\n")
+        if passed + count >= lines:
+            at = -1
+            for _ in range(lines - passed):
+                at = chunk.find(b"\n", at + 1)
+            file.seek(at + 1 - len(chunk), os.SEEK_CUR)
+            return lines, "found"
+        passed, scanned, last = passed + count, scanned + len(chunk), chunk[-1:]
+        if scanned >= MAX_SCANNED:
+            return passed, "scanned"
+    return passed, "found"
+
+
+def _more(file: io.BufferedIOBase) -> bool:
+    at = file.tell()
+    more = bool(file.read(1))
+    file.seek(at)
+    return more
+
+
+def _count(file: io.BufferedIOBase) -> int:
+    """How many lines are left."""
+    rest = file.read()
+    return rest.count(b"\n") + (not rest.endswith(b"\n"))

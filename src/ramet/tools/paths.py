@@ -1,0 +1,167 @@
+"""Names of files, rooted: what leads out of the workspace is refused, and stays refused while others rename things.
+
+A name is first resolved, links and all, and must then lie inside a root. It is opened from that root downward, one
+directory at a time, never following a link: whoever swaps a directory for a link between the two steps gets an error.
+Hard links cannot be told from files; reading through one is allowed, and writing never changes the other name,
+because files are replaced, not overwritten.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from langchain_core.tools import ToolException
+
+from ramet.tools.context import ToolUseContext, current
+
+MAX_NAME = 4096
+#: Directories that are never searched; `KEPT` are also never written to, since what they hold is run or trusted.
+SKIPPED = frozenset(
+    {".git", ".hg", ".svn", ".ramet", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".tox"}
+)
+KEPT = frozenset({".git", ".ramet"})
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO, or some devices, would wait for the other side.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Absent(ToolException):
+    """There is no such file: what Write takes for leave to make one."""
+
+
+class Place(NamedTuple):
+    """A name inside a root, with no link left in it. Nothing need exist there."""
+
+    root: pathlib.Path
+    parts: tuple[str, ...]  #: below the root; empty for the root itself
+    shown: str  #: the name as a model may read it and write it again
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The whole name."""
+        return self.root.joinpath(*self.parts)
+
+
+def here() -> ToolUseContext:
+    """The context of this call; a plain sentence if there is none."""
+    try:
+        return current()
+    except LookupError:
+        raise ToolException("this tool works inside a ramet run only: it takes its directory from there") from None
+
+
+def locate(context: ToolUseContext, name: str, *, writing: bool = False) -> Place:
+    """Resolve a name, relative to the workspace, or refuse it with ToolException.
+
+    Reading may also reach the context's `read_roots`, by absolute names.
+    """
+    name = name or "."
+    said = shown(name)
+    if "\0" in name:
+        raise ToolException(f"{said}: a name cannot hold a NUL character")
+    if len(name) > MAX_NAME:
+        raise ToolException(f"{said}: the name has {len(name)} characters; at most {MAX_NAME} are accepted")
+    given = pathlib.PurePosixPath(name)
+    if ".." in given.parts:
+        raise ToolException(f"{said}: '..' is not accepted; write the path from the workspace root down")
+    cwd = os.path.realpath(context.cwd)
+    with refusals(said):
+        resolved = os.path.realpath(os.path.join(cwd, name))  # noqa: PTH118 - pathlib would be slower, on a hot path
+    for root in (cwd, *(() if writing else map(os.path.realpath, context.read_roots))):
+        if resolved == root or resolved.startswith(root.rstrip("/") + "/"):
+            parts = tuple(part for part in resolved[len(root) :].split("/") if part)
+            place = Place(pathlib.Path(root), parts, shown("/".join(parts) or "." if root == cwd else resolved))
+            kept = KEPT.intersection(part.casefold() for part in parts) if writing else None
+            if kept:
+                raise ToolException(f"{place.shown}: files in {min(kept)} are not written by these tools")
+            return place
+    raise ToolException(f"{said}: leads outside the workspace {shown(cwd)}, which is as far as this tool goes")
+
+
+def shown(name: str, most: int = 300) -> str:
+    """A name fit for a line of text: control characters and bytes that are not UTF-8 escaped, its length bounded."""
+    if len(name) > most:
+        name = name[: most - 60] + "…" + name[-50:]
+    if not name.isprintable():
+        name = "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode() if c.isascii() else f"\\u{ord(c):04x}"
+            for c in name
+        )
+    return name
+
+
+@contextmanager
+def refusals(said: str) -> Iterator[None]:
+    """Turn what the system refuses into one sentence for the model; what is missing, into Absent."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Absent(f"{said}: there is no such file or directory") from None
+    except UnicodeEncodeError:
+        raise ToolException(f"{said}: the name cannot be written in the file system's encoding") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise ToolException(f"{said}: a symbolic link stands where there was none; it is not followed") from None
+        raise ToolException(f"{said}: {error.strerror or error}") from None
+
+
+@contextmanager
+def directory(place: Place, *, make: bool = False) -> Iterator[int]:
+    """Open the directory at `place`, following no link; `make` creates what is missing on the way."""
+    with refusals(place.shown):
+        fd = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in place.parts:
+                below = _open_below(fd, part, make=make)
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _open_below(fd: int, part: str, *, make: bool) -> int:
+    try:
+        return os.open(part, _DIRECTORY, dir_fd=fd)
+    except FileNotFoundError:
+        if not make:
+            raise
+        os.mkdir(part, dir_fd=fd)
+        return os.open(part, _DIRECTORY, dir_fd=fd)
+
+
+def open_file(place: Place) -> int:
+    """Open the regular file at `place` for reading: a descriptor that the caller closes. Never waits."""
+    if not place.parts:
+        regular(os.stat(place.root), place.shown)
+    with directory(Place(place.root, place.parts[:-1], place.shown)) as parent, refusals(place.shown):
+        # Looked at before it is opened, since opening a device may do something, and once more after.
+        regular(os.stat(place.parts[-1], dir_fd=parent, follow_symlinks=False), place.shown)
+        fd = os.open(place.parts[-1], _READ, dir_fd=parent)
+        try:
+            regular(os.fstat(fd), place.shown)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def regular(found: os.stat_result, said: str) -> os.stat_result:
+    """Pass on what is a plain file; refuse anything else by its kind."""
+    mode = found.st_mode
+    if stat.S_ISREG(mode):
+        return found
+    if stat.S_ISLNK(mode):
+        raise ToolException(f"{said}: a symbolic link stands where there was none; it is not followed")
+    kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device")
+    raise ToolException(
+        f"{said}: is {kind}, not a file" + ("; Glob lists what it holds" if kind == "a directory" else "")
+    )

@@ -1,0 +1,131 @@
+"""Glob patterns over relative paths: `*`, `?`, `[…]`, `{a,b}`, and `**` for any number of directories.
+
+As in ignore files, a pattern without a slash fits names at any depth; one that starts with `./`, or has a slash in it,
+is meant from the top. A pattern that ends in a slash fits directories. Only the standard library is imported here: the
+search without ripgrep runs this in a small process of its own.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Iterator
+
+MAX_PATTERN = 1_000
+MAX_ALTERNATIVES = 100
+_MAGIC = frozenset("*?[{")
+
+
+class BadPattern(ValueError):
+    """A pattern that cannot be used, and why."""
+
+
+class Pattern:
+    """A pattern, ready to be asked about paths. `!` in front turns the answer round."""
+
+    __slots__ = ("_alternatives", "directories", "globs", "negated", "text")
+
+    def __init__(self, text: str) -> None:
+        if not text.strip() or len(text) > MAX_PATTERN or "\0" in text:
+            raise BadPattern(f"a pattern has 1 to {MAX_PATTERN} characters, none of them NUL")
+        self.text = text
+        self.negated = text.startswith("!")
+        text = text.removeprefix("!")
+        self.directories = text.endswith("/")
+        self.globs = tuple(_from_the_top(each) for each in _expanded(text.rstrip("/")))
+        self._alternatives = tuple(tuple(map(_segment, each.split("/"))) for each in self.globs)
+
+    def split(self) -> tuple[str, str]:
+        """The directories that it names outright, and the pattern below them: where to begin to look."""
+        if self.negated or len(self.globs) != 1:
+            return "", self.text
+        parts = self.globs[0].split("/")
+        fixed = next((at for at, part in enumerate(parts[:-1]) if _MAGIC & set(part)), len(parts) - 1)
+        return "/".join(parts[:fixed]), "./" + "/".join(parts[fixed:]) + ("/" if self.directories else "")
+
+    def fits(self, path: str) -> bool:
+        """Whether a relative path, with `/` between its parts, is meant."""
+        parts = path.split("/")
+        return any(_fits(each, parts) for each in self._alternatives) is not self.negated
+
+
+def _from_the_top(text: str) -> str:
+    anchored = text.startswith(("./", "/"))
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise BadPattern("'..' is not accepted in a pattern")
+    if not parts:
+        raise BadPattern("a pattern names something")
+    if parts[-1] == "**":
+        parts.append("*")  # everything below, not the directory itself
+    return "/".join(parts if anchored or len(parts) > 1 else ["**", *parts])
+
+
+def _segment(text: str) -> re.Pattern[str] | None:
+    """One name's pattern; None stands for any number of directories."""
+    if text == "**":
+        return None
+    return re.compile(fnmatch.translate(text.replace("[^", "[!")))
+
+
+def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str]) -> bool:
+    """Match from the left, keeping every place in the pattern where one could be: no backtracking."""
+    states = _closed({0}, pattern)
+    for part in parts:
+        following = set()
+        for at in states:
+            if at < len(pattern):
+                segment = pattern[at]
+                if segment is None:
+                    following.add(at)
+                elif segment.match(part):
+                    following.add(at + 1)
+        if not following:
+            return False
+        states = _closed(following, pattern)
+    return len(pattern) in states
+
+
+def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> set[int]:
+    """`**` may also stand for nothing."""
+    for at in sorted(states):
+        while at < len(pattern) and pattern[at] is None:
+            at += 1
+            states.add(at)
+    return states
+
+
+def _expanded(text: str) -> list[str]:
+    found: list[str] = []
+    for each in _alternatives(text):
+        found.append(each)
+        if len(found) > MAX_ALTERNATIVES:
+            raise BadPattern(f"the braces stand for more than {MAX_ALTERNATIVES} patterns")
+    return found
+
+
+def _alternatives(text: str) -> Iterator[str]:
+    """The patterns that braces stand for; unpaired ones stand for themselves."""
+    start = text.find("{")
+    if start < 0:
+        yield text
+        return
+    depth, commas = 0, [start]
+    for at in range(start, len(text)):
+        if text[at] == "{":
+            depth += 1
+        elif text[at] == "," and depth == 1:
+            commas.append(at)
+        elif text[at] == "}":
+            depth -= 1
+            if not depth:
+                commas.append(at)
+                break
+    if depth or len(commas) < 3:
+        end = start + 1 if depth else commas[-1] + 1
+        yield from (text[:end] + rest for rest in _alternatives(text[end:]))
+        return
+    for left, right in itertools.pairwise(commas):
+        for inner in _alternatives(text[left + 1 : right]):
+            yield from (text[:start] + inner + rest for rest in _alternatives(text[commas[-1] + 1 :]))

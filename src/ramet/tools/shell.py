@@ -1,0 +1,90 @@
+"""Bash: one command in the workspace, bounded in time and output, with nothing left of it afterwards.
+
+It starts in the workspace and is held there by nothing: it may read and write whatever this process may. Real
+containment is a sandbox's work, around the whole agent.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from langchain_core.tools import StructuredTool, ToolException
+from pydantic import Field
+
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.paths import Place, directory, here, locate
+from ramet.tools.process import Capture, Ended, environment, run
+
+DEFAULT_MS, MAX_MS = 120_000, 600_000
+KEEP = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
+
+
+class BashArguments(Arguments):
+    command: str = Field(description="The command, for `bash -c`")
+    timeout: int = Field(DEFAULT_MS, ge=1_000, le=MAX_MS, description="Time limit in milliseconds")
+    description: str = Field("", description="What the command does, in a few words")
+
+
+async def bash(arguments: BashArguments) -> str:
+    """Run a command; its output, errors included, then its exit code. A timeout is an error with what came so far."""
+    context = here()
+    limit_s = arguments.timeout / 1000
+    if context.tool_timeout_s is not None:
+        limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
+    output, ended = await execute(arguments.command, locate(context, "."), limit_s)
+    text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
+    if ended.why == "timeout":
+        raise ToolException(
+            f"{text}\n[stopped after {limit_s:g} s, with every process it had started; "
+            f"`timeout` may be up to {MAX_MS} ms]".lstrip("\n")
+        )
+    return f"{text}\n[exit code {_said(ended)}]".lstrip("\n")
+
+
+async def execute(command: str, place: Place, limit_s: float) -> tuple[Capture, Ended]:
+    """Run `command` in a directory, for at most `limit_s`, in an environment without secrets."""
+    if "\0" in command:
+        raise ToolException("command: cannot hold a NUL character")
+    output = Capture(head=KEEP, tail=KEEP)
+    with directory(place):  # For its refusal in words if the workspace is gone.
+        pass
+    try:
+        ended = await run(
+            ["bash", "--noprofile", "--norc", "-c", command],
+            cwd=str(place.path),
+            env=environment(),
+            take=output.take,
+            timeout_s=limit_s,
+        )
+    except FileNotFoundError:
+        raise ToolException("there is no bash on this machine") from None
+    except (OSError, UnicodeEncodeError) as error:
+        raise ToolException(f"the command of {len(command)} characters could not be started: {error}") from None
+    return output, ended
+
+
+def _said(ended: Ended) -> str:
+    if ended.code >= 0:
+        return str(ended.code)
+    try:
+        return f"{ended.code}: ended by {signal.Signals(-ended.code).name}"
+    except ValueError:
+        return str(ended.code)
+
+
+def shell_tools() -> list[StructuredTool]:
+    """Bash."""
+    return [
+        workspace_tool(
+            "Bash",
+            "Run a command with `bash -c` in the workspace root, without input. Returns output and exit code. Whatever "
+            "is still running when the command ends, background jobs too, is stopped. `timeout` is in milliseconds "
+            f"(default {DEFAULT_MS}, at most {MAX_MS}).",
+            BashArguments,
+            bash,
+            concurrency_safe=False,
+            read_only=False,
+            repeatable=False,
+            timeout_s=MAX_MS / 1000 + 30,  # its own limit comes first, and keeps the output
+        )
+    ]

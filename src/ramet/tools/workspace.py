@@ -1,0 +1,15 @@
+"""The tools of a workspace: Read, Write, Edit, Glob, Grep, Bash, rooted in the directory of the run that calls them."""
+
+from __future__ import annotations
+
+from langchain_core.tools import BaseTool
+
+from ramet.tools.files import file_tools
+from ramet.tools.find import find_tools
+from ramet.tools.grep import grep_tools
+from ramet.tools.shell import shell_tools
+
+
+def workspace_tools() -> list[BaseTool]:
+    """All of them, stateless: where they work, and what a run has read, is in the context of each call."""
+    return [*file_tools(), *find_tools(), *grep_tools(), *shell_tools()]

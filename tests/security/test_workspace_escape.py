@@ -1,0 +1,280 @@
+"""Ways out of the workspace, tried. Each attack is shown to be real: the same thing without the attack, or without our
+defence, does work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.tools import ToolException
+
+from ramet.tools.context import ToolUseContext
+from ramet.tools.paths import directory, locate, open_file
+from ramet.tools.workspace import workspace_tools
+from tests.support.context import calling, make_context
+
+TOOLS = {tool.name: tool for tool in workspace_tools()}
+SECRET = "the-secret-of-the-host"
+READERS: list[tuple[str, dict[str, Any]]] = [
+    ("Read", {}),
+    ("Grep", {"pattern": "secret", "output_mode": "content"}),
+    ("Edit", {"old_string": SECRET, "new_string": "mine"}),
+    ("Write", {"content": "mine"}),
+]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory of the host with a secret in it."""
+    path = tmp_path / "outside"
+    path.mkdir()
+    (path / "secret.txt").write_text(SECRET)
+    return path
+
+
+@pytest.fixture
+def context(tmp_path: Path, outside: Path) -> ToolUseContext:
+    """A run whose workspace lies beside it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "mine.txt").write_text("a secret of my own")
+    return make_context(root)
+
+
+@pytest.fixture(params=["ripgrep", "python"])
+def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches run with ripgrep, and on a PATH that has none."""
+    if request.param == "python":
+        monkeypatch.setenv("PATH", "/nonexistent")
+    elif shutil.which("rg") is None:
+        pytest.skip("no ripgrep here; `make setup` installs it")
+
+
+async def call(context: ToolUseContext, name: str, **arguments: Any) -> str:
+    with calling(context):
+        return str(await TOOLS[name].ainvoke(arguments))
+
+
+def names(path: Path) -> list[str]:
+    """What is in a directory."""
+    return sorted(each.name for each in path.iterdir())
+
+
+def on(name: str, path: str) -> dict[str, str]:
+    """The argument by which a tool takes a path."""
+    return {"path": path} if name in ("Grep", "Glob") else {"file_path": path}
+
+
+async def refused(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
+    """The call is refused in words that do not hold the secret."""
+    with pytest.raises(ToolException) as refusal:
+        await call(context, name, **arguments)
+    assert SECRET not in str(refusal.value)
+
+
+async def test_control_the_tools_do_work_inside(context: ToolUseContext) -> None:
+    """What is refused below is not refused because nothing works."""
+    assert "my own" in await call(context, "Read", file_path="mine.txt")
+    assert "my own" in await call(context, "Grep", pattern="secret", path="mine.txt", output_mode="content")
+    await call(context, "Edit", file_path="mine.txt", old_string="my own", new_string="ours")
+    await call(context, "Write", file_path="mine.txt", content="x")
+    assert "mine.txt" in await call(context, "Glob", pattern="*")
+
+
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../outside/secret.txt",
+        "x/../../outside/secret.txt",
+        "{outside}/secret.txt",
+        "/proc/self/root{outside}/secret.txt",
+        "/proc/self/cwd/secret.txt",
+        "//{outside}/secret.txt",
+        "{root}/../outside/secret.txt",
+    ],
+)
+async def test_no_name_leads_out(
+    context: ToolUseContext, outside: Path, path: str, name: str, arguments: dict[str, Any]
+) -> None:
+    """`..`, absolute names, and the kernel's own doors."""
+    path = path.format(outside=outside, root=context.cwd)
+
+    await refused(context, name, {**on(name, path), **arguments})
+
+    assert (outside / "secret.txt").read_text() == SECRET
+
+
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+@pytest.mark.parametrize("link", ["file", "folder/secret.txt", "chain", "proc/secret.txt", "dangling"])
+async def test_no_link_leads_out(
+    context: ToolUseContext, outside: Path, link: str, name: str, arguments: dict[str, Any]
+) -> None:
+    """Links to outside are refused, to files and to directories, by detours, and to what is not there yet."""
+    (context.cwd / "file").symlink_to(outside / "secret.txt")
+    (context.cwd / "folder").symlink_to(outside)
+    (context.cwd / "chain").symlink_to("file")
+    (context.cwd / "proc").symlink_to(f"/proc/self/root{outside}")
+    (context.cwd / "dangling").symlink_to(outside / "new.txt")
+    if link != "dangling":
+        assert (context.cwd / link).read_text() == SECRET  # the attack is real
+
+    await refused(context, name, {**on(name, link), **arguments})
+
+    assert names(outside) == ["secret.txt"]
+    assert (outside / "secret.txt").read_text() == SECRET
+
+
+async def test_control_links_inside_work(context: ToolUseContext) -> None:
+    """It is not links that are refused."""
+    (context.cwd / "link").symlink_to("mine.txt")
+
+    assert "my own" in await call(context, "Read", file_path="link")
+    await call(context, "Write", file_path="link", content="through")
+    assert (context.cwd / "mine.txt").read_text() == "through"
+    assert (context.cwd / "link").is_symlink()
+
+
+def test_a_directory_swapped_after_the_check_is_noticed(context: ToolUseContext, outside: Path) -> None:
+    """Between the check of a name and its opening, a directory becomes a link: no way out, to read or to write."""
+    (context.cwd / "sub").mkdir()
+    (context.cwd / "sub/secret.txt").write_text("harmless")
+    place = locate(context, "sub/secret.txt")
+    os.close(open_file(place))  # control: without the swap it opens
+    shutil.rmtree(context.cwd / "sub")
+    (context.cwd / "sub").symlink_to(outside)
+    assert place.path.read_text() == SECRET  # the attack is real: opening by name would be caught by it
+
+    with pytest.raises(ToolException):
+        os.close(open_file(place))
+    with pytest.raises(ToolException), directory(place._replace(parts=place.parts[:-1]), make=True):
+        raise AssertionError("it was followed")
+
+
+def test_a_file_swapped_after_the_check_is_noticed(context: ToolUseContext, outside: Path) -> None:
+    """The same with the last part of the name."""
+    place = locate(context, "mine.txt")
+    (context.cwd / "mine.txt").unlink()
+    (context.cwd / "mine.txt").symlink_to(outside / "secret.txt")
+    assert place.path.read_text() == SECRET  # the attack is real
+
+    with pytest.raises(ToolException, match="symbolic link"):
+        os.close(open_file(place))
+
+
+@pytest.mark.usefixtures("program")
+async def test_searches_do_not_follow_links(context: ToolUseContext, outside: Path) -> None:
+    """Neither the names nor the lines behind a link are found."""
+    (context.cwd / "folder").symlink_to(outside)
+    (context.cwd / "file").symlink_to(outside / "secret.txt")
+
+    assert await call(context, "Grep", pattern="secret") == "mine.txt"
+    assert "secret.txt" not in await call(context, "Glob", pattern="**")
+    assert sorted((await call(context, "Glob", pattern="*")).split()) == ["file", "folder", "mine.txt"]
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize("arguments", [{"pattern": "x", "glob": "../*"}, {"pattern": "x", "path": ".."}])
+async def test_searches_do_not_climb(context: ToolUseContext, arguments: dict[str, Any]) -> None:
+    """A pattern or a path that goes up is refused."""
+    await refused(context, "Grep", arguments)
+    await refused(context, "Glob", {"pattern": "../*"})
+    await refused(context, "Glob", {"pattern": str(context.cwd.parent) + "/**"})
+
+
+async def test_writing_through_a_hard_link_leaves_the_other_name_alone(context: ToolUseContext, outside: Path) -> None:
+    """A hard link cannot be told from a file; but a change makes a new file, and the host's keeps its content."""
+    (context.cwd / "hard.txt").hardlink_to(outside / "secret.txt")
+    await call(context, "Read", file_path="hard.txt")
+
+    await call(context, "Edit", file_path="hard.txt", old_string=SECRET, new_string="mine")
+    await call(context, "Write", file_path="hard.txt", content="mine, too")
+
+    assert (context.cwd / "hard.txt").read_text() == "mine, too"
+    assert (outside / "secret.txt").read_text() == SECRET
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+async def test_a_fifo_stops_nobody(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
+    """A FIFO that nobody writes to would keep whoever opens it waiting for ever; here this test ends."""
+    os.mkfifo(context.cwd / "fifo")
+
+    with pytest.raises(ToolException, match="FIFO"):
+        await call(context, name, **{**on(name, "fifo"), **arguments})
+    assert await call(context, "Grep", pattern="secret") == "mine.txt"
+    assert "fifo" in await call(context, "Glob", pattern="*")
+
+
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+async def test_a_socket_is_no_file(
+    context: ToolUseContext, monkeypatch: pytest.MonkeyPatch, name: str, arguments: dict[str, Any]
+) -> None:
+    """A socket is named as what it is."""
+    monkeypatch.chdir(context.cwd)  # the names of sockets are short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("sock")
+
+        with pytest.raises(ToolException, match="socket"):
+            await call(context, name, **{**on(name, "sock"), **arguments})
+
+
+@pytest.mark.parametrize(("name", "arguments"), READERS)
+async def test_a_device_is_not_opened(context: ToolUseContext, name: str, arguments: dict[str, Any]) -> None:
+    """A device inside the workspace, here one that never ends, is refused unopened; one outside is outside."""
+    await refused(context, name, {**on(name, "/dev/zero"), **arguments})
+    try:
+        os.mknod(context.cwd / "zero", 0o666 | 0o020000, os.makedev(1, 5))
+    except PermissionError:
+        pytest.skip("only root makes devices")
+
+    with pytest.raises(ToolException, match="device"):
+        await call(context, name, **{**on(name, "zero"), **arguments})
+
+
+@pytest.mark.parametrize("name", [".git/hooks/post-checkout", ".git/config", "sub/.git/config", ".ramet/x", ".GIT/x"])
+async def test_what_the_host_runs_is_not_written(context: ToolUseContext, name: str) -> None:
+    """A hook of git's would run in the host when it makes a worktree; reading it is harmless."""
+    path = context.cwd / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("old")
+    await call(context, "Read", file_path=name)
+
+    await refused(context, "Write", {"file_path": name, "content": "new"})
+    await refused(context, "Edit", {"file_path": name, "old_string": "old", "new_string": "new"})
+
+    assert path.read_text() == "old"
+    await call(context, "Write", file_path=".github/workflows/ci.yml", content="control: not everything with a dot")
+
+
+async def test_a_name_cannot_forge_a_line(context: ToolUseContext) -> None:
+    """A file whose name holds a line end is still one line of a listing."""
+    (context.cwd / "a\nfake.txt").touch()
+
+    lines = (await call(context, "Glob", pattern="*")).split("\n")
+
+    assert sorted(lines) == ["a\\nfake.txt", "mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["mine.txt\0.png", "\0", "x" * 1_000_000, "\udcff\ud800"])
+async def test_impossible_names(context: ToolUseContext, name: str) -> None:
+    """Names that no file can have are refused by every tool, in few words."""
+    for tool, arguments in READERS:
+        with pytest.raises(ToolException) as refusal:
+            await call(context, tool, **{**on(tool, name), **arguments})
+        assert len(str(refusal.value)) < 1_000
+
+
+async def test_a_refused_write_leaves_nothing(context: ToolUseContext) -> None:
+    """No directory, no temporary file."""
+    before = sorted(context.cwd.rglob("*"))
+
+    await refused(context, "Write", {"file_path": "new/../../x", "content": "y"})
+    await refused(context, "Write", {"file_path": "mine.txt", "content": "not read before"})
+    await refused(context, "Write", {"file_path": "mine.txt/below", "content": "a file is no directory"})
+
+    assert sorted(context.cwd.rglob("*")) == before

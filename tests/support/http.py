@@ -1,0 +1,119 @@
+"""The least HTTP/1.1 server that real clients are content with: keep-alive, one handler, breaking off on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Received:
+    """One HTTP request, its body parsed."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+class Answer:
+    """The way back: one whole answer, or a stream of pieces that may break off."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.broken = False  #: nothing more can follow on this connection
+
+    async def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        """One whole answer in JSON."""
+        data = json.dumps(body).encode()
+        self._head(status, {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})})
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def start_stream(self) -> None:
+        """The head of a stream of server-sent events."""
+        self._head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+
+    async def event(self, data: dict[str, Any] | str, name: str | None = None) -> None:
+        """One server-sent event."""
+        text = data if isinstance(data, str) else json.dumps(data)
+        piece = (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
+        encoded = piece.encode()
+        self._writer.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
+        await self._writer.drain()
+
+    async def end_stream(self) -> None:
+        """The stream ends as it should."""
+        self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+
+    def break_off(self) -> None:
+        """The connection is gone, as if a cable had been cut."""
+        self.broken = True
+        self._writer.transport.abort()
+
+    async def start_body(self, length: int) -> None:
+        """The head of an answer of so many bytes, which may never come."""
+        self._head(200, {"content-type": "application/json", "content-length": str(length)})
+        await self._writer.drain()
+
+    async def client_gone(self) -> None:
+        """Return once the client has closed its end."""
+        self.broken = True
+        with contextlib.suppress(ConnectionError):
+            while await self._reader.read(4096):
+                pass
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        lines = [f"HTTP/1.1 {status} -", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        self._writer.write("\r\n".join(lines).encode())
+
+
+Handler = Callable[[Received, Answer], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def serve(handler: Handler) -> AsyncIterator[str]:
+    """The address of a server on a free port of this machine; all its connections are closed on leaving."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+        try:
+            await _converse(reader, writer, handler)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=4096, limit=2**24)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tuple(connections):
+            task.cancel()
+        if connections:
+            await asyncio.wait(connections)
+        await server.wait_closed()
+
+
+async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
+    while True:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = head[0].split(" ", 2)
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        answer = Answer(reader, writer)
+        await handler(Received(method, path, headers, json.loads(body) if body else {}), answer)
+        if answer.broken:
+            return

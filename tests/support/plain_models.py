@@ -1,0 +1,47 @@
+"""Models written by hand, as users write them: the least that LangChain lets a model be, and a little more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import Field
+
+
+class Plain(BaseChatModel):
+    """The least that LangChain lets a model be: it counts how often it was asked, and with what."""
+
+    asked: list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "plain"
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
+    ) -> ChatResult:
+        self.asked.append(kwargs)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("plain"))])
+
+
+class Async(Plain):
+    """The same, without a thread."""
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
+    ) -> ChatResult:
+        return self._generate(messages, stop, run_manager, **kwargs)
+
+
+class Streaming(Async):
+    """And one that streams."""
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        self.asked.append(kwargs)
+        for word in ("in ", "pieces"):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word), generation_info={"finish_reason": "stop"})

@@ -1,0 +1,173 @@
+"""Loopback servers that speak the wire formats of Anthropic and OpenAI, play a script and count what they are asked.
+
+    async with provider(["Hello.", Fail(429, retry_after_s=2), Call("grep", {"pattern": "x"})]) as server:
+        await server.anthropic().ainvoke("hi")      # the real ChatAnthropic
+        assert server.count == 1                    # HTTP requests, not method calls
+
+Scripts are those of `ramet.models.dialogue`, with three more ways to break off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from langchain_anthropic import ChatAnthropic
+from langchain_core.language_models import BaseChatModel
+from langchain_openai import ChatOpenAI
+
+from ramet.core.errors import ModelFailed
+from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script, Step
+from ramet.models.scripted import reply_of
+from tests.support import anthropic_wire, openai_wire
+from tests.support.http import Answer, Received, serve
+
+__all__ = ["Call", "Cut", "Ends", "Fail", "Hang", "Provider", "Says", "Script", "Step", "provider"]
+
+_paths = itertools.count()
+
+
+@dataclass(frozen=True)
+class Ends(Cut):
+    """A stream that ends neatly, but without the events that close a reply."""
+
+
+@dataclass(frozen=True)
+class Says(Cut):
+    """A stream in whose middle the provider reports an error: the status was 200 long before."""
+
+    error: str = "overloaded_error"
+
+
+class Provider:
+    """One loopback server for both wire formats, and the clients that were made for it."""
+
+    def __init__(self, url: str, script: Script) -> None:
+        self.url = url
+        self.requests: list[Received] = []  #: every HTTP request, in the order of arrival
+        self.gone = asyncio.Event()  #: a client left in the middle of a reply
+        self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
+        self._dialogue = Dialogue(script)
+        self._arrivals = asyncio.Condition()
+        self._models: list[BaseChatModel] = []
+
+    @property
+    def count(self) -> int:
+        """How many HTTP requests came."""
+        return len(self.requests)
+
+    async def arrived(self, count: int) -> None:
+        """Return once so many requests have come."""
+        async with self._arrivals:
+            await self._arrivals.wait_for(lambda: self.count >= count)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """What the requests said."""
+        return [request.body for request in self.requests]
+
+    def anthropic(self, model: str = "claude-sonnet-5-5", **kwargs: Any) -> ChatAnthropic:
+        """The real ChatAnthropic, talking to this server."""
+        fields: dict[str, Any] = {"model": model, "base_url": self._address(), "api_key": "test", **kwargs}
+        made = ChatAnthropic(**fields)
+        self._models.append(made)
+        return made
+
+    def openai(self, model: str = "gpt-5.4-mini", **kwargs: Any) -> ChatOpenAI:
+        """The real ChatOpenAI, talking to this server."""
+        fields: dict[str, Any] = {"model": model, "base_url": self._address() + "/v1", "api_key": "test", **kwargs}
+        made = ChatOpenAI(**fields)
+        self._models.append(made)
+        return made
+
+    def adopt(self, model: BaseChatModel) -> None:
+        """Close this model's connections too when the server goes."""
+        self._models.append(model)
+
+    def _address(self) -> str:
+        # The SDKs cache HTTP clients by address, closed ones included, and ports come round again.
+        return f"{self.url}/{next(_paths)}"
+
+    async def close_clients(self) -> None:
+        """Close every connection that a client made here still keeps."""
+        for model in self._models:
+            for name in ("_async_client", "root_async_client"):
+                client = getattr(model, name, None)
+                if client is not None:
+                    await client.close()
+            for name in ("_client", "root_client"):
+                client = getattr(model, name, None)
+                if client is not None:
+                    client.close()
+
+    async def answer(self, request: Received, answer: Answer) -> None:
+        """Play the next step in the format that was asked for."""
+        self.requests.append(request)
+        async with self._arrivals:
+            self._arrivals.notify_all()
+        if self.hold is not None:
+            await self.hold.wait()
+        wire: ModuleType = anthropic_wire if request.path.endswith("/messages") else openai_wire
+        messages = wire.messages(request.body)
+        try:
+            line = self._dialogue.line(messages)
+        except ModelFailed as ended:
+            await answer.send(400, wire.error(400, ended.reason))
+            return
+        step = line.step
+        if isinstance(step, Fail):
+            status = step.error if isinstance(step.error, int) else 400
+            headers = {} if step.retry_after_s is None else {"retry-after": f"{step.retry_after_s:g}"}
+            await answer.send(status, wire.error(status, str(step.error)), headers)
+        elif isinstance(step, Cut | Hang):
+            await self._break_off(step, wire, request.body, answer)
+        else:
+            if isinstance(step, Say) and step.delay_s > 0:
+                await asyncio.sleep(step.delay_s)
+            reply = reply_of(line, messages, str(request.body.get("model")))
+            pieces = step.chunks if isinstance(step, Say) else None
+            if request.body.get("stream"):
+                await answer.start_stream()
+                await wire.stream(answer, request.body, reply, pieces)
+                await answer.end_stream()
+            else:
+                await answer.send(200, wire.whole(request.body, reply))
+
+    async def _break_off(self, step: Cut | Hang, wire: ModuleType, body: dict[str, Any], answer: Answer) -> None:
+        if body.get("stream"):
+            await answer.start_stream()
+            reply = reply_of(Line(step.text[: step.after_chars], "cut"), [], str(body.get("model")))
+            await wire.stream(answer, body, reply, None, closing=False)
+        else:
+            await answer.start_body(1_000)
+        if isinstance(step, Hang):
+            await answer.client_gone()
+            self.gone.set()
+        elif isinstance(step, Says):
+            await wire.stream_error(answer, step.error)
+            await answer.end_stream()
+        elif isinstance(step, Ends):
+            await answer.end_stream()
+        else:
+            answer.break_off()
+
+
+@contextlib.asynccontextmanager
+async def provider(script: Script) -> AsyncIterator[Provider]:
+    """A server that plays `script` to whoever asks, in either wire format."""
+    made: list[Provider] = []
+
+    async def handle(request: Received, answer: Answer) -> None:
+        await made[0].answer(request, answer)
+
+    async with serve(handle) as url:
+        made.append(Provider(url, script))
+        try:
+            yield made[0]
+        finally:
+            await made[0].close_clients()

@@ -1,0 +1,259 @@
+"""concurrency/clock.py: one suite for every clock, and what only the fake one promises."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.concurrency.clock import Clock, FakeClock, SystemClock
+from ramet.core.errors import InvalidValue
+
+
+class Subject:
+    """A clock under test, and how to let its time pass."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    async def until(self, *tasks: asyncio.Task[None]) -> None:
+        """Let time pass until `tasks` are done."""
+        if isinstance(self.clock, FakeClock):
+            while not all(task.done() for task in tasks):
+                await self.clock.advance(0.001)
+        await asyncio.gather(*tasks)
+
+
+@pytest.fixture(params=[SystemClock, FakeClock], ids=lambda kind: kind.__name__)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param())
+
+
+# --- every clock ------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_day_is_aware_and_in_utc(subject: Subject) -> None:
+    """Two times from anywhere can be compared."""
+    now = subject.clock.now()
+
+    assert now.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.005])
+async def test_a_sleep_lasts_at_least_as_long_as_asked(subject: Subject, seconds: float) -> None:
+    """On both scales: a deadline that was slept for has passed. Up to what a timer rounds."""
+    before, day = subject.clock.monotonic(), subject.clock.now()
+
+    await subject.until(asyncio.create_task(subject.clock.sleep(seconds)))
+
+    assert subject.clock.monotonic() - before > seconds - 1e-4
+    assert subject.clock.now() >= day
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -1.0, -math.inf])
+async def test_a_sleep_without_length_lets_others_run_and_returns(subject: Subject, seconds: float) -> None:
+    """It needs no time to pass, and is a point at which others get their turn."""
+    turns: list[str] = []
+    asyncio.get_running_loop().call_soon(turns.append, "other")
+
+    await subject.clock.sleep(seconds)
+
+    assert turns == ["other"]
+
+
+async def test_time_never_goes_back(subject: Subject) -> None:
+    """However often one asks, and while others sleep."""
+    sleeps = [asyncio.create_task(subject.clock.sleep(each / 1000)) for each in (0, 1, 2)]
+    watched = [subject.clock.monotonic()]
+    for sleep in sleeps:
+        await subject.until(sleep)
+        watched.append(subject.clock.monotonic())
+
+    assert watched == sorted(watched)
+
+
+@pytest.mark.parametrize("seconds", [60.0, math.inf])
+async def test_cancelling_ends_a_sleep_at_once(subject: Subject, seconds: float) -> None:
+    """Nobody waits for the rest of it, even where it has no end."""
+    before = subject.clock.monotonic()
+    sleep = asyncio.create_task(subject.clock.sleep(seconds))
+    await asyncio.sleep(0)
+
+    sleep.cancel()
+    await asyncio.wait({sleep})
+
+    assert sleep.cancelled()
+    assert subject.clock.monotonic() - before < seconds
+
+
+async def test_one_sleeper_does_not_hold_up_another(subject: Subject) -> None:
+    """Sleeps are side by side: the short one is over while the endless one goes on."""
+    endless = asyncio.create_task(subject.clock.sleep(math.inf))
+    short = asyncio.create_task(subject.clock.sleep(0.002))
+
+    await subject.until(short)
+
+    still_sleeping = not endless.done()
+    endless.cancel()
+    await asyncio.wait({endless})
+    assert still_sleeping
+
+
+async def test_a_sleep_of_no_length_that_can_be_told_is_refused(subject: Subject) -> None:
+    """NaN is neither more nor less than any other time: it would break the order of all sleepers."""
+    with pytest.raises(InvalidValue, match="seconds"):
+        await subject.clock.sleep(math.nan)
+
+
+# --- the fake ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_fake_clock_stands_still_by_itself() -> None:
+    """Nothing passes but what a test lets pass."""
+    clock = FakeClock()
+    before = clock.now(), clock.monotonic()
+    sleep = asyncio.create_task(clock.sleep(1e-9))
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    after, woken = (clock.now(), clock.monotonic()), sleep.done()
+
+    await clock.advance(1)
+    assert (after, woken, sleep.done()) == (before, False, True)
+
+
+@given(lengths=st.lists(st.integers(1, 20), max_size=10), steps=st.lists(st.integers(0, 15), max_size=6))
+async def test_sleepers_wake_in_the_order_of_their_deadlines_each_at_its_own(
+    lengths: list[int], steps: list[int]
+) -> None:
+    """However far time is moved at once, each sees the clock at its own deadline; equal ones in order of asking."""
+    clock = FakeClock()
+    woken: list[tuple[float, int]] = []
+
+    async def sleep(number: int, length: int) -> None:
+        await clock.sleep(length)
+        assert clock.monotonic() == length
+        woken.append((length, number))
+
+    async with asyncio.TaskGroup() as group:
+        for number, length in enumerate(lengths):
+            group.create_task(sleep(number, length))
+        for step in [*steps, 20]:
+            await clock.advance(step)
+
+    assert woken == sorted(woken)
+    assert clock.monotonic() == sum(steps) + 20
+    assert clock.sleeping == 0
+
+
+async def test_a_sleeper_that_sleeps_again_wakes_again_within_the_same_move() -> None:
+    """A loop that does something every second has done it ten times after ten seconds."""
+    clock = FakeClock()
+    seen: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            await clock.sleep(1)
+            seen.append(clock.monotonic())
+
+    ticking = asyncio.create_task(tick())
+    await clock.advance(10)
+    ticking.cancel()
+    await asyncio.wait({ticking})
+
+    assert seen == [float(second) for second in range(1, 11)]
+
+
+async def test_whoever_waits_through_others_for_a_sleeper_goes_on_at_its_moment() -> None:
+    """What a wake-up sets off, through tasks and groups, happens before time moves on."""
+    clock = FakeClock()
+    seen: list[float] = []
+
+    async def through_tasks(levels: int) -> None:
+        if levels:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(through_tasks(levels - 1))
+        else:
+            await clock.sleep(1)
+
+    async def tick() -> None:
+        while True:
+            await through_tasks(3)
+            seen.append(clock.monotonic())
+
+    ticking = asyncio.create_task(tick())
+    await clock.advance(3)
+    ticking.cancel()
+    await asyncio.wait({ticking})
+
+    assert seen == [1.0, 2.0, 3.0]
+
+
+async def test_a_task_that_was_just_started_sleeps_from_now() -> None:
+    """Time does not pass before those who were started got to their sleep."""
+    clock = FakeClock()
+    sleep = asyncio.create_task(clock.sleep(1))
+
+    await clock.advance(1)
+
+    assert sleep.done()
+
+
+@pytest.mark.parametrize("seconds", [-1, -1e-9, math.nan, math.inf, -math.inf])
+async def test_time_is_moved_on_by_a_finite_time_only(seconds: float) -> None:
+    """Not back, and not to an end that has no date."""
+    clock = FakeClock()
+
+    with pytest.raises(InvalidValue, match="seconds"):
+        await clock.advance(seconds)
+
+    assert clock.monotonic() == 0
+
+
+async def test_two_who_move_the_time_do_not_move_it_back() -> None:
+    """The one that wanted less far finds that it is later already, and nobody's deadline is undone."""
+    clock = FakeClock()
+    seen: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        await clock.sleep(seconds)
+        assert clock.monotonic() >= seconds
+        seen.append(clock.monotonic())
+
+    await asyncio.gather(*map(sleep, (1, 2, 6, 7)), clock.advance(10), clock.advance(5))
+
+    assert len(seen) == 4
+    assert seen == sorted(seen)
+    assert clock.monotonic() == 10
+
+
+async def test_the_two_scales_of_the_fake_clock_move_together() -> None:
+    """A million microscopic steps are as long as one long one, on both."""
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    clock = FakeClock(start)
+
+    for _ in range(1_000):
+        await clock.advance(1e-7)
+
+    assert clock.monotonic() == pytest.approx(1e-4)
+    assert clock.now() == start + timedelta(seconds=clock.monotonic())
+
+
+async def test_the_sleeping_are_counted() -> None:
+    """Those whose sleep was cancelled are not among them."""
+    clock = FakeClock()
+    sleeps = [asyncio.create_task(clock.sleep(each)) for each in (1, 2, 3)]
+    await asyncio.sleep(0)
+    sleeps[1].cancel()
+    await asyncio.wait({sleeps[1]})
+    counted = [clock.sleeping]
+
+    await clock.advance(1)
+
+    counted.append(clock.sleeping)
+    await clock.advance(2)
+    assert [*counted, clock.sleeping] == [2, 1, 0]

@@ -1,0 +1,138 @@
+"""What the exceptions of providers mean, without their SDKs."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ramet.models.failure import retry_after_s, translate
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+
+class SDKError(Exception):
+    """Any SDK's exception: what matters are its attributes."""
+
+    def __init__(self, message: str = "said no", **attributes: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(attributes)
+
+
+def refused(status: int, **headers: str) -> SDKError:
+    """An answer with this status and these headers."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return SDKError(status_code=status, response=SimpleNamespace(status_code=status, headers=named))
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_statuses_that_may_pass(status: int) -> None:
+    """Too many requests, overload, and errors of the server."""
+    failed = translate(refused(status), "m", NOW)
+
+    assert (failed.status, failed.retryable) == (status, True)
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
+def test_statuses_that_will_not(status: int) -> None:
+    """The same request would be refused again."""
+    failed = translate(refused(status, retry_after="5"), "m", NOW)
+
+    assert (failed.status, failed.retryable, failed.retry_after_s) == (status, False, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after": "Fri, 20 Nov 2026 12:01:30 GMT"}, 90.0),
+        ({"retry-after": "Fri, 20 Nov 2026 11:00:00 GMT"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "Fri, 99 Nov 2026 99:00:00 GMT"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    """Seconds, milliseconds or a date; what is none of them asks for nothing."""
+    assert retry_after_s(headers, NOW) == seconds
+
+
+def test_botocore_keeps_its_answer_in_a_dict() -> None:
+    """Bedrock's throttling is seen, its wait too."""
+    metadata = {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}}
+    failed = translate(SDKError(response={"ResponseMetadata": metadata}), "m", NOW)
+
+    assert (failed.status, failed.retryable, failed.retry_after_s) == (429, True, 3.0)
+
+
+def test_google_names_its_status_code() -> None:
+    """google.genai.errors.APIError has `code` and no `status_code`."""
+    assert translate(SDKError(code=503), "m", NOW).retryable
+    assert not translate(SDKError(code=400), "m", NOW).retryable
+
+
+def test_an_empty_account_is_not_waited_for() -> None:
+    """OpenAI says 429 of it, too."""
+    empty = refused(429)
+    empty.code = "insufficient_quota"  # type: ignore[attr-defined]
+
+    assert not translate(empty, "m", NOW).retryable
+
+
+def test_the_servers_own_word_on_retrying_counts() -> None:
+    """x-should-retry is what the SDKs obey."""
+    assert not translate(refused(500, x_should_retry="false"), "m", NOW).retryable
+    assert translate(refused(400, x_should_retry="true"), "m", NOW).retryable
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("reset"),
+        BrokenPipeError("gone"),
+        TimeoutError(),
+        asyncio.IncompleteReadError(b"", 10),
+        type("RemoteProtocolError", (type("TransportError", (Exception,), {}),), {})("peer closed"),
+        SDKError(is_retryable=True),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_broken_wire_may_be_tried_again(error: Exception) -> None:
+    """The request was fine; nobody knows whether it arrived."""
+    failed = translate(error, "m", NOW)
+
+    assert failed.retryable
+    assert failed.status is None
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("choices"), FileNotFoundError("x"), SDKError()])
+def test_everything_else_is_not_tried_again(error: Exception) -> None:
+    """A mistake in code does not go away by waiting."""
+    assert not translate(error, "m", NOW).retryable
+
+
+def test_a_status_that_is_no_error_is_none() -> None:
+    """In the middle of a stream the status is still 200."""
+    body = {"type": "error", "error": {"type": "overloaded_error"}}
+    failed = translate(SDKError(status_code=200, body=body), "m", NOW)
+
+    assert (failed.status, failed.retryable) == (529, True)
+
+
+def test_the_reason_is_short_and_on_one_line() -> None:
+    """It ends in events and on screens."""
+    failed = translate(SDKError("a\nb" * 10_000), "gpt-5", NOW)
+
+    assert "\n" not in failed.reason
+    assert len(failed.reason) < 600
+    assert failed.model == "gpt-5"

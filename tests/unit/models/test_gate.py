@@ -1,0 +1,288 @@
+"""The gate in front of a model: waits, retries, and siblings who wait together. Time is a fake clock's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
+from ramet.models.gate import Gate, Gates, Retry, RetryPolicy
+
+EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
+
+
+def busy(retry_after_s: float | None = None, status: int = 429) -> ModelFailed:
+    return ModelFailed("m", "busy", status=status, retryable=True, retry_after_s=retry_after_s)
+
+
+class Provider:
+    """Fails as it is told, then answers; keeps the time of every request."""
+
+    def __init__(self, clock: FakeClock, *failures: Exception) -> None:
+        self.clock, self.failures = clock, list(failures)
+        self.asked_at: list[float] = []
+        self.numbers: list[int] = []
+
+    async def __call__(self, number: int) -> str:
+        self.asked_at.append(self.clock.monotonic())
+        self.numbers.append(number)
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+
+def a_gate(clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0, at_once: int | None = None) -> Gate:
+    return Gate("m", clock=clock, chance=lambda: chance, policy=policy, at_once=at_once)
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    """Let others run until so."""
+    while not ready():  # noqa: ASYNC110  # the fake clock has no event for it, and sleep(0) is a step, not a wait
+        await asyncio.sleep(0)
+
+
+async def test_a_call_that_succeeds_is_made_once() -> None:
+    """Nothing waits, nothing is retried."""
+    clock = FakeClock()
+    provider = Provider(clock)
+
+    assert await a_gate(clock).call(provider) == "answer"
+    assert provider.numbers == [1]
+
+
+async def test_waits_double_and_each_attempt_is_numbered() -> None:
+    """1 s, 2 s, 4 s; the caller is told before each, and reserves anew for each."""
+    clock = FakeClock()
+    provider = Provider(clock, busy(status=500), busy(status=500), busy(status=500))
+    told: list[Retry] = []
+    call = asyncio.create_task(a_gate(clock).call(provider, before_wait=told.append))
+
+    for _ in range(3):
+        await until(lambda: clock.sleeping == 1)
+        await clock.advance(told[-1].wait_s)
+
+    assert await call == "answer"
+    assert provider.asked_at == [0, 1, 3, 7]
+    assert provider.numbers == [1, 2, 3, 4]
+    assert [retry.attempt for retry in told] == [1, 2, 3]
+
+
+async def test_after_the_last_attempt_its_failure_is_raised() -> None:
+    """Four attempts are four requests, no fifth."""
+    clock = FakeClock()
+    failures = [busy(status=500 + n) for n in range(5)]
+    provider = Provider(clock, *failures)
+    call = asyncio.create_task(a_gate(clock).call(provider))
+
+    for wait_s in (1, 2, 4):
+        await until(lambda: clock.sleeping == 1)
+        await clock.advance(wait_s)
+
+    with pytest.raises(ModelFailed) as failure:
+        await call
+    assert failure.value is failures[3]
+    assert len(provider.asked_at) == 4
+
+
+async def test_what_no_retry_helps_is_raised_at_once() -> None:
+    """A bad key is not asked about again."""
+    clock = FakeClock()
+    provider = Provider(clock, ModelFailed("m", "bad key", status=401))
+
+    with pytest.raises(ModelFailed):
+        await a_gate(clock).call(provider)
+
+    assert len(provider.asked_at) == 1
+
+
+async def test_other_errors_pass() -> None:
+    """A reservation that does not fit is no failure of the provider, and closes nothing."""
+    clock = FakeClock()
+    gate = a_gate(clock)
+
+    with pytest.raises(BudgetExceeded):
+        await gate.call(Provider(clock, BudgetExceeded("calls", asked=1, left=0, scope="main")))
+
+    assert gate.closed_for_s == 0
+
+
+async def test_retry_after_holds_for_all_siblings() -> None:
+    """One is told to wait seven seconds: nobody asks before, neither those who come now nor those who come later."""
+    clock = FakeClock()
+    gate = a_gate(clock)
+    provider = Provider(clock, busy(retry_after_s=7))
+    first = asyncio.create_task(gate.call(provider))
+    await until(lambda: clock.sleeping == 1)
+
+    siblings = [asyncio.create_task(gate.call(provider)) for _ in range(50)]
+    await until(lambda: clock.sleeping == 51)
+    await clock.advance(6.9)
+    assert len(provider.asked_at) == 1
+    assert 0 < gate.closed_for_s < 1
+
+    await clock.advance(0.2)
+    assert await asyncio.gather(first, *siblings) == ["answer"] * 51
+    assert provider.asked_at == [0, *[7] * 51]
+
+
+async def test_a_sibling_that_waits_for_a_place_finds_the_gate_closed() -> None:
+    """It does not slip through when the place becomes free."""
+    clock = FakeClock()
+    gate = a_gate(clock, at_once=1)
+    provider = Provider(clock, busy(retry_after_s=7))
+    calls = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
+    await until(lambda: clock.sleeping == 3)
+
+    assert provider.asked_at == [0]
+    await clock.advance(7)
+    await asyncio.gather(*calls)
+    assert provider.asked_at == [0, 7, 7, 7]
+
+
+async def test_siblings_come_back_spread() -> None:
+    """Those who waited together do not all ask in the same moment."""
+    clock = FakeClock()
+    chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
+    gate = Gate("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
+    provider = Provider(clock, busy(retry_after_s=10))
+    first = asyncio.create_task(gate.call(provider))
+    await until(lambda: clock.sleeping == 1)
+    others = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
+    await until(lambda: clock.sleeping == 4)
+
+    await clock.advance(12)
+    await asyncio.gather(first, *others)
+
+    assert provider.asked_at == [0, 10, 10.1, 10.5, 10.9]
+
+
+async def test_a_server_error_of_one_does_not_stop_the_others() -> None:
+    """500 is about one request; only what is about all of them closes the gate."""
+    clock = FakeClock()
+    gate = a_gate(clock)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
+    await until(lambda: clock.sleeping == 1)
+
+    assert await gate.call(Provider(clock)) == "answer"
+
+    await clock.advance(1)
+    await failing
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+async def test_overload_without_retry_after_closes_for_our_own_wait(status: int) -> None:
+    """Nobody said how long; the growing wait is as good for the siblings."""
+    clock = FakeClock()
+    gate = a_gate(clock)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=status))))
+    await until(lambda: clock.sleeping == 1)
+
+    assert gate.closed_for_s == 1.0
+
+    await clock.advance(1)
+    await failing
+
+
+async def test_nobody_waits_longer_than_patience() -> None:
+    """An hour of Retry-After is a failure that says so, not a silent hour."""
+    clock = FakeClock()
+    provider = Provider(clock, busy(retry_after_s=3600))
+    gate = a_gate(clock)
+
+    with pytest.raises(ModelFailed) as failure:
+        await gate.call(provider)
+
+    assert failure.value.retry_after_s == 3600
+    assert gate.closed_for_s == EXACT.patience_s
+
+
+async def test_only_so_many_are_let_through_at_once() -> None:
+    """The others queue; nobody is lost."""
+    clock = FakeClock()
+    gate = a_gate(clock, at_once=3)
+    inside = 0
+    most = 0
+
+    async def attempt(number: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0)
+        inside -= 1
+        return number
+
+    assert await asyncio.gather(*(gate.call(attempt) for _ in range(20))) == [1] * 20
+    assert most == 3
+
+
+async def test_a_wait_holds_no_place() -> None:
+    """With one place, a call that waits for its retry lets others through."""
+    clock = FakeClock()
+    gate = a_gate(clock, at_once=1)
+    failing = asyncio.create_task(gate.call(Provider(clock, busy(status=500))))
+    await until(lambda: clock.sleeping == 1)
+
+    assert await gate.call(Provider(clock)) == "answer"
+
+    await clock.advance(1)
+    await failing
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["at the gate", "between attempts"])
+async def test_cancelling_ends_a_wait_at_once(closed: bool) -> None:
+    """The clock stands still, the call is gone, and its place is free."""
+    clock = FakeClock()
+    gate = a_gate(clock, at_once=1)
+    waiting = asyncio.create_task(
+        gate.call(Provider(clock, busy(7 if closed else None, status=429 if closed else 500)))
+    )
+    await until(lambda: clock.sleeping == 1)
+    if closed:
+        waiting.cancel()
+        waiting = asyncio.create_task(gate.call(Provider(clock)))
+        await until(lambda: clock.sleeping == 1)
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    await clock.advance(7)
+    assert await gate.call(Provider(clock)) == "answer"
+
+
+def test_jitter_takes_away_never_adds_to_our_own_wait() -> None:
+    """With half left to chance, a wait is between half and all of it; capped, and never earlier than asked."""
+    policy = RetryPolicy(attempts=100, base_s=1.0, max_s=8.0, jitter=0.5)
+
+    assert policy.wait_s(1, busy(), 0.0) == 1.0
+    assert policy.wait_s(1, busy(), 1.0) == 0.5
+    assert policy.wait_s(10, busy(), 0.0) == 8.0
+    assert policy.wait_s(99, busy(), 0.0) == 8.0
+    assert policy.wait_s(1, busy(retry_after_s=5), 0.0) == 5.0
+    assert policy.wait_s(1, busy(retry_after_s=5), 1.0) == 5.5
+    assert policy.wait_s(1, busy(retry_after_s=0), 0.0) == 0.0
+    assert policy.wait_s(100, busy(), 0.0) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attempts": 0}, {"jitter": 2.0}, {"jitter": float("nan")}, {"base_s": -1.0}, {"max_s": float("nan")},
+     {"patience_s": float("inf")}],
+)  # fmt: skip
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    """By the name of its field."""
+    with pytest.raises(InvalidValue, match=next(iter(wrong))):
+        RetryPolicy(**wrong)  # type: ignore[arg-type]
+
+
+def test_all_who_ask_the_same_model_have_the_same_gate() -> None:
+    """One name, one gate."""
+    gates = Gates(clock=FakeClock(), policy=EXACT)
+
+    assert gates.of("gpt-5") is gates.of("gpt-5")
+    assert gates.of("gpt-5") is not gates.of("gpt-5-mini")
+    assert gates.of("gpt-5").policy is EXACT

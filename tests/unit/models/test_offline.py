@@ -1,0 +1,514 @@
+"""The offline researcher, driven through the real tools: on the example, and on folders it has never seen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from ramet.models.chunks import merge
+from ramet.models.offline import OfflineResearcher
+from ramet.models.research.answer import SIGNED
+from ramet.models.research.evidence import gather, parse_hits, template
+from ramet.models.research.findings import read_report
+from ramet.models.research.parts import Part, brief, divide, kind_of, read_brief
+from ramet.models.research.question import understand
+from tests.support.driving import READERS, Driven, drive
+
+ROOT = pathlib.Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples/payment-api"
+WHY = "Why is the payment API failing?"
+CITED = re.compile(r"(?P<path>[\w./-]+\.\w+|[\w./-]+/[\w.-]+):(?P<line>\d+): `?(?P<text>[^`\n]*)`?")
+
+
+def make(folder: pathlib.Path, files: Mapping[str, str | bytes]) -> pathlib.Path:
+    """A folder with these files."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def example_files() -> list[pathlib.Path]:
+    """What belongs to the example, and not what a run in it left."""
+    return [p for p in EXAMPLE.rglob("*") if p.is_file() and not {".ramet", "__pycache__"} & set(p.parts)]
+
+
+def line_of(folder: pathlib.Path, path: str, text: str) -> str:
+    """`path:line` of the first line that holds a text."""
+    for number, line in enumerate((folder / path).read_text().split("\n"), 1):
+        if text in line:
+            return f"{path}:{number}"
+    raise AssertionError(f"{path} does not hold {text!r}")
+
+
+def citations(text: str) -> Iterator[tuple[str, int, str]]:
+    """What an answer cites with its words."""
+    for found in CITED.finditer(text):
+        yield found["path"], int(found["line"]), found["text"]
+
+
+def assert_true(driven: Driven, folder: pathlib.Path) -> int:
+    """Every line that is cited with its words stands where it is said to; says how many there were."""
+    count = 0
+    for path, line, said in citations(driven.text):
+        if not (folder / path).is_file():
+            continue
+        stands = (folder / path).read_text(errors="replace").split("\n")[line - 1].strip().replace("`", "'")
+        assert stands.startswith(said.strip().removesuffix("…")), f"{path}:{line} is {stands!r}, not {said!r}"
+        count += 1
+    return count
+
+
+def says_what_it_is(driven: Driven) -> bool:
+    """Whether the last line tells that rules gave the answer."""
+    return driven.text.endswith(SIGNED) and "rules" in SIGNED and "did not reason" in SIGNED
+
+
+async def test_the_example_is_explained_from_both_files_of_its_cause() -> None:
+    """Scouts are sent, and the answer cites the limit that is too low and the code that suffers from it."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
+    client = "src/payment_api/acquirer_client.py"
+    assert line_of(EXAMPLE, client, "no answer from acquirer") in driven.text
+    assert line_of(EXAMPLE, client, "with self._pool.connection()") in driven.text
+    assert line_of(EXAMPLE, client, "for attempt in range") in driven.text
+    assert "docs/acquirer.md:" in driven.text
+    assert assert_true(driven, EXAMPLE) >= 15
+    assert says_what_it_is(driven)
+
+
+async def test_the_example_is_searched_as_a_team() -> None:
+    """The folder is listed, then divided between two to five scouts in one turn, which report evidence of their own."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+
+    first, second = (m for m in driven.messages[2:6] if isinstance(m, AIMessage))
+    assert {call["name"] for call in first.tool_calls} == {"Glob"}
+    assert {call["name"] for call in second.tool_calls} == {"Agent"}
+    assert 2 <= len(second.tool_calls) <= 5
+    for call in second.tool_calls:
+        assert set(call["args"]) == {"name", "description", "subagent_type", "prompt"}
+        assert call["args"]["subagent_type"] == "explore"
+        assert WHY in call["args"]["prompt"]
+    reports = [child for child in driven.children if list(citations(child.text))]
+    assert len(reports) >= 3
+    for child in driven.children:
+        assert_true(child, EXAMPLE)
+        assert says_what_it_is(child)
+
+
+async def test_the_red_herrings_are_not_what_it_says_first() -> None:
+    """What was complained about long before, and all the time, does not lead."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+
+    leading = driven.text.partition("**Also complained about")[0]
+    assert "certificate" not in leading
+    assert "fx rates" not in leading
+    assert "greylisted" not in leading
+
+
+async def test_alone_it_finds_the_same() -> None:
+    """Without the Agent tool it does its scouts' work itself."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+
+    assert driven.children == []
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
+    assert line_of(EXAMPLE, "src/payment_api/acquirer_client.py", "with self._pool.connection()") in driven.text
+    assert assert_true(driven, EXAMPLE) >= 15
+
+
+async def test_without_ripgrep_it_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it searches for means the same to both kinds of search."""
+    with_ripgrep = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    monkeypatch.setenv("PATH", "/nonexistent")
+
+    without = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+
+    assert without.text == with_ripgrep.text
+
+
+async def test_refused_spawns_are_made_up_for_and_told() -> None:
+    """Where no child may be born, it explores alone, and its answer says so."""
+    refusals = {"Agent": "spawn refused (depth): the tree is 3 deep already; free now: 0"}
+
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, refusals=refusals)
+
+    assert line_of(EXAMPLE, "config/payments-live.yaml", "read_timeout_ms: 1500") in driven.text
+    assert "scouts did not report (spawn refused (depth)" in driven.text
+
+
+def test_nothing_of_the_example_is_in_the_source() -> None:
+    """No name of its files, and no word that only it has: what works there must work elsewhere."""
+    source = "\n".join(path.read_text() for path in (ROOT / "src/ramet/models").rglob("*.py")).lower()
+    names = {path.name for path in example_files()}
+    names |= {name.rpartition(".")[0] for name in names}
+
+    assert [name for name in sorted(names) if re.search(rf"\b{re.escape(name.lower())}\b", source)] == []
+    for word in ("acquirer", "payment", "settlement", "greylist", "fx rates", "authoris"):
+        assert word not in source
+
+
+def test_the_example_is_small_and_says_no_cause() -> None:
+    """It is data as one would find it: under 200 kB, and no file explains what is wrong."""
+    files = example_files()
+
+    assert sum(path.stat().st_size for path in files) < 200_000
+    for path in files:
+        assert not re.search(r"\b(root cause|the cause|too low|bug|fixme)\b", path.read_text(), re.IGNORECASE), path
+
+
+DJANGO = {
+    "manage.py": "#!/usr/bin/env python\nimport os\n",
+    "shop/settings.py": (
+        "import os\n\nDEBUG = False\nALLOWED_HOSTS = ['shop.test']\n\nDATABASES = {\n    'default': {\n"
+        "        'ENGINE': 'django.db.backends.postgresql',\n        'NAME': 'shop',\n"
+        "        'HOST': 'db-old.internal',\n"
+        "        'PORT': 5432,\n    }\n}\n"
+    ),
+    "shop/urls.py": "urlpatterns = []\n",
+    "orders/models.py": "class Order:\n    def total(self):\n        return 0\n",
+    "orders/views.py": "from .models import Order\n\n\ndef order_list(request):\n    return Order\n",
+    "docker-compose.yml": (
+        "services:\n  db:\n    image: postgres:16\n  web:\n    environment:\n      DB_HOST: db-new.internal\n"
+    ),
+    "README.md": "# shop\n\nThe database moved to db-new.internal in March.\n",
+    "var/log/gunicorn.log": "".join(
+        f"[2026-03-0{day} 10:0{n}:00 +0000] [ERROR] django.request: Internal Server Error: /orders/{n}{day}\n"
+        "Traceback (most recent call last):\n"
+        '  File "/srv/app/orders/views.py", line 5, in order_list\n    return Order\n'
+        'django.db.utils.OperationalError: could not translate host name "db-old.internal" to address\n'
+        for day in range(1, 4)
+        for n in range(10)
+    ),
+}
+RUST = {
+    "Cargo.toml": '[package]\nname = "ferry"\nversion = "0.2.0"\n\n[dependencies]\ntokio = "1"\n',
+    "src/main.rs": "mod queue;\n\nfn main() {\n    queue::drain();\n}\n",
+    "src/queue.rs": (
+        "pub const MAX_IN_FLIGHT: usize = 4;\n\npub struct Queue {\n    items: Vec<u32>,\n}\n\nimpl Queue {\n"
+        "    /// Takes the oldest item.\n    pub fn take(&mut self) -> u32 {\n"
+        '        self.items.pop().expect("take from an empty queue")\n    }\n}\n\npub fn drain() {}\n'
+    ),
+    "src/retry.rs": "pub fn backoff_ms(attempt: u32) -> u64 {\n    100 * 2u64.pow(attempt)\n}\n",
+    "notes.txt": "Retries back off exponentially.\n",
+    "run.out": "thread 'main' panicked at src/queue.rs:10:26:\ntake from an empty queue\nnote: see RUST_BACKTRACE\n",
+}
+
+
+async def test_a_web_project_with_a_wrong_database_host(tmp_path: pathlib.Path) -> None:
+    """From a traceback to the setting: the host that cannot be reached is cited where it is configured."""
+    driven = await drive(OfflineResearcher(), "Why do orders give a 500?", make(tmp_path, DJANGO))
+
+    assert line_of(tmp_path, "shop/settings.py", "db-old.internal") in driven.text
+    assert line_of(tmp_path, "orders/views.py", "return Order") in driven.text  # the traceback knows it as /srv/app/…
+    assert "could not translate host name" in driven.text
+    assert assert_true(driven, tmp_path) >= 3
+
+
+async def test_a_program_that_panics(tmp_path: pathlib.Path) -> None:
+    """From a panic to the line of code, in a language without tracebacks."""
+    driven = await drive(OfflineResearcher(), "Why does the ferry crash?", make(tmp_path, RUST))
+
+    assert line_of(tmp_path, "src/queue.rs", "expect(") in driven.text
+    assert assert_true(driven, tmp_path) >= 1
+
+
+async def test_where_something_is(tmp_path: pathlib.Path) -> None:
+    """A question for a place is answered by the place."""
+    driven = await drive(OfflineResearcher(), "Where is the backoff of a retry defined?", make(tmp_path, RUST))
+
+    assert f"is {line_of(tmp_path, 'src/retry.rs', 'pub fn backoff_ms')}:" in driven.text
+    assert assert_true(driven, tmp_path) >= 1
+
+
+async def test_how_something_works(tmp_path: pathlib.Path) -> None:
+    """A question for a way of working begins with the definition and shows its code."""
+    driven = await drive(OfflineResearcher(), "How does the Queue work?", make(tmp_path, RUST))
+
+    assert f"is {line_of(tmp_path, 'src/queue.rs', 'pub struct Queue')}:" in driven.text
+    assert "items: Vec<u32>," in driven.text
+
+
+async def test_only_logs(tmp_path: pathlib.Path) -> None:
+    """Where there are logs and nothing else, what they say is counted and dated."""
+    lines = [f"2026-05-01 10:{n:02d}:00 ERROR disk /dev/sda1 is full: {n * 7} bytes left" for n in range(40)]
+    noise = [f"2026-05-01 09:{n:02d}:30 INFO heartbeat {n}" for n in range(60)]
+    make(tmp_path, {"a.log": "\n".join(noise + lines), "b.log": "\n".join(noise)})
+
+    driven = await drive(OfflineResearcher(), "What went wrong?", tmp_path)
+
+    assert "40 × in a.log, 2026-05-01 10:00:00 to 2026-05-01 10:39:00" in driven.text
+    assert "a.log:61" in driven.text
+    assert "heartbeat" not in driven.text
+
+
+async def test_a_long_log_is_sampled_and_said_to_be(tmp_path: pathlib.Path) -> None:
+    """Of thousands of complaints, the late and rare one is found, too, and counts are not claimed to be exact."""
+    lines = ["2026-05-01 10:00:00 ERROR cache miss storm"] * 3_000 + ["2026-05-01 11:00:00 FATAL out of descriptors"]
+    make(tmp_path, {"a.log": "\n".join(lines), "main.c": 'int main() { puts("cache miss storm"); }\n'})
+
+    driven = await drive(OfflineResearcher(), "Why did it die?", tmp_path)
+
+    assert "out of descriptors" in driven.text
+    assert "a.log:3001" in driven.text
+    assert "at least" in driven.text
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "There are no files here"),
+        ({"a.png": b"\x89PNG\0", "b.zip": b"PK\0\0"}, "There is no text to search here"),
+        ({"blob": b"\0\1\2" * 1000}, "Nothing in these files matches"),
+        ({"empty.txt": ""}, "Nothing in these files matches"),
+    ],
+)
+async def test_where_there_is_nothing_it_says_so(
+    tmp_path: pathlib.Path, files: Mapping[str, str | bytes], said: str
+) -> None:
+    """An empty folder, pictures, a file that is no text: words, no invention."""
+    driven = await drive(OfflineResearcher(), "Why is the parser slow?", make(tmp_path, files))
+
+    assert said in driven.text
+    assert says_what_it_is(driven)
+
+
+async def test_files_without_endings_and_with_odd_names(tmp_path: pathlib.Path) -> None:
+    """Names with spaces, braces and brackets are searched like any other."""
+    make(
+        tmp_path,
+        {
+            "LICENSE": "No warranty.\n",
+            "my notes {draft}, v[1].txt": "The parser is slow since it copies the buffer.\n",
+            "bin/run me": "#!/bin/sh\nparser --slow\n",
+            "ünïcode/日本.md": "parser: 遅い\n",
+        },
+    )
+
+    driven = await drive(OfflineResearcher(), "Why is the parser slow?", tmp_path)
+
+    assert "copies the buffer" in driven.text
+    assert "parser --slow" in driven.text
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("Warum schlägt der Versand fehl?", "Versand an Kunden gescheitert"),
+        ("为什么支付接口失败？", "支付接口 调用失败"),
+        ("Почему падает импорт каталога?", "импорт каталога прерван"),
+    ],
+)
+async def test_questions_in_other_languages(tmp_path: pathlib.Path, question: str, found: str) -> None:
+    """Words are words in any script."""
+    make(
+        tmp_path,
+        {"notes.md": f"# x\n\n{found}\n", "other.md": "something else\n", "a.py": "def unrelated():\n    pass\n"},
+    )
+
+    driven = await drive(OfflineResearcher(), question, tmp_path)
+
+    assert found in driven.text
+
+
+async def test_a_huge_folder_is_searched_by_pattern(tmp_path: pathlib.Path) -> None:
+    """More files than a listing shows: the old one that matters is found all the same, and the answer says how."""
+    for n in range(1_200):
+        (tmp_path / f"src/pkg{n % 12}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"src/pkg{n % 12}/m{n}.py").write_text(f"def f{n}():\n    return {n}\n")
+    old = (
+        make(tmp_path, {"lib/deep/ancient.py": "def frobnicate(widget):\n    return widget\n"}) / "lib/deep/ancient.py"
+    )
+    os.utime(old, (1, 1))
+
+    driven = await drive(OfflineResearcher(), "Where is frobnicate defined?", tmp_path)
+
+    assert "lib/deep/ancient.py:1" in driven.text
+    assert "more files than were listed" in driven.text
+
+
+async def test_tools_that_fail_are_survived_and_told(tmp_path: pathlib.Path) -> None:
+    """When every search fails, the answer says so instead of saying that there was nothing."""
+    make(tmp_path, RUST)
+
+    driven = await drive(OfflineResearcher(), "Why does it crash?", tmp_path, refusals={"Grep": "the disk is on fire"})
+
+    assert "searches failed (the disk is on fire)" in driven.text
+    assert says_what_it_is(driven)
+
+
+@pytest.mark.parametrize("tools", [(), ("Bash",), ("SendMessage",)])
+async def test_without_tools_it_says_what_it_cannot_do(tools: tuple[str, ...]) -> None:
+    """It does not guess."""
+    driven = await drive(OfflineResearcher(), "Why is the sky blue?", EXAMPLE, tools=tools)
+
+    assert "no tool for that was given to me" in driven.text
+    assert driven.calls == []
+
+
+async def test_a_budget_that_ends_gets_what_was_found(tmp_path: pathlib.Path) -> None:
+    """Told to call no more tools, it answers from what it has, though tools are still bound."""
+    model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    looked = [at for at, m in enumerate(driven.messages) if isinstance(m, ToolMessage) and m.name != "Glob"]
+    cut = driven.messages[: looked[20]]
+    while isinstance(cut[-1], ToolMessage) is False:
+        cut.pop()
+    notice = "Your budget is used up (model_calls: 0 left). Do not call tools any more. Answer now with what you have."
+
+    reply = await model.ainvoke([*cut, HumanMessage(notice)])
+
+    assert reply.tool_calls == []
+    assert "logs/payments-api.log" in reply.text
+    assert "cut short" in reply.text
+
+
+async def test_mail_does_not_change_the_question() -> None:
+    """Notices and mail between agents come in tags, and are not taken for a question."""
+    model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
+    asked: list[BaseMessage] = [SystemMessage("s"), HumanMessage(WHY)]
+    first = await model.ainvoke(asked)
+    answers = [ToolMessage("a.py", tool_call_id=call["id"] or "") for call in first.tool_calls]
+    mail = HumanMessage('<agent-message from="x">\nWhy is the sky blue?\n</agent-message>')
+
+    plain = await model.ainvoke([*asked, first, *answers])
+    with_mail = await model.ainvoke([*asked, first, *answers, mail])
+
+    assert [call["args"] for call in plain.tool_calls] == [call["args"] for call in with_mail.tool_calls]
+    assert "sky" not in str(with_mail.tool_calls)
+
+
+async def test_a_second_question_starts_anew_and_call_ids_differ() -> None:
+    """In a conversation, each question is searched for itself, and no id is used twice."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE, tools=READERS)
+    model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
+
+    reply = await model.ainvoke([*driven.messages, HumanMessage("Where is the pool size configured?")])
+
+    assert [call["name"] for call in reply.tool_calls] == ["Glob", "Glob"]
+    ids = [call["id"] for call in [*driven.calls, *reply.tool_calls]]
+    assert len(ids) == len(set(ids))
+
+
+async def test_a_spilled_result_is_read_from_its_preview(tmp_path: pathlib.Path) -> None:
+    """Of a result that went to a file, the lines that are shown count, and the notice is no evidence."""
+    model = OfflineResearcher().bind_tools([{"name": name} for name in READERS])
+    part = Part("logs", "logs", ("./a.log",), 1)
+    messages: list[BaseMessage] = [SystemMessage("s"), HumanMessage(brief(WHY, part))]
+    shown = "a.log:1:ERROR the disk is full\na.log:2:ERROR the di\n… [90000 characters, the first 60 shown. "
+    for text in ("a.log:2\n", shown + "The whole result is in /s/1.txt; read it in parts.]"):
+        reply = await model.ainvoke(messages)
+        messages += [reply, *(ToolMessage(text, tool_call_id=call["id"] or "") for call in reply.tool_calls)]
+
+    report = (await model.ainvoke(messages)).text
+
+    assert "a.log:1: ERROR the disk is full" in report
+    assert "/s/1.txt" not in report
+
+
+async def test_it_is_a_function_of_the_conversation() -> None:
+    """Many agents share one instance at once, and the same conversation gets the same reply."""
+    model = OfflineResearcher()
+
+    several = await asyncio.gather(*(drive(model, WHY, EXAMPLE) for _ in range(3)))
+
+    assert len({driven.text for driven in several}) == 1
+
+
+async def test_it_streams_what_it_answers_and_counts_alike() -> None:
+    """The pieces of a stream make the same message as asking for it whole, usage included; text comes by the word."""
+    driven = await drive(OfflineResearcher(), WHY, EXAMPLE)
+    model = OfflineResearcher().bind_tools([{"name": name} for name in (*READERS, "Agent")])
+    for at in [at for at, m in enumerate(driven.messages) if isinstance(m, AIMessage)]:
+        whole = await model.ainvoke(driven.messages[:at])
+        pieces = [p async for p in model.astream(driven.messages[:at]) if isinstance(p, AIMessageChunk)]
+
+        merged = merge(pieces)
+
+        assert (merged.text, merged.tool_calls) == (whole.text, whole.tool_calls)
+        assert merged.usage_metadata == whole.usage_metadata
+        assert whole.usage_metadata is not None
+        assert whole.usage_metadata["input_tokens"] > 0
+        assert len(pieces) > 100 or not whole.text
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_question(text: str) -> None:
+    """Whatever is asked, it is understood as something, and what it searches is a valid pattern."""
+    question = understand(text)
+
+    re.compile(question.pattern)
+    re.compile(question.pairs)
+    assert len(question.terms) <= 14
+
+
+@given(
+    st.lists(
+        st.text(alphabet="ab/.{}[]*, lyog", min_size=1, max_size=12).filter(lambda name: "//" not in name), max_size=80
+    ),
+    st.booleans(),
+)
+def test_any_folder_can_be_divided(names: list[str], complete: bool) -> None:
+    """Two to five parts, if there is anything to divide, whose briefs can be read again."""
+    files = sorted({name.strip("/") for name in names if name.strip("/") and kind_of(name) != "skipped"})
+    parts = divide(files, None if complete else ["a", "b"])
+
+    assert len(parts) <= 5
+    assert len({part.name for part in parts}) == len(parts)
+    for part in parts:
+        asked, again = read_brief(brief("Why?\nReally?", part))
+        assert (asked, again.kind, again.globs) == ("Why? Really?", part.kind, part.globs)
+        assert all(len(pattern) <= 1_000 for pattern in part.patterns()) or len(part.globs) == 1
+
+
+def test_lines_that_say_the_same_are_one_symptom() -> None:
+    """Numbers, ids and quoted names do not tell two messages apart; what never changes is kept."""
+    log = "\n".join(
+        f"x.log:{n}:2026-01-01T10:00:{n:02d}Z ERROR db: query {n:08x} of 'user{n}' took {5000 + n} ms (limit 9)"
+        for n in range(1, 9)
+    )
+
+    (symptom,) = gather(parse_hits(log))
+
+    assert symptom.template == "db: query … of … took … ms (limit …)"
+    assert (symptom.lines, symptom.first.line, symptom.last.line) == (8, 1, 8)
+    assert symptom.numbers == ("5001 ms", "9")
+    assert template("2026-01-01 10:00:00,123 - INFO - hello 5") == template("2027-02-03 11:22:33,999 - INFO - hello 7")
+
+
+def test_a_report_reads_back_as_what_was_found() -> None:
+    """What a scout writes is what its sender reads."""
+    text = """logs: 1 files.
+
+What the logs complain about, by what it says:
+- [3] a.log:7: 2026-01-01T10:00:00Z ERROR x took 9 ms
+  at least 4 ×, last a.log:90 at 2026-01-01T11:00:00; steady: 9 ms
+
+Settings:
+- c.yaml:3: limit_ms: 9
+  in a > b
+
+Mentions:
+- d.md:1: words (in passing)
+
+Places that the logs name:
+- src/x.py:12 (×3)
+
+Note: one search failed."""
+
+    found = read_report(text)
+
+    assert f"logs: 1 files.\n\n{found.report()}\n\nNote: one search failed." == text
+    assert (found.symptoms[0].more, found.symptoms[0].lines, found.symptoms[0].numbers) == (True, 4, ("9 ms",))
+    assert found.settings[0][1] == ("a", "b")
+    assert found.places == {("src/x.py", 12): 3}
+    assert not read_report("I found nothing, sorry: here is prose.")

@@ -1,0 +1,295 @@
+"""One request to a model: who must see it sees it, what it is capped by, and what becomes of a broken one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import AsyncCallbackHandler, get_usage_metadata_callback
+from langchain_core.globals import set_llm_cache
+from langchain_core.language_models import BaseChatModel, FakeListChatModel, GenericFakeChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult, LLMResult
+from langchain_core.rate_limiters import BaseRateLimiter
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tools import tool
+
+from ramet.core.errors import Denied, InvalidValue, ModelFailed
+from ramet.models.reply import ask, bind, can_stream, merge, output_limit, stream_reply
+from ramet.models.scripted import Fail, ScriptedModel
+from tests.support.plain_models import Async, Plain, Streaming
+
+HI: list[BaseMessage] = [HumanMessage("hi")]
+
+
+@tool
+def grep(pattern: str) -> str:
+    """Search."""
+    return pattern
+
+
+async def streamed(model: BaseChatModel) -> AIMessage:
+    return merge([chunk async for chunk in stream_reply(model, HI)])
+
+
+class Listener(AsyncCallbackHandler):
+    """Keeps the text of every reply that it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
+        self.heard.append(response.generations[0][0].text)
+
+
+@pytest.fixture
+def global_cache() -> Iterator[None]:
+    set_llm_cache(InMemoryCache())
+    yield
+    set_llm_cache(None)
+
+
+async def test_a_model_that_only_knows_how_to_generate_is_asked() -> None:
+    """The least model works, in a thread where it is synchronous."""
+    for model in (Plain(), Async()):
+        assert (await ask(model, HI)).content == "plain"
+        assert not can_stream(model)
+
+
+async def test_a_stream_keeps_what_came_with_its_pieces() -> None:
+    """Generation info of the pieces is metadata of the reply, as with LangChain's own `astream`."""
+    reply = await streamed(Streaming())
+
+    assert reply.content == "in pieces"
+    assert reply.response_metadata["finish_reason"].startswith("stop")
+
+
+async def test_callbacks_of_the_model_hear_of_each_reply() -> None:
+    """Whoever put a callback on the model gets it called, streamed or not."""
+    listener = Listener()
+
+    await ask(Async(callbacks=[listener]), HI)
+    await streamed(Streaming(callbacks=[listener]))
+
+    assert listener.heard == ["plain", "in pieces"]
+
+
+async def test_callbacks_around_the_call_hear_of_it() -> None:
+    """A session that runs inside somebody's chain is seen by that chain's callbacks."""
+    listener = Listener()
+
+    async def step(_: object) -> str:
+        return str((await ask(Async(), HI)).content)
+
+    await RunnableLambda(step).ainvoke("x", config={"callbacks": [listener]})
+
+    assert listener.heard == ["plain"]
+
+
+async def test_context_callbacks_count_usage() -> None:
+    """LangChain's usage callback works around us."""
+    with get_usage_metadata_callback() as usage:
+        await ask(ScriptedModel(["hello"]), HI)
+
+    assert usage.usage_metadata["scripted"]["output_tokens"] > 0
+
+
+async def test_the_global_cache_answers_the_second_time(global_cache: None) -> None:
+    """A cache that a user switched on is used."""
+    model = Async()
+
+    await ask(model, HI)
+    await ask(model, HI)
+
+    assert len(model.asked) == 1
+
+
+async def test_a_rate_limiter_is_asked_first() -> None:
+    """A rate limiter on the model limits us, too."""
+
+    class Limiter(BaseRateLimiter):
+        passed = 0
+
+        def acquire(self, *, blocking: bool = True) -> bool:
+            return True
+
+        async def aacquire(self, *, blocking: bool = True) -> bool:
+            self.passed += 1
+            return True
+
+    limiter = Limiter()
+
+    await ask(Async(rate_limiter=limiter), HI)
+    await streamed(Streaming(rate_limiter=limiter))
+
+    assert limiter.passed == 2
+
+
+async def test_an_overridden_public_method_is_the_one_that_is_called() -> None:
+    """Who overrides `ainvoke` wants to be called by it."""
+
+    class Wrapper(Async):
+        async def ainvoke(self, input: LanguageModelInput, *args: Any, **kwargs: Any) -> AIMessage:
+            return AIMessage("wrapped")
+
+    assert (await ask(Wrapper(), HI)).content == "wrapped"
+
+
+async def test_stock_fakes_are_asked_whole() -> None:
+    """LangChain's fakes lose tool calls when they stream, so they are not streamed."""
+    call = AIMessage("", tool_calls=[{"name": "grep", "args": {"pattern": "x"}, "id": "1"}])
+    fake = GenericFakeChatModel(messages=iter([call]))
+
+    reply = await ask(bind(fake, [grep]), HI)
+
+    assert not can_stream(fake)
+    assert not can_stream(FakeListChatModel(responses=["a"]))
+    assert reply.tool_calls[0]["name"] == "grep"
+
+
+@pytest.mark.parametrize("off", [{"disable_streaming": True}, {"disable_streaming": "tool_calling"}])
+def test_streaming_that_was_switched_off_stays_off(off: dict[str, Any]) -> None:
+    """`disable_streaming` is the owner's word."""
+    assert can_stream(Streaming())
+    assert not can_stream(Streaming(**off))
+    assert not can_stream(ScriptedModel(["x"], streaming=False))
+
+
+async def test_a_model_without_bind_tools_is_asked_without_tools() -> None:
+    """It can still talk; the binding says that it was offered nothing."""
+    bound = bind(Async(), [grep])
+
+    assert not bound.offered
+    assert (await ask(bound, HI)).content == "plain"
+
+
+async def test_a_model_may_answer_bind_tools_with_itself() -> None:
+    """As hand-written fakes do."""
+
+    class Same(Async):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+            return self
+
+    bound = bind(Same(), [grep])
+
+    assert bound.offered
+    assert (await ask(bound, HI)).content == "plain"
+
+
+async def test_bind_tools_may_give_any_runnable() -> None:
+    """What comes out of it is what is asked, streamed or not."""
+
+    class Odd(Streaming):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+            return self | RunnableLambda(lambda reply: AIMessage(f"odd {reply.content}"))
+
+    bound = bind(Odd(), [grep])
+
+    assert (await ask(bound, HI)).content == "odd plain"
+    assert merge([chunk async for chunk in stream_reply(bound, HI)]).content == "odd in pieces"
+
+
+async def test_an_answer_that_is_no_message_is_a_failure() -> None:
+    """Text where a message should be is not passed on."""
+
+    class Text(Async):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+            return self | RunnableLambda(lambda reply: reply.content)
+
+    with pytest.raises(ModelFailed, match="no AIMessage"):
+        await ask(bind(Text(), [grep]), HI)
+
+
+class Capped(Async):
+    max_tokens: int | None = 50
+
+
+class CappedByField(Async):
+    max_output_tokens: int | None = None
+
+
+async def test_a_cap_on_the_output_never_raises_the_models_own() -> None:
+    """The lower of both counts, and a model that has none of it is left alone."""
+    capped, free = Capped(), Async()
+
+    await ask(capped, HI, max_tokens=20)
+    await ask(capped, HI, max_tokens=1_000)
+    await ask(free, HI, max_tokens=20)
+
+    assert capped.asked == [{"max_tokens": 20}, {}]
+    assert free.asked == [{}]
+    assert (output_limit(capped), output_limit(free)) == (50, None)
+
+
+async def test_a_cap_that_is_a_field_is_set_on_a_copy() -> None:
+    """Models that take no such keyword are copied with it, never changed."""
+    caps: list[int | None] = []
+
+    class Seen(CappedByField):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            caps.append(self.max_output_tokens)
+            return await super()._agenerate(*args, **kwargs)
+
+    model = Seen()
+    await ask(model, HI, max_tokens=20)
+
+    assert caps == [20]
+    assert model.max_output_tokens is None
+
+
+async def test_a_cap_below_one_is_refused() -> None:
+    """There is no reply of no tokens."""
+    with pytest.raises(InvalidValue, match="max_tokens"):
+        await ask(Capped(), HI, max_tokens=0)
+
+
+async def test_an_error_of_the_models_code_is_a_failure_that_no_retry_helps() -> None:
+    """It says what went wrong, and keeps the cause."""
+
+    class Broken(Async):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            raise KeyError("choices")
+
+    with pytest.raises(ModelFailed, match="KeyError: 'choices'") as failure:
+        await ask(Broken(), HI)
+
+    assert not failure.value.retryable
+    assert isinstance(failure.value.__cause__, KeyError)
+
+
+async def test_our_own_refusals_pass_as_they_are() -> None:
+    """A gateway behind the model may refuse: that is no provider's failure."""
+    with pytest.raises(Denied):
+        await ask(ScriptedModel([Fail(Denied("a call", "no"))]), HI)
+
+
+async def test_a_cancellation_that_was_swallowed_is_found() -> None:
+    """`asyncio.wait_for` of Python 3.11 may return its result to a task that was cancelled, which goes on living."""
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    class Deaf(Streaming):
+        async def _deafly(self) -> None:
+            asked.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answered.wait()
+
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            await self._deafly()
+            return await super()._agenerate(*args, **kwargs)
+
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+            await self._deafly()
+            async for chunk in super()._astream(*args, **kwargs):
+                yield chunk
+
+    for way in (ask(Deaf(), HI), streamed(Deaf())):
+        asked.clear()
+        asking = asyncio.ensure_future(way)
+        await asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking

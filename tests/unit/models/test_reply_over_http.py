@@ -1,0 +1,124 @@
+"""Requests that go over a wire: how they break, and that a broken one is never taken for a reply."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable
+from typing import Protocol
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.tools import tool
+
+from ramet.core.errors import ModelFailed
+from ramet.models.failure import is_overflow
+from ramet.models.reply import Bound, ask, bind, merge, stream_reply
+from ramet.models.scripted import Call, Hang
+from tests.support.providers import Ends, Fail, Says, provider
+
+HI: list[BaseMessage] = [HumanMessage("hi")]
+
+
+@tool
+def grep(pattern: str) -> str:
+    """Search."""
+    return pattern
+
+
+class Way(Protocol):
+    """How a reply is asked for."""
+
+    __name__: str
+
+    def __call__(self, model: BaseChatModel | Bound) -> Awaitable[AIMessage]: ...
+
+
+async def whole(model: BaseChatModel | Bound) -> AIMessage:
+    return await ask(model, HI)
+
+
+async def streamed(model: BaseChatModel | Bound) -> AIMessage:
+    return merge([chunk async for chunk in stream_reply(model, HI)])
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+async def test_a_stream_that_ends_neatly_but_too_early_is_a_failure(kind: str) -> None:
+    """The SDKs take the end of the connection for the end of the reply: we do not."""
+    async with provider([Ends(after_chars=10)]) as server:
+        with pytest.raises(ModelFailed, match="before the reply was whole") as failure:
+            await streamed(getattr(server, kind)(max_retries=0))
+
+    assert failure.value.retryable
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+@pytest.mark.parametrize(("error", "retryable"), [("overloaded_error", True), ("invalid_request_error", False)])
+async def test_an_error_in_mid_stream_is_read_from_its_body(kind: str, error: str, retryable: bool) -> None:
+    """The status was 200 long before, and says nothing."""
+    async with provider([Says(after_chars=10, error=error)]) as server:
+        with pytest.raises(ModelFailed) as failure:
+            await streamed(getattr(server, kind)(max_retries=0))
+
+    assert failure.value.retryable is retryable
+    assert failure.value.status != 200
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+async def test_tool_arguments_above_the_cap_are_a_failure(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that does not stop writing arguments is stopped, streamed or not; asking again would not help."""
+    monkeypatch.setattr("ramet.models.chunks.MAX_ARGUMENT_BYTES", 10_000)
+    async with provider([Call("grep", {"pattern": "x" * 20_000})] * 2) as server:
+        bound = bind(getattr(server, kind)(max_retries=0), [grep])
+        for way in (whole(bound), streamed(bound)):
+            with pytest.raises(ModelFailed, match="arguments") as failure:
+                await way
+            assert not failure.value.retryable
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+async def test_the_connection_is_closed_when_the_reader_is_cancelled(kind: str) -> None:
+    """The provider sees that nobody listens any more, and stops billing."""
+    async with provider([Hang(after_chars=10)]) as server:
+        stream = stream_reply(getattr(server, kind)(max_retries=0), HI)
+        async with contextlib.aclosing(stream):
+            await anext(stream)
+        await server.gone.wait()
+
+
+async def test_openai_is_asked_for_usage_wherever_it_is() -> None:
+    """ChatOpenAI leaves usage out for any address but OpenAI's own; a budget needs it, unless it was switched off."""
+    async with provider(["a", "b"]) as server:
+        counted = await streamed(server.openai())
+        uncounted = await streamed(server.openai(stream_usage=False))
+
+        assert counted.usage_metadata is not None
+        assert uncounted.usage_metadata is None
+        assert [body.get("stream_options") for body in server.bodies] == [{"include_usage": True}, None]
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+async def test_a_request_that_is_too_long_is_told_from_a_wrong_one(kind: str) -> None:
+    """The one is for compaction, the other for nobody."""
+    async with provider([Fail("prompt is too long: 1000001 tokens"), Fail("no such field")]) as server:
+        model = getattr(server, kind)(max_retries=0)
+        failures = []
+        for _ in range(2):
+            with pytest.raises(ModelFailed) as failure:
+                await whole(model)
+            failures.append(failure.value)
+
+    assert [is_overflow(failed) for failed in failures] == [True, False]
+    assert not any(failed.retryable for failed in failures)
+
+
+@pytest.mark.parametrize("way", [whole, streamed])
+async def test_nobody_can_connect_is_a_failure_that_may_pass(way: Way) -> None:
+    """A refused connection is worth another try."""
+    async with provider([]) as server:
+        nowhere = f"http://127.0.0.1:1/{way.__name__}"  # the SDKs cache clients by address, closed ones included
+        models = [server.anthropic(max_retries=0, base_url=nowhere), server.openai(max_retries=0, base_url=nowhere)]
+        for model in models:
+            with pytest.raises(ModelFailed) as failure:
+                await way(model)
+            assert (failure.value.status, failure.value.retryable) == (None, True)

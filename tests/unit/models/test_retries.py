@@ -1,0 +1,134 @@
+"""Models that retry by themselves, told to stop: counted in HTTP requests at the server, not in calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import HumanMessage
+
+from ramet.core.errors import ModelFailed
+from ramet.models.reply import ask, stream_reply
+from ramet.models.retries import without_retries
+from tests.support.plain_models import Async
+from tests.support.providers import Fail, Provider, provider
+
+# The SDKs wait as long as they are told: a millisecond keeps the test from sleeping.
+FAILING = [Fail(500, retry_after_s=0.001)] * 20
+
+kinds = pytest.mark.parametrize("kind", ["anthropic", "openai"])
+
+
+async def requests_of(server: Provider, model: BaseChatModel) -> tuple[int, int]:
+    """How many HTTP requests one call makes, whole and streamed."""
+    before = server.count
+    with pytest.raises(ModelFailed):
+        await ask(model, [HumanMessage("hi")])
+    between = server.count
+    with pytest.raises(ModelFailed):
+        async for _ in stream_reply(model, [HumanMessage("hi")]):
+            pass
+    return between - before, server.count - between
+
+
+@kinds
+async def test_a_copy_asks_once_and_the_original_is_left_alone(kind: str) -> None:
+    """The user's model goes on retrying for the user: three requests for one call; ours makes one."""
+    async with provider(FAILING) as server:
+        model = getattr(server, kind)()
+        copy, charged = without_retries(model)
+        server.adopt(copy)
+
+        assert charged == 1
+        assert copy is not model
+        assert await requests_of(server, copy) == (1, 1)
+        assert await requests_of(server, model) == (3, 3)
+
+
+@kinds
+async def test_a_model_already_in_use_is_copied_too(kind: str) -> None:
+    """Its client exists by then; the copy has one of its own, over the same connections."""
+    async with provider(FAILING) as server:
+        model = getattr(server, kind)()
+        await requests_of(server, model)
+
+        copy = without_retries(model).model
+
+        assert await requests_of(server, copy) == (1, 1)
+        name = "_async_client" if kind == "anthropic" else "root_async_client"
+        assert getattr(copy, name)._client is getattr(model, name)._client
+        assert getattr(model, name).max_retries == 2
+        synchronous = "_client" if kind == "anthropic" else "root_client"
+        assert (getattr(copy, synchronous).max_retries, getattr(model, synchronous).max_retries) == (0, 2)
+
+
+@kinds
+def test_the_copy_is_the_same_in_all_else(kind: str) -> None:
+    """Model, temperature, callbacks and keys are the user's."""
+    made: dict[str, Any] = {"temperature": 0.5, "max_tokens": 99, "tags": ["a"]}
+    model = {"anthropic": anthropic, "openai": openai}[kind](**made)
+
+    copy = without_retries(model).model
+
+    assert type(copy) is type(model)
+    for field in type(model).model_fields:
+        if field not in ("max_retries", "client", "async_client", "root_client", "root_async_client"):
+            assert getattr(copy, field) == getattr(model, field), field
+
+
+def anthropic(**fields: Any) -> BaseChatModel:
+    from langchain_anthropic import ChatAnthropic
+
+    return ChatAnthropic(**{"model": "claude-sonnet-4-5", "api_key": "k", **fields})
+
+
+def openai(**fields: Any) -> BaseChatModel:
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(**{"model": "gpt-4o", "api_key": "k", **fields})
+
+
+@pytest.mark.parametrize("make", [anthropic, openai])
+def test_a_model_that_asks_once_already_is_given_back(make: Any) -> None:
+    """There is nothing to change."""
+    model = make(max_retries=0)
+
+    assert without_retries(model) == (model, 1)
+    assert without_retries(model).model is model
+
+
+def test_a_model_without_retries_is_given_back() -> None:
+    """Most have none."""
+    model = Async()
+
+    assert without_retries(model).model is model
+    assert without_retries(model).requests == 1
+
+
+def test_where_no_copy_can_be_trusted_the_retries_are_charged() -> None:
+    """A model that retries in a way we do not know stays as it is, and costs as many calls as it may make."""
+
+    class Stubborn(Async):
+        max_retries: int = 5
+
+    model = Stubborn()
+
+    assert without_retries(model).model is model
+    assert without_retries(model).requests == 6
+
+
+def test_google_counts_attempts() -> None:
+    """There, 0 means "as often as usual", and 1 is once; its clients are told with each call."""
+    google = type("ChatGoogleGenerativeAI", (Async,), {"__module__": "langchain_google_genai.chat_models"})
+    google = type(
+        "Google",
+        (google,),
+        {"__module__": google.__module__, "__annotations__": {"max_retries": int}, "max_retries": 6},
+    )
+    model = google()
+
+    copy, charged = without_retries(model)
+
+    assert (copy.max_retries, charged) == (1, 1)  # type: ignore[attr-defined]
+    assert model.max_retries == 6

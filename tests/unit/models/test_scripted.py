@@ -1,0 +1,213 @@
+"""The model that plays a written dialogue. What it shares with real ones is in tests/conformance/test_models.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.tools import tool
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import InvalidValue, ModelFailed
+from ramet.models.dialogue import Dialogue, Step
+from ramet.models.reply import ask, bind, merge, stream_reply
+from ramet.models.scripted import Call, Cut, Fail, Request, Say, ScriptedModel
+
+HI: list[BaseMessage] = [HumanMessage("hi")]
+
+
+@tool
+def grep(pattern: str) -> str:
+    """Search."""
+    return pattern
+
+
+def child(brief: str, *said: BaseMessage) -> list[BaseMessage]:
+    return [SystemMessage("You search."), HumanMessage(brief), *said]
+
+
+async def texts(model: ScriptedModel, *requests: list[BaseMessage]) -> list[str]:
+    return [str((await ask(model, request)).text) for request in requests]
+
+
+async def test_a_list_is_played_in_the_order_of_asking() -> None:
+    """Text, messages, calls and functions are steps."""
+    script: list[Step] = [
+        "one",
+        AIMessage("two", id="m2"),
+        Call("grep", {"pattern": "x"}),
+        lambda messages: f"got {len(messages)}",
+    ]
+    model = ScriptedModel(script)
+
+    replies = [await ask(model, HI) for _ in range(4)]
+
+    assert [str(reply.text) for reply in replies] == ["one", "two", "", "got 1"]
+    assert replies[1].id == "m2"
+    assert replies[2].tool_calls[0]["args"] == {"pattern": "x"}
+
+
+async def test_the_end_of_the_script_is_said_with_the_step() -> None:
+    """So that the test that ran into it shows where."""
+    model = ScriptedModel(["only"])
+    await ask(model, HI)
+
+    with pytest.raises(ModelFailed, match="step 2 was asked for, it has 1") as ended:
+        await ask(model, HI)
+
+    assert not ended.value.retryable
+
+
+async def test_it_keeps_what_it_was_asked() -> None:
+    """Messages, tool names and the cap, as of the moment of asking."""
+    model = ScriptedModel(["a", "b"])
+    history = list(HI)
+    await ask(bind(model, [grep]), history, max_tokens=9)
+    history.append(HumanMessage("later"))
+    await ask(model, history)
+
+    assert model.requests == [Request((HI[0],), ("grep",), 9), Request(tuple(history), (), None)]
+
+
+async def test_it_keeps_nothing_where_it_is_told_so() -> None:
+    """A benchmark asks a million times."""
+    model = ScriptedModel(lambda messages: "x", keep_requests=False)
+    await ask(model, HI)
+
+    assert model.requests == []
+
+
+async def test_usage_is_always_set_and_always_the_same() -> None:
+    """A figure that follows from the texts, or the given one; streamed or not."""
+    given = UsageMetadata(input_tokens=1, output_tokens=2, total_tokens=3)
+    replies = [
+        *[await ask(ScriptedModel(["four words are said"]), HI) for _ in range(2)],
+        merge([chunk async for chunk in stream_reply(ScriptedModel(["four words are said"]), HI)]),
+    ]
+
+    assert len({str(reply.usage_metadata) for reply in replies}) == 1
+    assert replies[0].usage_metadata is not None
+    assert replies[0].usage_metadata["output_tokens"] > 0
+    assert (await ask(ScriptedModel([Say("x", usage=given)]), HI)).usage_metadata == given
+
+
+async def test_call_ids_follow_from_the_place() -> None:
+    """Two runs of the same script have the same ids, and no id comes twice."""
+
+    async def ids() -> list[str | None]:
+        model = ScriptedModel([[Call("a"), Call("b")], Call("c"), Call("d", id="mine")])
+        return [call["id"] for _ in range(3) for call in (await ask(model, HI)).tool_calls]
+
+    assert await ids() == await ids() == ["call_1_1", "call_1_2", "call_2_1", "mine"]
+
+
+async def test_a_delay_is_the_clocks() -> None:
+    """Nothing comes before it has passed."""
+    clock = FakeClock()
+    model = ScriptedModel([Say("late", delay_s=60)], clock=clock)
+    asking = asyncio.create_task(ask(model, HI))
+    while not clock.sleeping:  # noqa: ASYNC110  # sleep(0) is a step, not a wait
+        await asyncio.sleep(0)
+
+    await clock.advance(59)
+    assert not asking.done()
+    await clock.advance(1)
+    assert (await asking).content == "late"
+
+
+async def test_chunks_are_cut_as_written() -> None:
+    """Where it matters to a test."""
+    chunks = [chunk async for chunk in stream_reply(ScriptedModel([Say("abc", chunks=("a", "bc"))]), HI)]
+
+    assert [chunk.content for chunk in chunks if chunk.content] == ["a", "bc"]
+
+
+async def test_without_an_event_loop_it_answers_too() -> None:
+    """`invoke` is what a notebook calls."""
+    assert ScriptedModel(["x"]).invoke("hi").content == "x"
+
+
+async def test_parent_and_children_have_dialogues_of_their_own() -> None:
+    """Found by their system prompt or their brief; who asks first does not matter."""
+    model = ScriptedModel({"You lead.": ["plan", "answer"], "search logs": ["logs: 3"], "search code": ["code: 7"]})
+    parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
+
+    assert await texts(
+        model,
+        parent,
+        child("search code"),
+        child("search logs"),
+        [*parent, AIMessage("plan"), HumanMessage("<task-notification>search logs: 3</task-notification>")],
+    ) == ["plan", "code: 7", "logs: 3", "answer"]
+
+
+async def test_a_notification_opens_no_dialogue() -> None:
+    """It quotes what a child said or was asked: its reader goes on with its own dialogue."""
+    model = ScriptedModel({"why?": ["plan", "answer"], "search logs": ["logs: 3"]})
+    note = HumanMessage("<task-notification>search logs: 3</task-notification>")
+
+    assert await texts(model, [HumanMessage("why?"), AIMessage("plan"), note]) == ["answer"]
+
+
+async def test_any_number_may_be_in_the_same_dialogue_at_once() -> None:
+    """The step follows from each one's own history, not from who asked before."""
+    model = ScriptedModel({"search": [Call("grep", {"pattern": "x"}), "found"]})
+
+    async def one(number: int) -> str:
+        messages = child(f"search part {number}")
+        first = await ask(model, messages)
+        await asyncio.sleep(0)
+        answered = [*messages, first, ToolMessage("hit", tool_call_id=first.tool_calls[0]["id"] or "")]
+        return str((await ask(model, answered)).text)
+
+    assert await asyncio.gather(*(one(number) for number in range(100))) == ["found"] * 100
+
+
+async def test_a_fork_is_found_by_its_brief() -> None:
+    """It has its parent's history, and its own task at the end of it."""
+    model = ScriptedModel({"why?": [Call("Agent", {"prompt": "check db"}), "answer"], "check db": ["db is fine"]})
+    parent: list[BaseMessage] = [SystemMessage("You lead."), HumanMessage("why?")]
+    reply = await ask(model, parent)
+    result = ToolMessage("forked", tool_call_id=reply.tool_calls[0]["id"] or "")
+
+    assert await texts(model, [*parent, reply, result, HumanMessage("check db")], [*parent, reply, result]) == [
+        "db is fine",
+        "answer",
+    ]
+
+
+async def test_failures_in_a_dialogue_are_played_once_each() -> None:
+    """The retry gets the next step, though the history is the same."""
+    model = ScriptedModel({"": [Fail(429, retry_after_s=1), Cut(3), "first", Fail(500), "second"]})
+    for status in (429, None):
+        with pytest.raises(ModelFailed) as failure:
+            await ask(model, HI)
+        assert failure.value.status == status
+    assert await texts(model, HI) == ["first"]
+    later = [*HI, AIMessage("first"), HumanMessage("and?")]
+    with pytest.raises(ModelFailed):
+        await ask(model, later)
+    assert await texts(model, later) == ["second"]
+
+
+async def test_a_request_of_no_dialogue_is_said() -> None:
+    """With the patterns there are."""
+    with pytest.raises(ModelFailed, match="there are: alpha, beta"):
+        await ask(ScriptedModel({"alpha": ["x"], "beta": ["y"]}), HI)
+
+
+async def test_an_exception_is_raised_as_a_provider_would() -> None:
+    """And translated by whoever asks."""
+    with pytest.raises(ModelFailed, match="ConnectionResetError") as failure:
+        await ask(ScriptedModel([Fail(ConnectionResetError("gone"))]), HI)
+
+    assert failure.value.retryable
+
+
+@pytest.mark.parametrize("script", ["text", 7, None])
+def test_what_is_no_script_is_refused(script: object) -> None:
+    """A string is a sequence of letters, and was not meant."""
+    with pytest.raises(InvalidValue, match="script"):
+        Dialogue(script)  # type: ignore[arg-type]

@@ -1,0 +1,181 @@
+"""Rooting: which names lead where."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.tools import ToolException
+
+from ramet.tools.paths import MAX_NAME, directory, locate, open_file, shown
+from ramet.tools.patterns import BadPattern, Pattern
+from tests.support.context import make_context
+
+
+@pytest.mark.parametrize("name", ["a/b.txt", "./a/b.txt", "a//b.txt", "a/./b.txt"])
+def test_a_name_inside_is_found_however_it_is_written(tmp_path: Path, name: str) -> None:
+    """Spellings of one name end at one place."""
+    place = locate(make_context(tmp_path), name)
+
+    assert (place.path, place.parts, place.shown) == (tmp_path.resolve() / "a/b.txt", ("a", "b.txt"), "a/b.txt")
+
+
+@pytest.mark.parametrize("name", ["..", "../a", "a/../../b", "a/..", "/etc/passwd", "/", "~/../x"])
+def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    """Neither `..` nor an absolute name gets out."""
+    with pytest.raises(ToolException):
+        locate(make_context(tmp_path), name)
+
+
+def test_a_sibling_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
+    """`/work-secret` does not lie in `/work`."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work-secret").mkdir()
+
+    with pytest.raises(ToolException, match="outside"):
+        locate(make_context(tmp_path / "work"), str(tmp_path / "work-secret/key"))
+
+
+def test_a_link_inside_is_followed_and_one_to_outside_is_not(tmp_path: Path) -> None:
+    """What counts is where a link ends."""
+    root = tmp_path / "root"
+    (root / "real").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (root / "inner").symlink_to("real")
+    (root / "outer").symlink_to(tmp_path / "outside")
+    (root / "dangling").symlink_to(tmp_path / "outside/not-yet")
+    context = make_context(root)
+
+    assert locate(context, "inner/x").parts == ("real", "x")
+    for name in ("outer", "outer/x", "dangling"):
+        with pytest.raises(ToolException, match="outside"):
+            locate(context, name, writing=True)
+
+
+def test_a_root_that_is_a_link_is_the_directory_it_means(tmp_path: Path) -> None:
+    """A workspace reached by a link works under both names."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    context = make_context(tmp_path / "link")
+
+    assert locate(context, str(tmp_path / "link/a")).parts == locate(context, str(tmp_path / "real/a")).parts == ("a",)
+
+
+def test_a_loop_of_links_is_an_error_not_a_hang(tmp_path: Path) -> None:
+    """Two links at each other end nowhere."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+
+    with pytest.raises(ToolException):
+        os.close(open_file(locate(make_context(tmp_path), "a")))
+
+
+def test_read_roots_may_be_read_and_not_written(tmp_path: Path) -> None:
+    """A further root opens for reading only, and only under its absolute name."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "spilled").mkdir()
+    context = make_context(tmp_path / "work", read_roots=(tmp_path / "spilled",))
+    name = str(tmp_path / "spilled/result.txt")
+
+    assert locate(context, name).shown == str((tmp_path / "spilled/result.txt").resolve())
+    with pytest.raises(ToolException, match="outside"):
+        locate(context, name, writing=True)
+    assert locate(context, "result.txt").root == (tmp_path / "work").resolve()
+
+
+@pytest.mark.parametrize("name", [".git/hooks/post-checkout", "sub/.git", ".GIT/config", ".ramet/journal.db"])
+def test_what_is_run_or_trusted_is_not_written(tmp_path: Path, name: str) -> None:
+    """A hook of git's, or a run's record, is readable and not writable: writing there would be running code."""
+    context = make_context(tmp_path)
+
+    locate(context, name)
+    with pytest.raises(ToolException, match="not written"):
+        locate(context, name, writing=True)
+
+
+def test_names_that_no_file_can_have_are_refused_in_short(tmp_path: Path) -> None:
+    """A NUL, or a megabyte, is refused, and the refusal is no megabyte."""
+    context = make_context(tmp_path)
+
+    with pytest.raises(ToolException, match="NUL"):
+        locate(context, "a\0b")
+    with pytest.raises(ToolException, match=str(MAX_NAME)) as refusal:
+        locate(context, "a" * 1_000_000)
+    assert len(str(refusal.value)) < 1_000
+    with pytest.raises(ToolException):
+        os.close(open_file(locate(context, "a" * 1_000)))
+
+
+def test_a_name_is_shown_on_one_line() -> None:
+    """A name with line ends, escapes or foreign bytes cannot forge lines or colours."""
+    assert shown("a\nb") == "a\\nb"
+    assert shown("\x1b[31m") == "\\x1b[31m"
+    assert shown("caf\udce9") == "caf\\udce9"
+    assert shown("größe 说明.txt") == "größe 说明.txt"
+
+
+@given(st.text(alphabet="./~ab\n\0é", max_size=12))
+def test_whatever_the_name_it_is_inside_or_refused(name: str) -> None:
+    """No spelling ends outside of the root."""
+    root = Path("/usr").resolve()
+    try:
+        place = locate(make_context(root), name)
+    except ToolException:
+        return
+    assert place.path == root or root in place.path.parents
+
+
+def test_directories_are_made_below_the_root_only(tmp_path: Path) -> None:
+    """`make` makes what is missing; without it, what is missing is an error."""
+    place = locate(make_context(tmp_path), "a/b/c")
+    with pytest.raises(ToolException), directory(place):
+        raise AssertionError("it is not there")
+
+    with directory(place, make=True) as fd:
+        assert os.fstat(fd).st_ino == (tmp_path / "a/b/c").stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "fits_not"),
+    [
+        ("*.py", ["a.py", "x/y/a.py", ".hidden.py"], ["a.pyc", "a.py/b"]),
+        ("./*.py", ["a.py"], ["x/a.py"]),
+        ("src/*.py", ["src/a.py"], ["x/src/a.py", "src/x/a.py"]),
+        ("src/**/*.py", ["src/a.py", "src/x/y/a.py"], ["a.py"]),
+        ("**/test_*", ["test_a", "x/test_a"], ["x/test_a/b"]),
+        ("src/**", ["src/a", "src/x/y"], ["src"]),
+        ("**", ["a", "x/y"], []),
+        ("*.{yml,yaml}", ["a.yml", "x/b.yaml"], ["a.yaml.bak"]),
+        ("{a,b{c,d}}.x", ["a.x", "bc.x", "bd.x"], ["b.x"]),
+        ("a{b", ["a{b"], ["ab"]),
+        ("{}.x", ["{}.x"], [".x"]),
+        ("[!a]b", ["cb"], ["ab"]),
+        ("[^a]b", ["cb"], ["ab"]),
+        ("?.md", ["a.md"], ["ab.md"]),
+        ("!*.lock", ["a.py"], ["a.lock", "x/b.lock"]),
+        ("logs/", ["logs", "x/logs"], ["logs/a"]),
+        ("a/**/**/b", ["a/b", "a/x/b"], ["ab"]),
+    ],
+)
+def test_patterns(pattern: str, fits: list[str], fits_not: list[str]) -> None:
+    """What a pattern means and what it does not."""
+    compiled = Pattern(pattern)
+
+    assert [path for path in fits if not compiled.fits(path)] == []
+    assert [path for path in fits_not if compiled.fits(path)] == []
+
+
+@pytest.mark.parametrize("pattern", ["", " ", "../*", "a/../b", "x" * 1_001, "{a,b}" * 20, "a\0", "/"])
+def test_patterns_that_are_refused(pattern: str) -> None:
+    """Nothing, `..`, and what would stand for too much."""
+    with pytest.raises(BadPattern):
+        Pattern(pattern)
+
+
+def test_a_pattern_of_many_stars_ends() -> None:
+    """Stars cost a product, not a power: this would outlast the test run if it backtracked."""
+    assert not Pattern("a*" * 200 + "b").fits("a" * 255)
+    assert not Pattern("**/a/" * 100 + "b").fits("a/" * 400 + "c")
