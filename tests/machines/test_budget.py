@@ -26,15 +26,23 @@ limits = st.builds(
     model_calls=st.none() | st.integers(0, 6),
     tool_calls=st.none() | st.integers(0, 4),
 )
+slices = st.builds(
+    Limits,
+    tokens=st.none() | st.integers(0, 20),
+    usd=st.none() | st.integers(0, 12).map(lambda quarters: quarters / 4),
+    model_calls=st.none() | st.integers(0, 3),
+    tool_calls=st.none() | st.integers(0, 2),
+)
 amounts = st.builds(
     Amount,
-    tokens=st.integers(0, 30),
-    usd=st.integers(0, 16).map(lambda quarters: quarters / 4),
-    model_calls=st.integers(0, 2),
+    tokens=st.integers(0, 8),
+    usd=st.integers(0, 6).map(lambda quarters: quarters / 4),
+    model_calls=st.integers(0, 1),
     tool_calls=st.integers(0, 1),
     agents=st.just(0),
 )
-indexes = st.integers(0, 10**6)
+COUNTED = ("tokens", "model_calls", "tool_calls")
+indexes = st.integers(0, 11)
 
 
 @dataclass(eq=False)
@@ -71,6 +79,9 @@ class Asked:
 
     def counts(self, which: int) -> Fraction:
         return Fraction((self.real.amount if self.actual is None else self.actual)[which])
+
+    def beyond(self, which: int) -> Fraction:
+        return max(Fraction(0), self.counts(which) - Fraction(self.real.amount[which]))
 
 
 class BudgetTree(RuleBasedStateMachine):
@@ -134,7 +145,7 @@ class BudgetTree(RuleBasedStateMachine):
     def begin(self, given: Limits) -> None:
         self.scopes.append(Scope(Budget(given, scope="0"), None))
 
-    @rule(above=indexes, given=limits)
+    @rule(above=indexes, given=slices)
     def open(self, above: int, given: Limits) -> None:
         parent = self.scopes[above % len(self.scopes)]
         grant = Amount(*(getattr(given, name) or 0 for name in RESOURCES))
@@ -149,7 +160,18 @@ class BudgetTree(RuleBasedStateMachine):
 
     @rule(who=indexes, amount=amounts, last_word=st.booleans())
     def reserve(self, who: int, amount: Amount, last_word: bool) -> None:
-        scope = self.scopes[who % len(self.scopes)]
+        self.ask(self.scopes[who % len(self.scopes)], amount, last_word=last_word)
+
+    @rule(who=indexes, resource=st.sampled_from(COUNTED), kept=st.booleans(), more=st.integers(0, 1))
+    def reserve_all_that_is_left(self, who: int, resource: str, kept: bool, more: int) -> None:
+        """With or without what is kept, and by one too much: where refusing and granting meet."""
+        scope, which = self.scopes[who % len(self.scopes)], RESOURCES.index(resource)
+        owner = scope.owner(which)
+        if owner is not None:
+            value = max(0, int(self.free(owner, which, last_word=kept))) + more
+            self.ask(scope, Amount(**{resource: value}), last_word=kept)
+
+    def ask(self, scope: Scope, amount: Amount, *, last_word: bool) -> None:
         refusing = self.refusing(scope, amount, last_word=last_word)
         kept = [self.kept(scope, which) if last_word else Fraction(0) for which in ALL]
         fired = {each: each.real.fired for each in self.scopes}
@@ -240,8 +262,7 @@ class BudgetTree(RuleBasedStateMachine):
                 limit = scope.limit(which)
                 if limit is not None:
                     through = sum(each.counts(which) for each in below)
-                    beyond = sum(max(Fraction(0), each.counts(which) - each.real.amount[which]) for each in below)
-                    assert through <= limit + beyond, RESOURCES[which]
+                    assert through <= limit + sum(each.beyond(which) for each in below), RESOURCES[which]
 
     @invariant()
     def a_hold_is_open_until_the_first_word_about_it(self) -> None:
@@ -262,4 +283,4 @@ class BudgetTree(RuleBasedStateMachine):
 
 
 TestBudgetTree = BudgetTree.TestCase
-TestBudgetTree.settings = settings(max_examples=150, stateful_step_count=30)
+TestBudgetTree.settings = settings(max_examples=200, stateful_step_count=30)

@@ -36,6 +36,8 @@ class Lifecycle(RuleBasedStateMachine):
         if before in OVER and not (before is State.ENDED and fact is Fact.RESUMED):
             assert self.state in OVER, "only mail to a finished run brings one back"
             assert set(effects) <= {Effect.FORGET}, "an effect after the end"
+        if before is State.STOPPING:
+            assert self.state in OVER | {State.STOPPING}, "what was told to stop went on"
         for effect in effects:
             self.do(effect)
 

@@ -74,7 +74,7 @@ def of(kind: type[Event]) -> st.SearchStrategy[Event]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject):
+def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject) -> None:
     """decode(encode(event)) is the event, of the same type, for every type and any content."""
     event = data.draw(of(kind))
 
@@ -85,21 +85,21 @@ def test_an_event_comes_back_as_it_was(kind: type[Event], data: st.DataObject):
 
 
 @given(event=st.one_of(*map(of, KINDS)))
-def test_an_event_is_one_line(event: Event):
+def test_an_event_is_one_line(event: Event) -> None:
     """Whatever is in it, a reader that splits at line ends gets one event per line."""
     line = encode(event)
 
     assert line.splitlines() == [line]
 
 
-def test_every_event_of_the_module_is_in_the_vocabulary():
+def test_every_event_of_the_module_is_in_the_vocabulary() -> None:
     """An event that can be written can be read: none was forgotten in the union."""
     defined = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, Event)} - {Event}
 
     assert defined == set(KINDS)
 
 
-def test_event_types_are_stable_names():
+def test_event_types_are_stable_names() -> None:
     """The names in journals: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
         """approval_answered approval_asked budget_refused clamped compacted hook_failed mail_delivered mail_pushed
@@ -109,7 +109,7 @@ def test_event_types_are_stable_names():
 
 
 @pytest.mark.parametrize("kind", ["", "run_spawned ", "RunSpawned", "event", "from_the_future", "__class__"])
-def test_an_unknown_type_is_refused(kind: str):
+def test_an_unknown_type_is_refused(kind: str) -> None:
     """A journal of a newer version is not misread as something else."""
     line = msgspec.json.encode({"type": kind, **WHOSE})
 
@@ -145,7 +145,7 @@ def test_an_unknown_type_is_refused(kind: str):
     ],
     ids=lambda line: repr(line)[:40],
 )
-def test_what_is_no_event_is_refused(line: bytes | str):
+def test_what_is_no_event_is_refused(line: bytes | str) -> None:
     """Bad bytes are one typed error, whatever is wrong with them, and a short one."""
     with pytest.raises(InvalidValue) as refusal:
         decode(line)
@@ -154,7 +154,7 @@ def test_what_is_no_event_is_refused(line: bytes | str):
 
 
 @given(event=st.one_of(*map(of, KINDS)), cut=st.integers(1, 10**6))
-def test_half_a_line_is_never_an_event(event: Event, cut: int):
+def test_half_a_line_is_never_an_event(event: Event, cut: int) -> None:
     """A record that a crash cut off is noticed, wherever the cut is."""
     line = encode(event)
 
@@ -163,7 +163,7 @@ def test_half_a_line_is_never_an_event(event: Event, cut: int):
 
 
 @given(said=st.text(), args=st.dictionaries(st.text(), st.text(), max_size=3))
-def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]):
+def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]) -> None:
     """Half a surrogate pair, as cut emoji leave behind, is written as U+FFFD; the rest stays as it was."""
     event = ToolStarted(**WHOSE, tool="t", step_id=said, args={"said": said, **args})
 
@@ -175,13 +175,13 @@ def test_whatever_a_model_says_can_be_recorded(said: str, args: dict[str, str]):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_number_that_could_not_be_read_back_is_refused_when_written(value: float):
+def test_a_number_that_could_not_be_read_back_is_refused_when_written(value: float) -> None:
     """JSON has no NaN: found when it is appended, not when the journal is needed."""
     with pytest.raises(InvalidValue):
         encode(ClampEvent(**WHOSE, field="memory_mb", asked=value, given=1.0))
 
 
-def test_not_a_number_inside_plain_data_is_null():
+def test_not_a_number_inside_plain_data_is_null() -> None:
     """What JSON cannot say inside arguments is null, and the event can be read."""
     back = decode(encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": math.nan})))
 
@@ -190,13 +190,13 @@ def test_not_a_number_inside_plain_data_is_null():
 
 
 @pytest.mark.parametrize("value", [object(), 1j, KINDS], ids=["object", "complex", "classes"])
-def test_what_json_cannot_hold_is_refused_when_written(value: object):
+def test_what_json_cannot_hold_is_refused_when_written(value: object) -> None:
     """A hook that puts an object into arguments learns of it; nothing half-written is left."""
     with pytest.raises(InvalidValue):
         encode(ToolStarted(**WHOSE, tool="t", step_id="s", args={"x": value}))
 
 
-def test_nesting_without_end_is_refused_when_written():
+def test_nesting_without_end_is_refused_when_written() -> None:
     """Neither a crash of the interpreter nor a line that nobody can read."""
     args: dict[str, Any] = {}
     for _ in range(100_000):
@@ -206,14 +206,14 @@ def test_nesting_without_end_is_refused_when_written():
         encode(ToolStarted(**WHOSE, tool="t", step_id="s", args=args))
 
 
-def test_fields_that_say_nothing_are_not_written():
+def test_fields_that_say_nothing_are_not_written() -> None:
     """A token costs a short line."""
     assert encode(Notice(**WHOSE, text="hi")) == (
         b'{"type":"notice","root":"run-00","run":"run-01","path":"main/a","agent":"explore","text":"hi"}'
     )
 
 
-def test_two_events_do_not_share_what_is_in_them():
+def test_two_events_do_not_share_what_is_in_them() -> None:
     """An event's empty arguments are its own."""
     first, second = (ToolStarted(**WHOSE, tool="t", step_id="s") for _ in range(2))
 
@@ -222,7 +222,7 @@ def test_two_events_do_not_share_what_is_in_them():
     assert second.args == {}
 
 
-def test_events_cannot_be_changed():
+def test_events_cannot_be_changed() -> None:
     """A subscriber cannot rewrite what the next one reads."""
     event = StateChanged(**WHOSE, state="running")
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ramet.agent import hook_config
+from ramet.agent.output import OutputContract
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
@@ -74,6 +76,10 @@ class Agent:
             raise InvalidValue("isolation", self.isolation, " or ".join(ISOLATIONS))
         if self.memory is not None and self.memory not in MEMORY_SCOPES:
             raise InvalidValue("memory", self.memory, " or ".join(MEMORY_SCOPES))
+        if self.output is not None:
+            OutputContract(self.output)
+        if self.hooks is not None:
+            hook_config.read(self.hooks)
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
         if self.scope not in PRECEDENCE:

@@ -95,10 +95,11 @@ def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
         return []
     if isinstance(config, Mapping):
         return _from_mapping(config, child=child)
-    if isinstance(config, str | bytes) or not isinstance(config, Iterable):
+    functions: Any = config
+    if isinstance(functions, str | bytes) or not isinstance(functions, Iterable):
         raise InvalidValue("hooks", config, "a mapping of events, or functions marked with @hook")
     found: list[Hook] = []
-    for each in config:
+    for each in functions:
         marks: Sequence[Hook] = getattr(each, _MARK, ())
         if not marks:
             raise InvalidValue("hooks", each, "functions marked with @hook")

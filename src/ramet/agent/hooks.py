@@ -71,10 +71,10 @@ class HookRunner:
         for each in hooks:
             self._by_event.setdefault(each.event, []).append(each)
 
-    def extended(self, config: HookConfig, *, child: bool = False) -> HookRunner:
+    def extended(self, config: HookConfig | HookRunner, *, child: bool = False) -> HookRunner:
         """These hooks, then those of `config`. With `child`, a `Stop` of `config` means `SubagentStop`."""
         more = HookRunner(project_dir=self._project_dir, transcript=self._transcript, environ=self._environ)
-        more._take([*self._hooks, *read(config, child=child)])
+        more._take([*self._hooks, *(config._hooks if isinstance(config, HookRunner) else read(config, child=child))])
         return more
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pathlib
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -17,7 +18,9 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import within
 
 MAX_OUTPUT = 1 << 20
-_CLEAN_UP_S = 1.0  #: how long pipes may take to close once the group is killed
+_CLEAN_UP_S = 1.0  #: how long pipes may take to close, and a group to be gone, once it is killed
+_POLL_S = 0.002
+_PROC = pathlib.Path("/proc")
 
 
 class Finished(NamedTuple):
@@ -110,9 +113,35 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, grace_s: f
         _signal(group, signal.SIGKILL)
         try:
             await asyncio.wait({watch.closed}, timeout=_CLEAN_UP_S)
+            await _gone(group)
         finally:
             transport.close()
             await asyncio.wait({watch.closed}, timeout=_CLEAN_UP_S)
+
+
+async def _gone(group: int) -> None:
+    """Wait until nothing of a killed group runs: the children of our child are not ours to wait for in another way."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _CLEAN_UP_S
+    while _lives(group) and loop.time() < until:  # noqa: ASYNC110 - nothing tells of the end of others' children
+        await asyncio.sleep(_POLL_S)
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    if not _PROC.is_dir():
+        return True
+    for stat in _PROC.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone since
+            state, _, member_of = stat.read_text(errors="replace").rpartition(")")[2].split(maxsplit=3)[:3]
+            if int(member_of) == group and state not in ("Z", "X"):  # Whoever adopted it may never reap it.
+                return True
+    return False
 
 
 def _signal(group: int, number: Literal[signal.Signals.SIGTERM, signal.Signals.SIGKILL]) -> None:

@@ -82,8 +82,7 @@ class Slot:
     async def take(self) -> None:
         """Be among the working, waiting in line if need be. Returns at once if it already is.
 
-        Takes nothing while calls are in flight of which, for all that is known here, each waits for others: those others
-        may need the place.
+        Takes nothing while, for all that is known here, every call in flight waits for others: they may need the place.
         """
         if self._held:
             return

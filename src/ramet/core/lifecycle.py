@@ -100,6 +100,8 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.STOPPED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
     # Facts that arrive twice, or a moment after the state they speak of.
     (State.STARTING, Fact.WAIT_ENDED): Step(State.STARTING),
+    (State.IDLE, Fact.WAIT_BEGAN): Step(State.IDLE),
+    (State.IDLE, Fact.WAIT_ENDED): Step(State.IDLE),
     (State.RUNNING, Fact.WAIT_ENDED): Step(State.RUNNING),
     (State.WAITING, Fact.WAIT_BEGAN): Step(State.WAITING),
     (State.STARTING, Fact.WOKEN): Step(State.STARTING),

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 class Prompts:
     """Builds system prompts. Without a project folder nothing is read from disk but what a definition names."""
 
-    def __init__(self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None) -> None:
-        self._project, self._user = project_dir, user_dir
+    def __init__(
+        self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None, session: str | None = None
+    ) -> None:
+        self._project, self._user, self._session = project_dir, user_dir, session
 
     def system(self, agent: Agent, cwd: pathlib.Path) -> str:
         """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
@@ -57,4 +59,6 @@ class Prompts:
             return None
         if base is None:
             raise InvalidValue("memory", agent.memory, f"a session with a {agent.memory} folder to keep it in")
-        return memory_folder(agent.name, agent.memory, project_dir=self._project or base, user_dir=self._user or base)
+        # A session id parts one user's notes from another's; no agent's name has an "@".
+        owner = f"{agent.name}@{self._session}" if self._session else agent.name
+        return memory_folder(owner, agent.memory, project_dir=self._project or base, user_dir=self._user or base)

@@ -88,7 +88,12 @@ class Recorder:
         self.kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._count = 0
         self._readers: list[Subscription] = []
+        self._closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
+
+    def transcript_of(self, run: RunInfo) -> str:
+        """The file that holds a run's transcript; empty if none is kept."""
+        return str(self.transcripts / f"{run.path}.jsonl") if self.transcripts is not None else ""
 
     def append(self, event: Event) -> Event:
         """Number, keep and publish an event."""
@@ -119,6 +124,8 @@ class Recorder:
         """
         reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
         self._readers.append(reader)
+        if self._closed:
+            reader.close()  # Nothing more will come: what is kept, then the end.
         return reader
 
     def drop(self, reader: Subscription) -> None:
@@ -135,6 +142,7 @@ class Recorder:
 
     def close(self) -> None:
         """Let all readers end, and leave no file open."""
+        self._closed = True
         for reader in list(self._readers):
             reader.close()
         if self._files is not None:

@@ -14,6 +14,7 @@ from langchain_core.messages import HumanMessage
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
@@ -164,7 +165,8 @@ class AgentRuntime:
         definitions: Mapping[str, Agent],
         cwd: pathlib.Path | None,
         spawn_limits: SpawnLimits,
-        hooks: HookRunner | None = None,
+        hooks: Sequence[HookRunner | HookConfig] = (),
+        session: str | None = None,
         approver: Any = None,
         unattended: bool = False,
         omitted_type: Literal["fork", "general-purpose"] = "fork",
@@ -175,17 +177,17 @@ class AgentRuntime:
         folder = self.working_dir / ".ramet" / "transcripts" / number if self.working_dir is not None else None
         recorder = Recorder(self.clock, folder)
         inbox = Inbox(clock=self.clock, mint=lambda: self._entropy(6).hex(), approver=approver, unattended=unattended)
-        prompts = Prompts(cwd, self.user_dir)
+        prompts = Prompts(cwd, self.user_dir, session)
+        runner = _merged(hooks, cwd, recorder)
         spill = Spill(folder)
 
         def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
             recorder.feed(run, chunk, step)
 
         def hooks_of(agent: Agent) -> HookRunner | None:
-            own = agent.hooks
-            if not own:
-                return hooks
-            return (hooks or HookRunner(project_dir=cwd)).extended(own, child=True)
+            if not agent.hooks:
+                return runner if len(runner) else None
+            return runner.extended(agent.hooks, child=True)
 
         services = Services(
             model=self.gateway.port,
@@ -224,6 +226,14 @@ class AgentRuntime:
         opened.inbox.close()
         opened.recorder.close()
         opened.spill.close()
+
+
+def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
+    """All hooks of a tree in one runner, each knowing where transcripts are."""
+    runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
+    for each in configured:
+        runner = runner.extended(each)
+    return runner
 
 
 _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})

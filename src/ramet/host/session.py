@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
-from ramet.agent.files.definitions import load_definitions
+from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
 from ramet.core.budget import NO_LIMITS, Limits
@@ -21,20 +22,24 @@ from ramet.core.events import Event, MessageRecorded
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
-from ramet.core.outcome import Result, Usage
+from ramet.core.outcome import Result, Status, Usage
 from ramet.host.approvals import Inbox
+from ramet.host.project import Project
 from ramet.host.runtime import AgentRuntime, OpenTree, spawning_tools
 from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
-from ramet.tools.context import RunView, SpawnRequest, StopReceipt
+from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
 
+_log = logging.getLogger("ramet.session")
 MAX_PROMPT = 1_000_000
+#: Blocks of a chunk that its text, or its `tool_call_chunks`, say again.
+_SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
 
 
 class Session:
@@ -57,7 +62,7 @@ class Session:
         limits: Limits = NO_LIMITS,
         spawn_limits: SpawnLimits = DEFAULT_SPAWN_LIMITS,
         spawn: bool = True,
-        hooks: HookRunner | Mapping[str, Any] | None = None,
+        hooks: HookRunner | HookConfig = None,
         max_turns: int = MAX_TURNS,
         compaction: Compaction | None = None,
         approver: Callable[..., Any] | None = None,
@@ -65,26 +70,22 @@ class Session:
         omitted_type: Literal["fork", "general-purpose"] = "fork",
         session_id: str | None = None,
         definitions: Mapping[str, Agent] | None = None,
+        project: Project | None = None,
         runtime: AgentRuntime | None = None,
     ) -> None:
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd)
         call = tuple(as_agent(each) for each in agents)
-        if definitions is None:
-            user_dir = self.runtime.user_dir or pathlib.Path("/nonexistent/ramet")
-            loaded = load_definitions(self._cwd, user_dir=user_dir, call=call)
-            definitions, self.problems = loaded.snapshot(), loaded.problems
-        else:
-            definitions, self.problems = {**definitions, **{each.name: each for each in call}}, ()
+        self.project = project or Project.open(self._cwd, user_dir=self.runtime.user_dir, call=call)
+        definitions = self.project if definitions is None else {**definitions, **{each.name: each for each in call}}
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
-        if not isinstance(hooks, HookRunner):
-            hooks = HookRunner(hooks, project_dir=self._cwd) if hooks else None
         self._opened: OpenTree = self.runtime.open_tree(
             definitions=definitions,
             cwd=self._cwd,
             spawn_limits=spawn_limits,
-            hooks=hooks,
+            hooks=(*([hooks] if hooks else []), *self.project.hooks),
+            session=session_id,
             approver=approver,
             unattended=unattended,
             omitted_type=omitted_type,
@@ -117,6 +118,8 @@ class Session:
 
         def over(result: Result) -> None:
             self.result = result
+            if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
+                _log.error("%s failed: %s: %s", run.info.path, result.error.type, result.error.message)
             reader.close()
 
         run.on_turn = over
@@ -133,7 +136,7 @@ class Session:
                             yield _whole_chunk(item)  # A model that does not stream is read the same way.
                         streamed = False
                     elif isinstance(item, AIMessageChunk):
-                        streamed = True
+                        streamed, item = True, _readable(item)
                     yield item
         finally:
             run.on_turn = None
@@ -209,6 +212,11 @@ class Session:
         return self._opened.recorder.transcripts
 
     @property
+    def context(self) -> ToolUseContext:
+        """The root's context, for driving `ramet.query` by hand."""
+        return self._root.context
+
+    @property
     def messages(self) -> list[Any]:
         """The root's conversation so far: a copy."""
         return list(self._root.context.history)
@@ -239,6 +247,12 @@ class Session:
         tree = self._opened.tree
         return tree.handle(await tree.spawner.spawn(self._root, request))
 
+    def reload(self) -> bool:
+        """Read definition files again that changed; True if any did. From now on they may be spawned as they are."""
+        changed = self.project.reload()
+        self._opened.tree.spawner.show_types(self._root)
+        return changed
+
     # ----
 
     def _ready(self, text: str) -> Run:
@@ -264,6 +278,18 @@ class Session:
 def _whole_chunk(event: MessageRecorded) -> AIMessageChunk:
     message = decode(event.message)
     return AIMessageChunk(content=message.content, id=message.id)
+
+
+def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
+    """The chunk with text as its content if that is all it says: once there are tools, some providers stream blocks."""
+    blocks = chunk.content
+    if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
+        return chunk
+    return chunk.model_copy(update={"content": str(chunk.text)})
+
+
+def _is_said_again(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") in _SAID_AGAIN and not block.get("citations")
 
 
 def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:

@@ -157,7 +157,7 @@ class Spawner:
         budget = parent.context.budget
         if scope is not None:
             budget, scope.budget.scope = scope.budget, path
-        cwd = plan.cwd if own_tree is None else own_tree.path
+        cwd = plan.cwd if own_tree is None else own_tree.cwd
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd)
         run = self._build(info, parent, plan, place, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
@@ -222,6 +222,10 @@ class Spawner:
 
     def _waits(self, run: Run, waits: bool) -> None:
         self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
+
+    def show_types(self, run: Run) -> None:
+        """Let the Agent tool of a living run list the types that there are now."""
+        run.context.tools = self._with_types(run, run.context.tools)
 
     def _with_types(self, run: Run, tools: tuple[BaseTool, ...]) -> tuple[BaseTool, ...]:
         """The tools, the Agent tool listing exactly the types that this run may spawn."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+from msgspec.structs import replace
 
 from ramet.agent.compaction import repair
 from ramet.core.events import MessageRecorded, RunEnded, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
-from ramet.core.outcome import Result, Status
+from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
 from ramet.models.messages import encode
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
-from ramet.spawn.turn import cut, work
+from ramet.spawn.turn import cut, recordable, work
 from ramet.tools.context import StopReceipt, current_call
 
+_log = logging.getLogger("ramet.supervisor")
 #: A notice may wake an idle run this often before a user says something new.
 MAX_WAKES = 10
 
@@ -69,8 +72,9 @@ class Supervisor:
         verdict = run.verdict
         assert verdict is not None, "a run ends with a verdict"
         result = self.result_of(run, verdict)
-        run.context.emit(RunEnded, result=result)
+        run.context.emit(RunEnded, result=replace(result, value=recordable(run, result.value)))
         run.announce(result)
+        run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
 
     def result_of(self, run: Run, verdict: Verdict) -> Result:
         """A verdict with what was spent for it."""
@@ -107,6 +111,18 @@ class Supervisor:
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path)
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
+        try:
+            await self._whole_turn(run, messages)
+        except Exception as bug:  # Ours, or git's: whoever waits for this run must not wait for ever.
+            _log.exception("the turn of %s could not be brought to its end", run.info.path)
+            error = ErrorInfo(type=type(bug).__name__, message=str(bug))
+            run.verdict = Verdict(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
+            if run.is_living:
+                self._end(run)
+            if run.result is None:
+                run.announce(self.result_of(run, run.verdict))
+
+    async def _whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
             await run.context.slot.take()
             self.fact(run, Fact.BEGAN)

@@ -13,10 +13,11 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 
 from ramet.agent.loop import QueryParams, query
 from ramet.agent.output import OutputContract
-from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import ErrorInfo, Status
+from ramet.models.plain import plain
 from ramet.spawn.run import Run, Verdict
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.sync import run_in_thread
@@ -63,7 +64,7 @@ def partial(run: Run) -> str:
         return "".join(run.heard)
     for message in reversed(run.context.history[run.turn_began_at :]):
         if isinstance(message, AIMessage) and message.text:
-            return message.text
+            return str.__str__(message.text)
     return ""
 
 
@@ -95,7 +96,18 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
                 run.heard.clear()
     newest = run.context.history[-1]
     assert isinstance(newest, AIMessage), "a conversation that ends well ends with an answer"
-    return newest.text if contract is None else contract.parse(newest.text)
+    text = str.__str__(newest.text)  # exact text: langchain's own kind of it is no JSON
+    return text if contract is None else contract.parse(text)
+
+
+def recordable(run: Run, value: Any) -> Any:
+    """A value as JSON for the record: an answer by its contract, data as it is, anything else as what it is."""
+    if value is not None and run.agent.output is not None and run.agent.function is None:
+        return OutputContract(run.agent.output).data(value)
+    try:
+        return plain(value, "value")
+    except InvalidValue:
+        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": repr(value)[:1000]}
 
 
 async def _call(run: Run) -> Any:

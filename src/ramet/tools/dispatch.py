@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_core.tools.simple import Tool
 
 from ramet.core.budget import Amount, Hold
@@ -114,10 +114,12 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
     """Ask the gates, reserve, run, settle, tell the hooks."""
     if call.get("error"):
         return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
+    note = ""
     if context.hooks is not None and context.hooks.listens("PreToolUse"):
-        denied = await _ask_hooks(context, tool, call)
-        if denied is not None:
-            return denied
+        said = await _ask_hooks(context, tool, call)
+        if isinstance(said, ToolMessage):
+            return said
+        note = said
     try:
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:
@@ -126,11 +128,14 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
             BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
         )
         return _refused(context, call, str(refusal))
-    return await _run(context, tool, call, hold)
+    answer = await _run(context, tool, call, hold)
+    if note and isinstance(answer.content, str):
+        answer.content += f"\n\n{note}"
+    return answer
 
 
-async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | None:
-    """Let the hooks veto, rewrite, or send the question to a person; None means go on."""
+async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | str:
+    """Let the hooks veto, rewrite, or ask a person: a refusal, or what they have to add to the result."""
     assert context.hooks is not None
     payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"]}
     decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool.name)
@@ -139,20 +144,15 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
     if decision.verdict == "deny":
         return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
     if decision.verdict == "ask":
-        return await _ask_person(context, tool, call, decision.reason)
-    return None
+        denied = await _ask_person(context, tool, call, decision.reason)
+        if denied is not None:
+            return denied
+    return decision.context
 
 
 async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, question: str) -> ToolMessage | None:
-    """Let a PermissionRequest hook or else a person decide; no word is a no."""
+    """Let a person decide, wherever the inbox is; no word is a no."""
     assert context.hooks is not None
-    if context.hooks.listens("PermissionRequest"):
-        payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"], "reason": question}
-        decision = await context.hooks.fire("PermissionRequest", context, payload, matcher=tool.name)
-        if decision.verdict == "allow":
-            return None
-        if decision.verdict == "deny":
-            return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
     if context.hooks.listens("Notification"):
         payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
@@ -160,6 +160,7 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         return _refused(context, call, "Denied: nobody is there to approve it", status="denied")
     if not await context.approve(context, tool=tool.name, question=question, args=call["args"]):
         return _refused(context, call, "Denied: it was not approved", status="denied")
+    await context.slot.take()  # Waiting for the word let it go, unless other calls are at work.
     return None
 
 
@@ -207,7 +208,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
     except Bug:
         raise
-    except RametError as refusal:
+    except (RametError, ToolException) as refusal:
         return _error(call, str(refusal))
     except Exception as error:
         return _error(call, f"{type(error).__name__}: {error}")

@@ -33,7 +33,7 @@ def parts(budget: Budget, resource: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("field", WHOLE + FRACTIONS)
 @pytest.mark.parametrize("value", [*NO_QUANTITY, True, False, "5", b"5", [5], 2**53 + 1], ids=lambda v: repr(v)[:12])
-def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any):
+def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any) -> None:
     """No limit against which every comparison is false, and none that would silently be another."""
     with pytest.raises(InvalidValue) as refusal:
         Limits(**{field: value})
@@ -42,14 +42,14 @@ def test_a_limit_that_is_no_quantity_is_refused_by_name(field: str, value: Any):
 
 
 @pytest.mark.parametrize("field", WHOLE)
-def test_what_is_counted_is_limited_by_whole_numbers(field: str):
+def test_what_is_counted_is_limited_by_whole_numbers(field: str) -> None:
     """Half a call cannot be made."""
     with pytest.raises(InvalidValue, match=field):
         Limits(**{field: 1.5})  # type: ignore[arg-type]  # the point of the test
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_a_limit_of_zero_lets_nothing_through(resource: str):
+def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
     """Zero is a limit, not the absence of one; not even the last word gets past it."""
     budget = Budget(Limits(**{resource: 0}), scope="main")
 
@@ -61,7 +61,7 @@ def test_a_limit_of_zero_lets_nothing_through(resource: str):
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
-def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str):
+def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str) -> None:
     """Whoever may make no model call may still use tools."""
     budget = Budget(Limits(**{resource: 0}), scope="main")
     rest = Amount(*(0 if name == resource else 1 for name in RESOURCES))
@@ -71,7 +71,7 @@ def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str):
     assert [budget.left(name) for name in RESOURCES if name != resource] == [math.inf] * (len(RESOURCES) - 1)
 
 
-def test_without_limits_everything_fits():
+def test_without_limits_everything_fits() -> None:
     """No limit is no limit, and nothing is kept of it."""
     budget = Budget(Limits(), scope="main")
 
@@ -81,19 +81,19 @@ def test_without_limits_everything_fits():
     assert [budget.kept(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
-def test_what_is_left_is_told_exactly_and_only_where_it_is_limited():
+def test_what_is_left_is_told_exactly_and_only_where_it_is_limited() -> None:
     """A model that plans by the line is not told 1e+06."""
     budget = Budget(Limits(tool_calls=1_234_567, agents=2), scope="main")
 
     assert budget.describe_left() == "tool_calls 1234567, agents 2"
 
 
-# --- reserve, settle, refund -------------------------------------------------------------------------------------------
+# --- reserve, settle, refund ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
-def test_an_amount_that_is_no_quantity_is_never_held(resource: str, value: Any):
+def test_an_amount_that_is_no_quantity_is_never_held(resource: str, value: Any) -> None:
     """Holding -100 would make a budget out of nothing; NaN would pass every comparison."""
     budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
     before = parts(budget, resource)
@@ -106,7 +106,7 @@ def test_an_amount_that_is_no_quantity_is_never_held(resource: str, value: Any):
 
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
-def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: Any):
+def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: Any) -> None:
     """A provider that reports -1000 or NaN tokens neither opens the budget nor leaves a hold behind."""
     budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
     hold = budget.reserve(Amount(**{resource: 4}))
@@ -117,7 +117,7 @@ def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: 
     assert (budget.held(resource), budget.spent(resource), hold.open) == (0, 4, False)
 
 
-def test_a_refused_reservation_holds_nothing_of_anything():
+def test_a_refused_reservation_holds_nothing_of_anything() -> None:
     """All or nothing: a request that fails on the last resource leaves the first as it was."""
     budget = Budget(Limits(tokens=100, tool_calls=5, agents=0), scope="main")
 
@@ -127,7 +127,7 @@ def test_a_refused_reservation_holds_nothing_of_anything():
     assert [budget.held(name) for name in RESOURCES] == [0] * len(RESOURCES)
 
 
-def test_a_refund_leaves_no_trace():
+def test_a_refund_leaves_no_trace() -> None:
     """A call that was not made costs nothing."""
     budget = Budget(Limits(tokens=100, usd=1.0, model_calls=5), scope="main")
     before = {name: parts(budget, name) for name in RESOURCES}
@@ -138,7 +138,7 @@ def test_a_refund_leaves_no_trace():
 
 
 @pytest.mark.parametrize("first", ["settle", "refund"])
-def test_only_the_first_word_about_a_hold_counts(first: str):
+def test_only_the_first_word_about_a_hold_counts(first: str) -> None:
     """Settling in the work and refunding in its `finally` is the pattern: the second does nothing."""
     budget = Budget(Limits(tool_calls=10), scope="main")
     hold = budget.reserve(Amount(tool_calls=4))
@@ -152,7 +152,7 @@ def test_only_the_first_word_about_a_hold_counts(first: str):
     assert budget.spent("tool_calls") == (3 if first == "settle" else 0)
 
 
-def test_an_overshoot_is_on_record_and_stops_the_next():
+def test_an_overshoot_is_on_record_and_stops_the_next() -> None:
     """An estimate that was too low is not forgiven: what was used counts, and nothing more gets through."""
     budget = Budget(Limits(tokens=100), scope="main")
     budget.reserve(Amount(tokens=50)).settle(Amount(tokens=130))
@@ -163,7 +163,7 @@ def test_an_overshoot_is_on_record_and_stops_the_next():
     assert (budget.spent("tokens"), refusal.value.left) == (130, 0)
 
 
-def test_an_unforeseen_resource_is_charged_too():
+def test_an_unforeseen_resource_is_charged_too() -> None:
     """A call whose price was unknown when it was reserved is still paid for."""
     budget = Budget(Limits(usd=1.0), scope="main")
 
@@ -172,7 +172,7 @@ def test_an_unforeseen_resource_is_charged_too():
     assert budget.spent("usd") == 0.75
 
 
-def test_money_does_not_drift():
+def test_money_does_not_drift() -> None:
     """A thousand dimes are a hundred dollars: rounding neither refuses the last nor lets one more through."""
     budget = Budget(Limits(usd=100.0, model_calls=0), scope="main")
     dime = Amount(usd=0.1)
@@ -183,10 +183,10 @@ def test_money_does_not_drift():
     assert held == round(free / 0.1)
 
 
-# --- the last word -----------------------------------------------------------------------------------------------------
+# --- the last word --------------------------------------------------------------------------------------------------
 
 
-def test_exactly_as_many_calls_as_the_limit_the_last_word_among_them():
+def test_exactly_as_many_calls_as_the_limit_the_last_word_among_them() -> None:
     """A thousand children under a limit of five: four calls, then the root's own last answer, then nothing."""
     root = Budget(Limits(model_calls=5), scope="main")
     children = [Budget(Limits(), scope=f"main/{number}", parent=root) for number in range(1_000)]
@@ -203,7 +203,7 @@ def test_exactly_as_many_calls_as_the_limit_the_last_word_among_them():
     assert more == [None] * 1_001
 
 
-def test_a_single_call_is_the_last_word():
+def test_a_single_call_is_the_last_word() -> None:
     """With a limit of one there is no other call than the last."""
     budget = Budget(Limits(model_calls=1), scope="main")
 
@@ -213,7 +213,7 @@ def test_a_single_call_is_the_last_word():
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [(9, 0), (10, 1), (1_000, 100), (40_960, 4_096), (10_000_000, 4_096)])
-def test_a_tenth_of_the_tokens_is_kept_but_not_more_than_an_answer_needs(tokens: int, kept: int):
+def test_a_tenth_of_the_tokens_is_kept_but_not_more_than_an_answer_needs(tokens: int, kept: int) -> None:
     """Large budgets are not tied up."""
     budget = Budget(Limits(tokens=tokens), scope="main")
 
@@ -221,7 +221,18 @@ def test_a_tenth_of_the_tokens_is_kept_but_not_more_than_an_answer_needs(tokens:
     assert budget.left("tokens", last_word=True) == tokens
 
 
-def test_a_last_word_that_was_never_said_can_still_be_said():
+def test_a_short_last_word_leaves_the_rest_of_what_is_kept() -> None:
+    """What the owner did not need now is still the owner's: a run that is woken has another last word."""
+    root = Budget(Limits(tokens=1_000), scope="main")
+    child = Budget(Limits(), scope="main/a", parent=root)
+
+    root.reserve(Amount(tokens=30), last_word=True).settle(Amount(tokens=20))
+
+    assert parts(root, "tokens") == {"left": 900, "held": 0, "kept": 80, "spent": 20}
+    assert child.left("tokens", last_word=True) == 900
+
+
+def test_a_last_word_that_was_never_said_can_still_be_said() -> None:
     """The reserve of a call that was refunded is not up for grabs for a child."""
     root = Budget(Limits(model_calls=2, tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
@@ -233,7 +244,7 @@ def test_a_last_word_that_was_never_said_can_still_be_said():
     assert reserves(root, Amount(tokens=100, model_calls=1), last_word=True) is not None
 
 
-def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next():
+def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next() -> None:
     """A call that used no tokens gives back those it drew; the request itself was made and counts."""
     root = Budget(Limits(tokens=1_000), scope="main")
     child = Budget(Limits(), scope="main/a", parent=root)
@@ -245,10 +256,10 @@ def test_a_failed_attempt_at_the_last_word_leaves_the_tokens_for_the_next():
     assert root.left("tokens", last_word=True) == 100
 
 
-# --- scopes ------------------------------------------------------------------------------------------------------------
+# --- scopes ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_scope_that_refused_has_fired():
+def test_only_the_scope_that_refused_has_fired() -> None:
     """The outcome is told where the limit was, and nowhere else."""
     root = Budget(Limits(tool_calls=10), scope="main")
     middle = Budget(Limits(tool_calls=2), scope="main/a", parent=root)
@@ -261,7 +272,7 @@ def test_only_the_scope_that_refused_has_fired():
     assert (root.fired, middle.fired, leaf.fired) == (None, "tool_calls", None)
 
 
-def test_the_first_resource_to_fire_is_the_one_that_is_remembered():
+def test_the_first_resource_to_fire_is_the_one_that_is_remembered() -> None:
     """The reason for an end does not change when more limits are met on the way out."""
     budget = Budget(Limits(tool_calls=0, agents=0), scope="main")
     reserves(budget, Amount(agents=1))
@@ -271,7 +282,7 @@ def test_the_first_resource_to_fire_is_the_one_that_is_remembered():
     assert budget.fired == "agents"
 
 
-def test_a_child_cannot_be_given_more_than_is_free():
+def test_a_child_cannot_be_given_more_than_is_free() -> None:
     """Limits above what its parent has free are refused, never cut down in silence, and take nothing."""
     root = Budget(Limits(tool_calls=10, agents=5), scope="main")
     root.reserve(Amount(tool_calls=4))
@@ -284,7 +295,7 @@ def test_a_child_cannot_be_given_more_than_is_free():
     assert {name: parts(root, name) for name in RESOURCES} == before
 
 
-def test_a_slice_returns_when_its_scope_closes():
+def test_a_slice_returns_when_its_scope_closes() -> None:
     """What a child does not spend is its parent's again, once."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -296,7 +307,7 @@ def test_a_slice_returns_when_its_scope_closes():
     assert parts(root, "tool_calls") == {"left": 9, "held": 0, "kept": 0, "spent": 1}
 
 
-def test_a_closed_scope_spends_nothing_more():
+def test_a_closed_scope_spends_nothing_more() -> None:
     """Its slice is back with the parent, so whatever it let through would be let through twice."""
     root = Budget(Limits(model_calls=5, tool_calls=5), scope="main")
     child = Budget(Limits(model_calls=4, tool_calls=5), scope="main/a", parent=root)
@@ -312,7 +323,7 @@ def test_a_closed_scope_spends_nothing_more():
 
 @pytest.mark.parametrize("used", [0, 1, 3], ids=["refunded", "used", "overshot"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["inner first", "outer first"])
-def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: int, order: tuple[int, int]):
+def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: int, order: tuple[int, int]) -> None:
     """Until it settles it counts as reserved; then as what it used, up to the root: a late call cannot be lost."""
     root = Budget(Limits(tool_calls=10), scope="main")
     outer = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -328,7 +339,7 @@ def test_a_call_in_flight_when_its_scope_closes_is_still_paid_by_the_tree(used: 
     assert parts(root, "tool_calls") == {"left": 10 - used, "held": 0, "kept": 0, "spent": used}
 
 
-def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource():
+def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource() -> None:
     """The charge goes to whoever owns the resource, however far above."""
     root = Budget(Limits(tool_calls=10), scope="main")
     middle = Budget(Limits(agents=1), scope="main/a", parent=root)
@@ -342,7 +353,7 @@ def test_a_late_settlement_passes_scopes_that_do_not_limit_the_resource():
     assert (root.spent("tool_calls"), root.left("tool_calls")) == (1, 9)
 
 
-def test_a_reopened_scope_goes_on_with_what_it_had_left():
+def test_a_reopened_scope_goes_on_with_what_it_had_left() -> None:
     """A resumed run has no new grant: what it spent in its first life stays spent, and is charged above once."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -358,7 +369,7 @@ def test_a_reopened_scope_goes_on_with_what_it_had_left():
     assert parts(root, "tool_calls") == {"left": 7, "held": 0, "kept": 0, "spent": 3}
 
 
-def test_a_scope_is_not_reopened_with_what_has_been_given_to_others():
+def test_a_scope_is_not_reopened_with_what_has_been_given_to_others() -> None:
     """What returned belongs to the parent: if it is gone, the run cannot go on, and nothing is taken."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -375,7 +386,7 @@ def test_a_scope_is_not_reopened_with_what_has_been_given_to_others():
 
 @pytest.mark.parametrize("used", [0, 1, 2, 3])
 @pytest.mark.parametrize("life", ["closed", "reopened", "closed again"])
-def test_a_call_in_flight_over_two_lives_is_paid_once(used: int, life: str):
+def test_a_call_in_flight_over_two_lives_is_paid_once(used: int, life: str) -> None:
     """Whenever it settles, the tree has been charged what it used when all is over."""
     root = Budget(Limits(tool_calls=10), scope="main")
     child = Budget(Limits(tool_calls=6), scope="main/a", parent=root)
@@ -393,7 +404,7 @@ def test_a_call_in_flight_over_two_lives_is_paid_once(used: int, life: str):
     assert parts(root, "tool_calls") == {"left": 10 - used, "held": 0, "kept": 0, "spent": used}
 
 
-def test_closing_after_money_was_refunded_is_no_error():
+def test_closing_after_money_was_refunded_is_no_error() -> None:
     """0.1 + 0.2 - 0.1 - 0.2 is a little less than nothing, and no negative amount."""
     root = Budget(Limits(usd=10.0), scope="main")
     child = Budget(Limits(usd=1.0), scope="main/a", parent=root)
@@ -407,7 +418,7 @@ def test_closing_after_money_was_refunded_is_no_error():
     assert root.spent("usd") == pytest.approx(0.0)
 
 
-def test_a_chain_of_a_hundred_thousand_scopes_is_no_deeper_than_one():
+def test_a_chain_of_a_hundred_thousand_scopes_is_no_deeper_than_one() -> None:
     """Depth costs neither recursion nor what grows with it."""
     root = scope = Budget(Limits(model_calls=10), scope="main")
     for number in range(100_000):

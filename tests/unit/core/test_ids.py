@@ -39,13 +39,13 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 @given(name=names)
 @example(name="2")
 @example(name="a" * 64)
-def test_a_good_name_is_taken_as_it_is(name: str):
+def test_a_good_name_is_taken_as_it_is(name: str) -> None:
     """What a user wrote is what the agent is called."""
     assert checked_name("name", name) == name
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name)[:20])
-def test_a_bad_name_is_refused_by_its_field(name: object):
+def test_a_bad_name_is_refused_by_its_field(name: object) -> None:
     """The refusal names the field; nothing is repaired in silence."""
     with pytest.raises(InvalidValue) as refusal:
         checked_name("agents[3].name", name)
@@ -60,7 +60,7 @@ def test_a_bad_name_is_refused_by_its_field(name: object):
 @example(wanted="\ud800\0")
 @example(wanted="." * 300 + "name")
 @example(wanted="a" * 47 + "...b")
-def test_whatever_a_model_calls_its_child_becomes_a_good_name(wanted: str):
+def test_whatever_a_model_calls_its_child_becomes_a_good_name(wanted: str) -> None:
     """A hostile name cannot leave its folder, be empty, or be too long."""
     name = safe_name(wanted)
 
@@ -68,24 +68,23 @@ def test_whatever_a_model_calls_its_child_becomes_a_good_name(wanted: str):
 
 
 @given(wanted=st.text())
-def test_making_a_name_safe_twice_changes_nothing(wanted: str):
+def test_making_a_name_safe_twice_changes_nothing(wanted: str) -> None:
     """A name that was made safe is found again under the name that was asked for."""
     once = safe_name(wanted)
 
     assert safe_name(once) == once
 
 
-def test_a_name_with_nothing_usable_becomes_the_fallback():
+def test_a_name_with_nothing_usable_becomes_the_fallback() -> None:
     """There is always some name."""
     assert safe_name("调查员", "explorer") == "explorer"
 
 
 @given(parents=st.tuples(names, names), children=st.tuples(names, names))
-def test_different_births_have_different_paths(parents: tuple[str, str], children: tuple[str, str]):
+def test_different_births_have_different_paths(parents: tuple[str, str], children: tuple[str, str]) -> None:
     """A path says who the parent was: two runs share one only if parent and name are the same."""
     first, second = (
-        child_path(child_path(Path(ROOT_NAME), parent), child)
-        for parent, child in zip(parents, children, strict=True)
+        child_path(child_path(Path(ROOT_NAME), parent), child) for parent, child in zip(parents, children, strict=True)
     )
 
     same = (parents[0], children[0]) == (parents[1], children[1])
@@ -94,14 +93,14 @@ def test_different_births_have_different_paths(parents: tuple[str, str], childre
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "../main"])
-def test_a_name_that_would_be_the_path_of_another_makes_no_path(name: str):
+def test_a_name_that_would_be_the_path_of_another_makes_no_path(name: str) -> None:
     """`main` + `a/b` would alias the child `b` of `main/a`."""
     with pytest.raises(InvalidValue):
         child_path(Path(ROOT_NAME), name)
 
 
 @given(entropy=st.tuples(st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8)))
-def test_run_ids_differ_as_their_entropy_does(entropy: tuple[bytes, bytes]):
+def test_run_ids_differ_as_their_entropy_does(entropy: tuple[bytes, bytes]) -> None:
     """No bit of chance is lost on the way into an id."""
     first, second = map(run_id, entropy)
 
@@ -110,13 +109,13 @@ def test_run_ids_differ_as_their_entropy_does(entropy: tuple[bytes, bytes]):
 
 @given(runs=st.tuples(st.binary(min_size=8, max_size=8), st.binary(min_size=8, max_size=8)),
        steps=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)))  # fmt: skip
-def test_step_ids_differ_as_their_steps_do(runs: tuple[bytes, bytes], steps: tuple[int, int]):
+def test_step_ids_differ_as_their_steps_do(runs: tuple[bytes, bytes], steps: tuple[int, int]) -> None:
     """The key by which an effect is done once never belongs to two steps."""
     first, second = (step_id(run_id(run), number) for run, number in zip(runs, steps, strict=True))
 
     assert (first == second) == ((runs[0], steps[0]) == (runs[1], steps[1]))
 
 
-def test_a_step_id_names_its_run():
+def test_a_step_id_names_its_run() -> None:
     """A person can find the run of a step in a log."""
     assert step_id(RunId("run-00"), 3) == "run-00:3"

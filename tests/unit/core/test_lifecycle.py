@@ -42,20 +42,20 @@ def reachable(start: State) -> set[State]:
     return found
 
 
-def test_every_state_is_either_living_or_over():
+def test_every_state_is_either_living_or_over() -> None:
     """There is no third kind."""
     assert LIVING | OVER == set(State)
     assert not LIVING & OVER
 
 
-def test_every_state_can_be_reached():
+def test_every_state_can_be_reached() -> None:
     """The table has no dead rows."""
     assert reachable(State.STARTING) == set(State)
 
 
 @pytest.mark.parametrize("state", sorted(LIVING))
 @pytest.mark.parametrize("fact", ENDS)
-def test_every_living_run_can_end_at_once(state: State, fact: Fact):
+def test_every_living_run_can_end_at_once(state: State, fact: Fact) -> None:
     """Wherever a run is, its end is one fact away, and everything it held is given back exactly once."""
     after = step(state, fact)
 
@@ -65,26 +65,26 @@ def test_every_living_run_can_end_at_once(state: State, fact: Fact):
 
 @pytest.mark.parametrize("state", sorted(LIVING))
 @pytest.mark.parametrize("fact", ENDS)
-def test_an_end_is_on_record_before_anybody_is_told(state: State, fact: Fact):
-    """Nothing unrecorded is shown as final; and whoever is told finds the place free, the mail closed, the budget back."""
+def test_an_end_is_on_record_before_anybody_is_told(state: State, fact: Fact) -> None:
+    """Nothing unrecorded is shown as final; and whoever is told finds place, mail and budget as they will stay."""
     effects = step(state, fact).effects
 
     assert effects[-2:] == (Effect.RECORD_END, Effect.NOTIFY)
 
 
 @pytest.mark.parametrize("state", sorted(LIVING))
-def test_a_stop_can_be_asked_at_any_time(state: State):
+def test_a_stop_can_be_asked_at_any_time(state: State) -> None:
     """No living state is deaf to a stop."""
     assert step(state, Fact.STOP_ASKED).state is State.STOPPING
 
 
 @pytest.mark.parametrize("state", sorted(LIVING - {State.STOPPING}))
-def test_a_stop_reaches_the_work(state: State):
+def test_a_stop_reaches_the_work(state: State) -> None:
     """Asking is on record and aborts what runs."""
     assert step(state, Fact.STOP_ASKED).effects == (Effect.RECORD_STATE, Effect.ABORT)
 
 
-def test_a_stopping_run_only_ends():
+def test_a_stopping_run_only_ends() -> None:
     """Nothing that happens on the way out starts it again or has an effect of its own."""
     others = {fact: outcome(State.STOPPING, fact) for fact in Fact if fact not in ENDS}
 
@@ -92,7 +92,7 @@ def test_a_stopping_run_only_ends():
 
 
 @pytest.mark.parametrize(("state", "fact"), [pair for pair in EVERYTHING if pair[0] in OVER])
-def test_after_an_end_late_facts_are_void(state: State, fact: Fact):
+def test_after_an_end_late_facts_are_void(state: State, fact: Fact) -> None:
     """A straggler changes nothing and has no effect; only mail to a finished run, and time, do."""
     allowed = {
         (State.ENDED, Fact.RESUMED): State.STARTING,
@@ -106,18 +106,18 @@ def test_after_an_end_late_facts_are_void(state: State, fact: Fact):
     assert bool(after.effects) == ((state, fact) in allowed)
 
 
-def test_a_run_that_was_cut_off_is_never_brought_back():
+def test_a_run_that_was_cut_off_is_never_brought_back() -> None:
     """STOPPED is an end by somebody's word: no sequence of facts leads back among the living."""
     assert not reachable(State.STOPPED) & LIVING
 
 
-def test_a_tombstone_stays_a_tombstone():
+def test_a_tombstone_stays_a_tombstone() -> None:
     """What has expired is never anything else again."""
     assert reachable(State.EXPIRED) == {State.EXPIRED}
 
 
 @pytest.mark.parametrize(("state", "fact"), EVERYTHING)
-def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact):
+def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact) -> None:
     """The table answers or says Bug; it never fails in another way, and every effect comes once."""
     after = outcome(state, fact)
 
@@ -126,7 +126,7 @@ def test_what_cannot_happen_is_our_bug_and_nothing_else(state: State, fact: Fact
 
 
 @pytest.mark.parametrize(("state", "fact"), EVERYTHING)
-def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_turn(state: State, fact: Fact):
+def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_turn(state: State, fact: Fact) -> None:
     """Screens follow the records: a move that they are not told of is told by the turn that begins or is under way."""
     after = outcome(state, fact)
     if after is None or after.state is state or after.state in OVER:
@@ -137,7 +137,7 @@ def test_a_state_that_is_left_for_another_living_one_is_on_record_or_begins_a_tu
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.WAITING, State.STARTING])
-def test_an_idle_run_holds_no_slot(state: State):
+def test_an_idle_run_holds_no_slot(state: State) -> None:
     """A session that waits for its user keeps nobody from working."""
     after = step(state, Fact.TURN_OVER)
 

@@ -182,7 +182,7 @@ class Definitions(Mapping[str, Agent]):
 def load_definitions(
     project_dir: Path | None,
     *,
-    user_dir: Path,
+    user_dir: Path | None,
     home: Path | None = None,
     managed_dir: Path | None = None,
     plugin_dirs: Sequence[Path] = (),
@@ -202,7 +202,7 @@ def load_definitions(
     places = [
         *([Place(managed_dir / "agents", "managed")] if managed_dir is not None else []),
         *(project_places(project_dir, "agents") if project_dir is not None else ()),
-        *user_places(user_dir, home, "agents"),
+        *(user_places(user_dir, home, "agents") if user_dir is not None else ()),
         *plugin_places(plugin_dirs, "agents"),
     ]
     fixed = (*(agent.replace(scope="call") for agent in call), *builtin_agents())

@@ -1,0 +1,35 @@
+"""What a folder's settings switch on: the hooks of `.claude/settings.json` and its like, read and not yet run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS
+from ramet.core.errors import InvalidValue
+
+
+def project_settings(project: Path) -> tuple[Path, ...]:
+    """The settings files of a project that may name hooks and that exist, in the order in which their hooks run."""
+    names = (name for name in SETTINGS if not Path(name).name.startswith(".mcp"))
+    return tuple(path for path in (project / name for name in names) if path.exists())
+
+
+def hooks_in(path: Path, *, fence: Path | None) -> Mapping[str, Any]:
+    """The `hooks` of one settings file; empty if it is not there or names none.
+
+    Raises Unreadable or InvalidValue for what cannot be understood: a gate written down wrongly is no open gate.
+    """
+    if not path.exists():
+        return {}
+    try:
+        settings = json.loads(read_text(path, limit=MAX_SETTINGS, fence=fence).text)
+    except (ValueError, RecursionError):
+        raise Unreadable(path, "it is not JSON") from None
+    found = settings.get("hooks", {}) if isinstance(settings, dict) else None
+    if not isinstance(found, dict):
+        raise InvalidValue(f"{path}: hooks", found, "a mapping of hook events, as in Claude Code's settings")
+    return found

@@ -1,0 +1,218 @@
+"""The agreed form of a final answer: told to the model, checked when the answer comes, given to the caller as a value.
+
+The form is a pydantic model, a dataclass, any other type pydantic understands, or a JSON schema. The answer's JSON may
+stand alone, in a fenced block, or in prose; what counts is that a part of it fits. pydantic and jsonschema are imported
+when a contract is made, not before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from ramet.agent.schema import JsonSchema
+from ramet.core.errors import InvalidValue, RametError
+from ramet.models.plain import plain
+
+MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
+MAX_SCHEMA = 64 * 1024  #: characters of a schema, which goes into every prompt
+MAX_PROBLEM = 2_000
+_MAX_TRIES = 50  #: brackets in prose that turn out to open nothing: each may cost a walk through the text
+
+_INSTRUCTIONS = """\
+Your final answer must be one JSON value that fits this JSON schema, and nothing else: no prose before or after it.
+
+{schema}"""
+_CORRECTION = """\
+Your answer does not have the agreed form: {problem}
+Answer again with the JSON value only, corrected. The schema is in your instructions."""
+
+
+class DoesNotFit(RametError):
+    """An answer that is not in the agreed form. `problem` is what the model should be told of it."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem if len(problem) <= MAX_PROBLEM else problem[:MAX_PROBLEM] + "…"
+        super().__init__(self.problem)
+
+
+class _Form(Protocol):
+    """What checks data: a type or a schema."""
+
+    schema: Mapping[str, Any]
+
+    def value(self, data: Any) -> Any:
+        """The data as the caller gets it. Raises DoesNotFit."""
+
+    def data(self, value: Any) -> Any:
+        """The value as plain JSON, for records."""
+
+
+class OutputContract:
+    """What a final answer must look like. Raises InvalidValue when made of something that no answer could fit."""
+
+    __slots__ = ("_form", "_schema_text")
+
+    def __init__(self, spec: type[Any] | Mapping[str, Any]) -> None:
+        self._form: _Form = _SchemaForm(spec) if isinstance(spec, Mapping) else _TypeForm(spec)
+        self._schema_text = json.dumps(self._form.schema, ensure_ascii=False)
+        if len(self._schema_text) > MAX_SCHEMA:
+            raise InvalidValue("output", spec, f"a schema of at most {MAX_SCHEMA} characters")
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The JSON schema of the answer."""
+        return self._form.schema
+
+    def instructions(self) -> str:
+        """What the system prompt says of the form."""
+        return _INSTRUCTIONS.format(schema=self._schema_text)
+
+    def parse(self, text: str) -> Any:
+        """The answer's value: an instance of the type, or data for a schema. Raises DoesNotFit."""
+        if len(text) > MAX_ANSWER:
+            raise DoesNotFit(f"it has {len(text)} characters; at most {MAX_ANSWER} are read")
+        first: DoesNotFit | None = None
+        for candidate in _candidates(text):
+            try:
+                return self._form.value(plain(candidate, "answer"))
+            except DoesNotFit as refusal:
+                first = first or refusal
+            except InvalidValue as refusal:  # JSON that cannot be kept, such as half of an emoji
+                first = first or DoesNotFit(str(refusal))
+        raise first or DoesNotFit(_no_json(text))
+
+    def problem(self, text: str) -> str | None:
+        """What the model is told if its answer does not fit; None if it does."""
+        try:
+            self.parse(text)
+        except DoesNotFit as refusal:
+            return _CORRECTION.format(problem=refusal.problem)
+        return None
+
+    def data(self, value: Any) -> Any:
+        """A parsed value as plain JSON again, as journals and other processes take it."""
+        return self._form.data(value)
+
+
+class _SchemaForm:
+    """A JSON schema; values are data."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._checks = JsonSchema(spec)
+        self.schema: Mapping[str, Any] = self._checks.schema
+
+    def value(self, data: Any) -> Any:
+        problem = self._checks.problem(data)
+        if problem is not None:
+            raise DoesNotFit(problem)
+        return data
+
+    def data(self, value: Any) -> Any:
+        return value
+
+
+class _TypeForm:
+    """A type; values are its instances."""
+
+    def __init__(self, spec: Any) -> None:
+        from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+
+        accepted = "a pydantic model, a dataclass or a JSON schema"
+        if spec is None or spec is str or spec is Any:
+            raise InvalidValue("output", spec, f"{accepted}; for plain text leave it out")
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(spec)
+            self.schema: Mapping[str, Any] = self._adapter.json_schema()
+        except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError) as error:
+            raise InvalidValue("output", spec, f"{accepted}: {str(error).splitlines()[0]}") from None
+
+    def value(self, data: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            # From text, not from Python: only so are dates, sets and strict types read as JSON means them.
+            return self._adapter.validate_json(json.dumps(data))
+        except ValidationError as refusal:
+            found = refusal.errors(include_url=False, include_input=False, include_context=False)
+            lines = [f"{_place(each['loc'])}: {each['msg']}" for each in found[:10]]
+            more = [f"and {len(found) - 10} more"] if len(found) > 10 else []
+            raise DoesNotFit("; ".join(lines + more)) from None
+
+    def data(self, value: Any) -> Any:
+        return self._adapter.dump_python(value, mode="json")
+
+
+def _place(steps: tuple[int | str, ...]) -> str:
+    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in steps)
+
+
+def _candidates(text: str) -> Iterator[Any]:
+    """The JSON values of an answer, the likeliest first: all of it, fenced blocks, prose; of several, the last."""
+    for part in [text, *reversed(_fenced(text))]:
+        try:
+            yield _decoder.decode(part.strip())
+        except (ValueError, RecursionError):
+            continue
+    yield from reversed(_in_prose(text))
+
+
+def _fenced(text: str) -> list[str]:
+    """What stands in fenced blocks; one that never closes reaches to the end."""
+    blocks: list[str] = []
+    fence, lines = "", list[str]()
+    for line in text.splitlines():
+        mark = line.strip()
+        if not fence and mark.startswith(("```", "~~~")):
+            fence, lines = mark[0] * (len(mark) - len(mark.lstrip(mark[0]))), []
+        elif fence and mark == fence:
+            blocks.append("\n".join(lines))
+            fence = ""
+        elif fence:
+            lines.append(line)
+    return [*blocks, "\n".join(lines)] if fence else blocks
+
+
+def _in_prose(text: str) -> list[Any]:
+    """Objects and arrays between words."""
+    found: list[Any] = []
+    at, tries = 0, 0
+    while tries < _MAX_TRIES:
+        starts = [each for each in (text.find("{", at), text.find("[", at)) if each >= 0]
+        if not starts:
+            break
+        try:
+            value, at = _decoder.raw_decode(text, min(starts))
+            found.append(value)
+        except (ValueError, RecursionError):
+            at, tries = min(starts) + 1, tries + 1
+    return found
+
+
+def _no_json(text: str) -> str:
+    if not text.strip():
+        return "it is empty"
+    try:
+        _decoder.decode(text.strip())
+    except RecursionError:
+        return "it is nested too deeply"
+    except ValueError as error:
+        return f"it holds no complete JSON value ({error})"
+    return "it holds no JSON value"
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_float=_number, parse_constant=_refuse)

@@ -1,0 +1,92 @@
+"""JSON schemas from outside: checked when given, closed in themselves, and never fetched from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ramet.core.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema that names none
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_DATA = frozenset({"enum", "const", "default", "examples"})
+#: Values that every schema can be tried on: one that refers to itself without end shows it on one of these.
+_PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
+
+
+class JsonSchema:
+    """A schema that can be applied. Raises InvalidValue when made of one that cannot, or that points outside itself."""
+
+    __slots__ = ("_validator", "schema")
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        import jsonschema
+        import referencing
+        import referencing.exceptions
+        from jsonschema.validators import validator_for
+        from referencing.jsonschema import UnknownDialect, specification_with
+
+        try:
+            schema: dict[str, Any] = json.loads(json.dumps(dict(spec), allow_nan=False))
+            specification = specification_with(str(schema.get("$schema", _DIALECT)))
+            dialect = validator_for(schema, default=jsonschema.Draft202012Validator)
+            dialect.check_schema(schema)
+            registry: referencing.Registry[Any] = referencing.Registry()
+            resolver = registry.resolver_with_root(specification.create_resource(schema))
+            for keyword, target in _pointers(schema, root=True):
+                if keyword == "$id" or not target.startswith("#"):
+                    raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
+                resolver.lookup(target)
+            self.schema = schema
+            self._validator: Validator = dialect(schema, registry=registry)
+            for probe in _PROBES:
+                self._problem(probe)
+        except UnknownDialect as error:
+            raise InvalidValue("output.$schema", error.uri, "a known JSON schema dialect") from None
+        except jsonschema.SchemaError as error:
+            raise InvalidValue("output", spec, f"a JSON schema: at {error.json_path}, {error.message[:300]}") from None
+        except referencing.exceptions.Unresolvable as error:
+            raise InvalidValue("output.$ref", error.ref, "a reference to something in the schema") from None
+        except RecursionError:
+            raise InvalidValue("output", spec, "a schema that does not refer to itself without end") from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InvalidValue):
+                raise
+            raise InvalidValue("output", spec, f"a JSON schema: {error}") from None
+
+    def problem(self, data: Any) -> str | None:
+        """What is wrong with `data`, for a reader who can correct it; None if it fits."""
+        try:
+            return self._problem(data)
+        except RecursionError:
+            return "it cannot be checked: it, or the schema, is nested too deeply"
+
+    def _problem(self, data: Any) -> str | None:
+        found = []
+        for error in self._validator.iter_errors(data):
+            found.append(f"{error.json_path}: {error.message[:300]}")
+            if len(found) == 10:
+                break
+        return "; ".join(found) or None
+
+
+def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
+    """All references of a schema, and every `$id` below its root, which would change what references mean."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _pointers(each)
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if isinstance(value, str) and (key in _REFERENCES or (key == "$id" and not root)):
+            yield key, value
+        elif key in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+            for each in value.values():
+                yield from _pointers(each)
+        elif key not in _DATA:
+            yield from _pointers(value)

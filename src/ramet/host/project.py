@@ -1,0 +1,73 @@
+"""What a folder brings to a session: definitions, and hooks once the folder is trusted."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.definitions import Definitions, load_definitions
+from ramet.agent.files.places import Problem
+from ramet.agent.files.settings import hooks_in, project_settings
+from ramet.agent.files.trust import is_trusted
+
+USER_SETTINGS = "settings.json"
+UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet trust DIR"
+
+
+class Project(Mapping[str, Agent]):
+    """The definitions that a tree sees, as they were when it opened or when `reload` was last asked for.
+
+    Files that a run writes do not change what its own tree may spawn: only the owner's word does.
+    """
+
+    def __init__(self, loaded: Definitions, hooks: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
+        self._loaded = loaded
+        self._view = loaded.snapshot()
+        self.hooks = tuple(hooks)  #: configurations, in the order in which they are asked
+        self.notes = tuple(notes)  #: for a person: what is off, and why
+
+    @classmethod
+    def open(
+        cls,
+        folder: pathlib.Path | None,
+        *,
+        user_dir: pathlib.Path | None,
+        home: pathlib.Path | None = None,
+        call: Sequence[Agent] = (),
+    ) -> Project:
+        """Read a folder and the user's own files; without either, only `call` and what is built in.
+
+        Raises Unreadable or InvalidValue for settings that cannot be understood.
+        """
+        trusted = folder is not None and user_dir is not None and is_trusted(folder, user_dir)
+        loaded = load_definitions(folder, user_dir=user_dir, home=home, call=call, trusted=trusted)
+        hooks = [hooks_in(user_dir / USER_SETTINGS, fence=None)] if user_dir is not None else []
+        notes = []
+        settings = project_settings(folder) if folder is not None else ()
+        if trusted:
+            hooks += [hooks_in(path, fence=folder) for path in settings]
+        elif settings:
+            notes.append(UNTRUSTED)
+        return cls(loaded, [each for each in hooks if each], notes)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Files that could not be read as definitions, each with one sentence."""
+        return self._view.problems
+
+    def reload(self) -> bool:
+        """Read again what changed; True if anything did. A file that is bad now keeps its last good version."""
+        changed = self._loaded.refresh()
+        self._view = self._loaded.snapshot()
+        return changed
+
+    def __getitem__(self, name: str) -> Agent:
+        return self._view[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view)
+
+    def __len__(self) -> int:
+        return len(self._view)

@@ -1,0 +1,1 @@
+"""Where a run's work happens. Knows no agents."""

@@ -1,0 +1,207 @@
+"""Whatever a conversation looks like, compaction parts no call from its answers and loses nothing that is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from ramet.agent.compaction import Compaction, estimated_tokens, repair
+from ramet.agent.context import calls_of
+from ramet.agent.pairing import groups
+from tests.support.context import make_context
+
+IDS = ["a", "b", "c"]  # few, so that ids repeat across turns
+sizes = st.sampled_from([0, 1, 50, 250, 1_000, 4_000])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[BaseMessage]:
+    """Conversations of any shape: cut-off turns, late and repeated answers, mail in between, broken calls, orphans."""
+    history: list[BaseMessage] = []
+    late: list[ToolMessage] = []
+    for number in range(draw(st.integers(0, 12))):
+        kind = draw(st.sampled_from(["turn", "turn", "human", "system", "plain", "late", "orphan", "tangle"]))
+        text = f"{number}:" + "x" * draw(sizes)
+        if kind == "turn":
+            ids = draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=3, unique=True))
+            calls: list[Any] = [{"name": "T", "args": {"x": text}, "id": each} for each in ids]
+            broken: list[Any] = []
+            if draw(st.booleans()):
+                broken = [{"name": "T", "args": "{", "id": calls.pop()["id"], "error": "cut"}]
+            history.append(AIMessage(content=text, tool_calls=calls, invalid_tool_calls=broken))
+            for each in draw(st.permutations(ids)):
+                answer = ToolMessage(content=f"run-0{number}f " + text, tool_call_id=each, name="T")
+                where = draw(st.sampled_from(["now", "now", "late", "late", "never"]))
+                if where == "now":
+                    history.append(answer)
+                elif where == "late":
+                    late.append(answer)
+        elif kind == "late" and late:
+            history.append(late.pop(draw(st.integers(0, len(late) - 1))))
+        elif kind == "tangle":  # two replies before any answer, and the answers in any order
+            for each in "xy":
+                history.append(AIMessage(content=text, tool_calls=[{"name": "T", "args": {}, "id": f"{each}{number}"}]))
+            for each in draw(st.permutations("xy")):
+                history.append(ToolMessage(content=text, tool_call_id=f"{each}{number}"))
+        elif kind == "orphan":
+            history.append(ToolMessage(content=text, tool_call_id="nobody"))
+        elif kind == "system":
+            history.append(SystemMessage(content=text))
+        elif kind == "plain":
+            history.append(AIMessage(content=text))
+        else:
+            history.append(HumanMessage(content=text))
+    for index, message in enumerate(history):
+        message.id = f"m{index}"  # kept by copies, too
+    return history
+
+
+async def _summary(messages: list[BaseMessage]) -> str:
+    return "what happened"
+
+
+async def _fails(messages: list[BaseMessage]) -> str:
+    raise OSError("no network")
+
+
+compactions = st.builds(
+    Compaction,
+    window_tokens=st.sampled_from([100, 500, 1_000, 3_000, 100_000]),
+    at=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+    keep_last=st.integers(1, 20),
+    summarise=st.sampled_from([_summary, _fails]),
+)
+
+
+def compacted(compaction: Compaction, history: list[BaseMessage], trigger: str = "auto") -> list[BaseMessage]:
+    """The history after one compaction."""
+    context = make_context(history=history)
+    asyncio.run(compaction.compact(context, trigger=trigger))
+    return context.history
+
+
+def pairs(history: list[BaseMessage]) -> dict[str, list[str]]:
+    """Message id of each reply with calls -> message ids of its answers, by a rule of its own: newest asker first."""
+    found: dict[str, list[str]] = {}
+    open_calls: list[tuple[str, str]] = []
+    for message in history:
+        if isinstance(message, AIMessage) and calls_of(message):
+            found[str(message.id)] = []
+            open_calls += [(call["id"] or "", str(message.id)) for call in calls_of(message)]
+        elif isinstance(message, ToolMessage):
+            asker = next((each for each in reversed(open_calls) if each[0] == message.tool_call_id), None)
+            if asker is not None:
+                open_calls.remove(asker)
+                found[asker[1]].append(str(message.id))
+    return found
+
+
+def open_replies(history: list[BaseMessage]) -> set[str]:
+    """Replies with a call that nobody answered."""
+    found = pairs(history)
+    return {
+        str(each.id)
+        for each in history
+        if isinstance(each, AIMessage) and len(calls_of(each)) > len(found.get(str(each.id), []))
+    }
+
+
+def ids(history: list[BaseMessage]) -> list[str]:
+    return [each.id for each in history if each.id is not None]
+
+
+@given(histories(), compactions, st.sampled_from(["auto", "manual"]))
+def test_every_reply_that_stays_has_the_answers_it_had_and_no_answer_stands_alone(
+    history: list[BaseMessage], compaction: Compaction, trigger: str
+) -> None:
+    """Pairs stay whole, open calls stay, in order; if anything was changed, orphans are gone."""
+    before = list(history)
+
+    after = compacted(compaction, history, trigger)
+
+    was, now = pairs(before), pairs(after)
+    assert all(now[reply] == was[reply] for reply in now)
+    assert open_replies(after) == open_replies(before)
+    answered = {answer for answers in now.values() for answer in answers}
+    if after is not history:
+        assert {each.id for each in after if isinstance(each, ToolMessage)} == answered
+    assert [each for each in ids(before) if each in set(ids(after))] == ids(after)
+
+
+@given(histories(), compactions)
+def test_compaction_that_is_not_needed_changes_nothing(history: list[BaseMessage], compaction: Compaction) -> None:
+    """Once below the threshold, doing it again is doing nothing."""
+    once = compacted(compaction, history)
+    if not compaction.needed(make_context(history=once)):
+        assert compacted(compaction, once) is once
+
+
+@given(histories(), compactions, st.sampled_from(["auto", "manual"]))
+def test_compaction_never_makes_a_conversation_longer_and_keeps_its_brief_its_rules_and_what_is_unread(
+    history: list[BaseMessage], compaction: Compaction, trigger: str
+) -> None:
+    """The first human message, what the system said, and all from the newest reply on are there, unchanged."""
+    before = list(history)
+
+    after = compacted(compaction, history, trigger)
+
+    assert estimated_tokens(after) <= estimated_tokens(before)
+    first = next((each for each in before if isinstance(each, HumanMessage)), None)
+    newest = next((i for i in reversed(range(len(before))) if isinstance(before[i], AIMessage)), 0)
+    answered = {answer for answers in pairs(before).values() for answer in answers}
+    kept = [each for each in before[newest:] if not isinstance(each, ToolMessage) or each.id in answered]
+    kept += [each for each in before if isinstance(each, SystemMessage) or each is first]
+    assert all(any(each is other for other in after) for each in kept)
+
+
+@given(histories(), compactions)
+def test_every_agent_that_was_named_is_still_named(history: list[BaseMessage], compaction: Compaction) -> None:
+    """Ids of runs survive as text, wherever they go."""
+    named = {f"run-0{n}f" for n in range(12) if any(f"run-0{n}f" in str(each.content) for each in history)}
+
+    after = compacted(compaction, history)
+
+    text = "".join(str(each.content) for each in after)
+    assert {each for each in named if each not in text} == set()
+
+
+@given(histories())
+def test_groups_cover_the_history_without_gaps_and_hold_calls_with_their_answers(history: list[BaseMessage]) -> None:
+    """Nothing is in two groups or in none; what is open is marked, and what answers nothing."""
+    pieces = list(groups(history))
+
+    assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(len(history)))
+    place = {str(history[i].id): n for n, piece in enumerate(pieces) for i in range(piece.start, piece.stop)}
+    found = pairs(history)
+    assert all(place[answer] == place[reply] for reply, answers in found.items() for answer in answers)
+    assert {n for n, piece in enumerate(pieces) if piece.open} == {place[each] for each in open_replies(history)}
+    answered = {answer for answers in found.values() for answer in answers}
+    alone = {i for i, each in enumerate(history) if isinstance(each, ToolMessage) and each.id not in answered}
+    assert {i for piece in pieces for i in piece.orphans} == alone
+
+
+@given(histories())
+def test_a_repaired_history_answers_each_call_right_away_and_repairing_again_changes_nothing(
+    history: list[BaseMessage],
+) -> None:
+    """No provider refuses it; everything but orphans is still there."""
+    repaired = repair(history)
+
+    index = 0
+    while index < len(repaired):
+        message = repaired[index]
+        assert not isinstance(message, ToolMessage)
+        calls = calls_of(message) if isinstance(message, AIMessage) else []
+        answers = repaired[index + 1 : index + 1 + len(calls)]
+        assert all(isinstance(each, ToolMessage) for each in answers)
+        assert Counter(call["id"] for call in calls) == Counter(getattr(each, "tool_call_id", None) for each in answers)
+        index += 1 + len(calls)
+    assert repair(repaired) == repaired
+    answered = {answer for answers in pairs(history).values() for answer in answers}
+    whole = [each.id for each in history if not isinstance(each, ToolMessage) or each.id in answered]
+    assert Counter(each.id for each in repaired if each.id is not None) == Counter(whole)

@@ -1,0 +1,156 @@
+"""Hooks as commands, with real processes: JSON in, exit status out, and nothing left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet.agent.hooks import HookRunner
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import Aborted
+from ramet.core.events import Event, HookFailed
+from ramet.tools.context import HookDecision, ToolUseContext
+from tests.support.context import make_context
+from tests.support.waiting import alive, eventually, pid_in
+
+CALL: dict[str, Any] = {"tool_name": "Bash", "tool_input": {"command": "rm -rf /"}}
+
+
+def runner(command: str, event: str = "PreToolUse", **entry: Any) -> HookRunner:
+    """A runner of one command."""
+    environ = {"PATH": os.environ["PATH"], "SECRET_KEY": "k"}
+    return HookRunner({event: [{"hooks": [{"type": "command", "command": command, **entry}]}]}, environ=environ)
+
+
+def context_in(folder: pathlib.Path, events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
+    """A context rooted in `folder` whose events are kept."""
+
+    def record(event: Event) -> Event:
+        if events is not None:
+            events.append(event)
+        return event
+
+    return make_context(folder, record=record, **{"clock": FakeClock(), **fields})
+
+
+async def ask(folder: pathlib.Path, command: str, event: str = "PreToolUse", **entry: Any) -> HookDecision:
+    return await runner(command, event, **entry).fire(event, context_in(folder), CALL)
+
+
+async def test_a_command_reads_the_payload_and_knows_where_the_project_is(tmp_path: pathlib.Path) -> None:
+    """JSON on stdin, the run's directory as its own, and no variable of the host but the allowed."""
+    await ask(tmp_path, "cat > payload; env > env; pwd > pwd")
+
+    payload = json.loads((tmp_path / "payload").read_text())
+    env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert (payload["hook_event_name"], payload["tool_input"]) == ("PreToolUse", CALL["tool_input"])
+    assert set(env) - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH", "CLAUDE_PROJECT_DIR", "RAMET_PROJECT_DIR"}
+    assert env["CLAUDE_PROJECT_DIR"] == (tmp_path / "pwd").read_text().strip() == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("exit 0", HookDecision()),
+        ("echo", HookDecision()),
+        ("echo '{}'", HookDecision()),
+        ("echo 'no rm here' >&2; exit 2", HookDecision("deny", "no rm here")),
+        ('echo \'{"decision": "approve"}\'; echo no >&2; exit 2', HookDecision("deny", "no")),
+        ('echo \'{"decision": "block", "reason": "no"}\'', HookDecision("deny", "no")),
+        (
+            'echo \'{"hookSpecificOutput": {"permissionDecision": "allow", "updatedInput": {"command": "ls"}}}\'',
+            HookDecision("allow", "", {"command": "ls"}),
+        ),
+    ],
+)
+async def test_exit_0_decides_and_exit_2_denies(tmp_path: pathlib.Path, command: str, expected: HookDecision) -> None:
+    """With 0 stdout is the answer, with 2 stderr is the reason."""
+    assert await ask(tmp_path, command) == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exit 1",
+        "exit 3",
+        "/no/such/hook",
+        "kill -9 $$",
+        "echo '{\"decision\": '",
+        "echo fine",
+        "echo '\"allow\"'",
+        "echo '[]'",
+        "head -c 2000000 /dev/zero | tr '\\0' ' '",
+    ],
+)
+async def test_whatever_else_a_command_does_closes_its_gate_and_nothing_else(
+    tmp_path: pathlib.Path, command: str
+) -> None:
+    """A crash, another status, a missing file, bad JSON or too much output is no answer."""
+    events: list[Event] = []
+    context = context_in(tmp_path, events)
+
+    gate = await runner(command).fire("PreToolUse", context, CALL)
+    lenient = await runner(command, on_error="allow").fire("PreToolUse", context, CALL)
+    other = await runner(command, "SubagentStop").fire("SubagentStop", context, {})
+
+    assert gate.verdict == "deny"
+    assert gate.reason.startswith("hook_failed: ")
+    assert (lenient.verdict, other.verdict) == ("allow", "allow")
+    assert all(isinstance(each, HookFailed) for each in events)
+    assert len(events) >= 2
+
+
+async def test_a_folder_that_is_gone_closes_the_gate(tmp_path: pathlib.Path) -> None:
+    """A command that cannot be started cannot answer."""
+    assert (await ask(tmp_path / "gone", "exit 0")).verdict == "deny"
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ("SubagentStop", HookDecision("continue", "go on")),
+        ("Stop", HookDecision("continue", "go on")),
+        ("UserPromptSubmit", HookDecision("deny", "go on")),
+        ("PreCompact", HookDecision("deny", "go on")),
+        ("PostToolUse", HookDecision("deny", "go on")),
+    ],
+)
+async def test_exit_2_blocks_what_the_event_is_about(
+    tmp_path: pathlib.Path, event: str, expected: HookDecision
+) -> None:
+    """At an end that means going on."""
+    assert await ask(tmp_path, "echo go on >&2; exit 2", event) == expected
+
+
+async def test_plain_output_is_context_where_text_is_for_the_model(tmp_path: pathlib.Path) -> None:
+    """As in Claude Code, at SubagentStart, SessionStart and UserPromptSubmit only."""
+    assert (await ask(tmp_path, "echo the branch is main", "SubagentStart")).context == "the branch is main"
+    assert await ask(tmp_path, "echo the branch is main", "PostToolUse") == HookDecision()
+
+
+@pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
+async def test_a_command_that_hangs_is_killed_with_all_it_started(tmp_path: pathlib.Path, how: str) -> None:
+    """Out of time, the gate denies; stopped, the run ends; no process is left either way."""
+    clock, child = FakeClock(), pid_in(tmp_path / "pid")
+    context = context_in(tmp_path, clock=clock)
+    hanging = runner("trap '' TERM; sleep 1000 & echo $! > pid; wait", timeout=9)
+    deciding = asyncio.ensure_future(hanging.fire("PreToolUse", context, CALL))
+    await eventually(lambda: child() and clock.sleeping)
+    if how == "timeout":
+        await clock.advance(9)
+        assert (await deciding).reason.startswith("hook_failed: ")
+    elif how == "abort":
+        context.abort.abort("user")
+        with pytest.raises(Aborted, match="user"):
+            await deciding
+    else:
+        deciding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deciding
+
+    assert not alive(child())

@@ -1,0 +1,428 @@
+"""Hooks as functions: veto, rewrite, merge, and gates that fail closed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ramet.agent.hooks import HookRunner, hook
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import Aborted, InvalidValue, Unknown
+from ramet.core.events import Event, HookFailed, Notice
+from ramet.tools.context import HookDecision, ToolUseContext
+from tests.support.context import make_context, run_info
+from tests.support.waiting import eventually
+
+Payload = dict[str, Any]
+CALL: Payload = {"tool_name": "Write", "tool_input": {"path": "a", "text": "b"}, "tool_use_id": "call-7"}
+
+
+def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
+    """A context whose events are kept in `events`."""
+
+    def record(event: Event) -> Event:
+        if events is not None:
+            events.append(event)
+        return event
+
+    return make_context(record=record, **fields)
+
+
+async def ask(
+    config: Any, event: str = "PreToolUse", *, context: ToolUseContext | None = None, payload: Payload | None = None
+) -> HookDecision:
+    """Fire one event at a runner made of `config`."""
+    asked = CALL if payload is None else payload
+    return await HookRunner(config).fire(event, context or context_with(), asked)
+
+
+def specific(**fields: Any) -> Payload:
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **fields}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, HookDecision()),
+        ({}, HookDecision()),
+        ("allow", HookDecision("allow")),
+        ({"decision": "approve", "reason": "fine"}, HookDecision("allow", "fine")),
+        ({"decision": "block", "reason": "no"}, HookDecision("deny", "no")),
+        (specific(permissionDecision="deny", permissionDecisionReason="no"), HookDecision("deny", "no")),
+        (specific(permissionDecision="ask", permissionDecisionReason="ok?"), HookDecision("ask", "ok?")),
+        (specific(permissionDecision="allow", updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
+        (specific(updatedInput={"path": "x"}), HookDecision("allow", "", {"path": "x"})),
+        (
+            specific(permissionDecision="deny", updatedInput={"path": "x"}),
+            HookDecision("deny", "blocked by the hook h"),
+        ),
+        (specific(additionalContext="mind"), HookDecision(context="mind")),
+        (HookDecision("deny", "no"), HookDecision("deny", "no")),
+    ],
+)
+async def test_every_form_of_an_answer_is_understood(answer: Any, expected: HookDecision) -> None:
+    """None, words, Claude Code's dicts and HookDecision mean what they say."""
+
+    def h(payload: Payload) -> Any:
+        return answer
+
+    h.__qualname__ = "h"
+
+    assert await ask({"PreToolUse": [h]}) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        7,
+        True,
+        "maybe",
+        {"decision": "perhaps"},
+        {"permissionDecision": "allow"},
+        specific(updatedInpt={"path": "x"}),
+        specific(updatedInput=["x"]),
+        specific(permissionDecision=None, updatedInput={1: 2}),
+        {"hookSpecificOutput": {"hookEventName": "Stop", "permissionDecision": "allow"}},
+        {"hookSpecificOutput": "allow"},
+        {"decision": "approve", "reason": 7},
+        {"continue": "no"},
+        HookDecision("continue"),
+    ],
+)
+async def test_a_gate_whose_answer_is_not_understood_denies_and_the_failure_is_on_record(answer: Any) -> None:
+    """A typo in a safety hook closes the gate instead of opening it."""
+    events: list[Event] = []
+
+    decision = await ask({"PreToolUse": [lambda payload: answer]}, context=context_with(events))
+
+    assert decision.verdict == "deny"
+    assert decision.reason.startswith("hook_failed: ")
+    (failure,) = events
+    assert isinstance(failure, HookFailed)
+    assert (failure.event, failure.call_id, failure.run) == ("PreToolUse", "call-7", "run-00")
+
+
+def _raises(payload: Payload) -> None:
+    raise KeyError("lost")
+
+
+def _exits(payload: Payload) -> None:
+    sys.exit(0)
+
+
+async def _raises_later(payload: Payload) -> None:
+    await asyncio.sleep(0)
+    raise KeyError("lost")
+
+
+async def _cancels(payload: Payload) -> None:
+    raise asyncio.CancelledError
+
+
+async def _aborts(payload: Payload) -> None:
+    raise Aborted("by itself")
+
+
+@pytest.mark.parametrize("broken", [_raises, _exits, _raises_later, _cancels, _aborts])
+async def test_a_function_that_fails_denies_on_a_gate_and_passes_elsewhere(broken: Callable[[Payload], Any]) -> None:
+    """However it fails, it decides only where deciding was its task; both times it is on record."""
+    events: list[Event] = []
+    context = context_with(events)
+
+    at_the_gate = await ask({"PreToolUse": [broken]}, context=context)
+    afterwards = await ask({"PostToolUse": [broken]}, "PostToolUse", context=context)
+
+    assert (at_the_gate.verdict, afterwards) == ("deny", HookDecision())
+    assert [type(each) for each in events] == [HookFailed, HookFailed]
+
+
+async def test_on_error_allow_is_the_users_own_word() -> None:
+    """The gate opens, and the failure is on record all the same."""
+    events: list[Event] = []
+    lenient = hook("PreToolUse", on_error="allow")(_raises_later)
+
+    assert await ask([lenient], context=context_with(events)) == HookDecision()
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("event", ["PreToolUse", "PermissionRequest"])
+async def test_a_hook_that_takes_too_long_closes_its_gate(event: str) -> None:
+    """The time is that of the hook's entry."""
+    clock, slow = FakeClock(), asyncio.Event()
+
+    async def never(payload: Payload) -> None:
+        await slow.wait()
+
+    deciding = asyncio.ensure_future(ask([hook(event, timeout=7)(never)], event, context=context_with(clock=clock)))
+    await eventually(lambda: clock.sleeping)
+    await clock.advance(7)
+
+    assert await deciding == HookDecision("deny", f"hook_failed: {never.__qualname__}: not done within 7 s")
+
+
+async def test_a_function_that_blocks_stops_nobody_else() -> None:
+    """Synchronous hooks run beside the event loop."""
+    free = threading.Event()
+
+    def blocks(payload: Payload) -> str:
+        assert free.wait(60)
+        return "allow"
+
+    deciding = asyncio.ensure_future(ask({"PreToolUse": [blocks]}))
+    await asyncio.sleep(0)
+    free.set()  # reached only because the loop is not blocked
+
+    assert (await deciding).verdict == "allow"
+
+
+async def test_hooks_run_in_order_each_seeing_what_the_one_before_rewrote() -> None:
+    """The last rewrite is the call's."""
+    seen: list[Payload] = []
+
+    def first(payload: Payload) -> Payload:
+        seen.append(payload["tool_input"])
+        return specific(updatedInput={"path": "first"}, additionalContext="one")
+
+    async def second(payload: Payload) -> Payload:
+        seen.append(payload["tool_input"])
+        return specific(updatedInput={**payload["tool_input"], "more": 1}, additionalContext="two")
+
+    decision = await ask({"PreToolUse": [first, second]})
+
+    assert seen == [CALL["tool_input"], {"path": "first"}]
+    assert decision == HookDecision("allow", "", {"path": "first", "more": 1}, context="one\ntwo")
+
+
+async def test_changing_the_payload_in_place_is_no_rewrite() -> None:
+    """Only what is returned counts; neither the caller nor the next hook sees the change."""
+
+    def scribbles(payload: Payload) -> None:
+        payload["tool_input"]["path"] = "/etc/passwd"
+
+    def reads(payload: Payload) -> str:
+        return "allow" if payload["tool_input"] == {"path": "a", "text": "b"} else "deny"
+
+    payload = {**CALL, "tool_input": {"path": "a", "text": "b"}}
+
+    assert (await ask({"PreToolUse": [scribbles, reads]}, payload=payload)) == HookDecision()
+    assert payload["tool_input"]["path"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "asked"),
+    [
+        (["allow", "deny", "ask"], "deny", 2),
+        (["ask", "allow"], "ask", 2),
+        (["allow", "ask"], "ask", 2),
+        (["ask", "deny"], "deny", 2),
+        (["allow", None], "allow", 2),
+    ],
+)
+async def test_deny_goes_before_ask_and_ask_before_allow(words: list[str | None], verdict: str, asked: int) -> None:
+    """The first deny ends the round."""
+    answers = iter(words)
+    count = 0
+
+    async def next_word(payload: Payload) -> str | None:
+        nonlocal count
+        count += 1
+        return next(answers)
+
+    decision = await ask({"PreToolUse": [next_word] * len(words)})
+
+    assert (decision.verdict, count) == (verdict, asked)
+
+
+@pytest.mark.parametrize(
+    ("matcher", "tool", "fits"),
+    [
+        ("", "Write", True),
+        ("*", "Write", True),
+        ("Write", "Write", True),
+        ("Write", "WriteAll", False),
+        ("write", "Write", False),
+        ("Bash|Write", "Write", True),
+        ("Bash | Write", "Write", True),
+        ("mcp__.*", "mcp__memory__save", True),
+        ("Wr", "Write", False),
+        ("Task", "Agent", True),
+        ("Agent", "Task", True),
+        ("a.b(c", "a.b(c", None),
+    ],
+)
+async def test_matchers_are_names_alternatives_or_a_regex_for_the_whole_name(
+    matcher: str, tool: str, fits: bool | None
+) -> None:
+    """A matcher that is no regex is refused when written down, for it might match nothing and leave a gate open."""
+    config = {"PreToolUse": [{"matcher": matcher, "hooks": [lambda payload: "deny"]}]}
+    if fits is None:
+        with pytest.raises(InvalidValue, match="matcher"):
+            HookRunner(config)
+        return
+
+    decision = await HookRunner(config).fire("PreToolUse", context_with(), CALL, matcher=tool)
+
+    assert decision.verdict == ("deny" if fits else "allow")
+
+
+@pytest.mark.parametrize("event", ["Stop", "SubagentStop", "TeammateIdle"])
+async def test_a_block_at_the_end_means_go_on_with_this_reason(event: str) -> None:
+    """The loop reads `continue`; it is not a denial of anything."""
+    assert await ask({event: [lambda payload: {"decision": "block", "reason": "tests fail"}]}, event) == HookDecision(
+        "continue", "tests fail"
+    )
+
+
+async def test_a_permission_request_without_a_word_is_still_a_persons_to_answer() -> None:
+    """Only an explicit allow is a yes: silence, and no fitting hook at all, leave it at `ask`."""
+    context = context_with()
+
+    silent = await ask({"PermissionRequest": [lambda payload: None]}, "PermissionRequest", context=context)
+    unmatched = await ask({}, "PermissionRequest", context=context)
+    yes = {"hookSpecificOutput": {"decision": {"behavior": "allow"}}}
+    explicit = await ask({"PermissionRequest": [lambda payload: yes]}, "PermissionRequest", context=context)
+
+    assert (silent.verdict, unmatched.verdict, explicit.verdict) == ("ask", "ask", "allow")
+
+
+async def test_what_a_hook_makes_of_a_result_is_what_the_model_will_see() -> None:
+    """PostToolUse may rewrite the output, and add to it."""
+    answer = {"hookSpecificOutput": {"updatedToolOutput": {"masked": 1}, "additionalContext": "masked"}}
+
+    decision = await ask({"PostToolUse": [lambda payload: answer]}, "PostToolUse")
+
+    assert (decision.updated_output, decision.context) == ('{"masked": 1}', "masked")
+
+
+async def test_continue_false_stops_the_run_at_work_and_lets_it_stop_at_its_end() -> None:
+    """At work its controller is aborted with the reason; at the end no other hook can keep it going."""
+    stop = {"continue": False, "stopReason": "enough"}
+    context = context_with()
+
+    at_the_end = await ask({"Stop": [lambda p: stop, lambda p: {"decision": "block"}]}, "Stop", context=context)
+    aborted_by_the_end = context.abort.aborted
+    at_work = await ask([hook("PreToolUse")(lambda payload: stop)], context=context)
+
+    assert (at_the_end.verdict, aborted_by_the_end) == ("allow", False)
+    assert (at_work.verdict, at_work.reason) == ("deny", "enough")
+    assert "enough" in (context.abort.reason or "")
+
+
+async def test_a_stopped_runs_gates_are_closed_but_its_end_can_still_be_told() -> None:
+    """SubagentStop after a cancel runs; PreToolUse raises."""
+    told: list[str] = []
+    config = {"SessionEnd": [lambda p: told.append("end")], "PreToolUse": [lambda p: told.append("gate")]}
+    context = context_with()
+    context.abort.abort("user")
+
+    await ask(config, "SessionEnd", context=context)
+    with pytest.raises(Aborted, match="user"):
+        await ask(config, context=context)
+
+    assert told == ["end"]
+
+
+async def test_a_payload_says_whose_event_it_is() -> None:
+    """The names are those that users of this field know, and the ids of parent and root."""
+    seen: list[Payload] = []
+    runner = HookRunner({"PostToolUse": [seen.append]}, transcript=lambda run: f"/t/{run.id}.jsonl")
+    context = make_context(run=run_info(2, path="main/searcher", agent="explore", depth=1))
+
+    await runner.fire("PostToolUse", context, {**CALL, "tool_response": "ok"}, matcher="Write")
+
+    assert seen == [
+        {
+            "hook_event_name": "PostToolUse",
+            "session_id": "run-00",
+            "transcript_path": "/t/run-02.jsonl",
+            "cwd": str(context.cwd),
+            "agent_id": "run-02",
+            "agent_type": "explore",
+            "agent_path": "main/searcher",
+            "parent_agent_id": "run-00",
+            "depth": 1,
+            "root_id": "run-00",
+            **CALL,
+            "tool_response": "ok",
+        }
+    ]
+
+
+async def test_a_system_message_is_a_notice_for_people() -> None:
+    """It does not reach the model."""
+    events: list[Event] = []
+
+    decision = await ask({"PreToolUse": [lambda p: {"systemMessage": "slow today"}]}, context=context_with(events))
+
+    assert (decision, [each.text for each in events if isinstance(each, Notice)]) == (HookDecision(), ["slow today"])
+
+
+async def test_a_decorated_method_is_called_on_its_object() -> None:
+    """Marks survive binding."""
+
+    class Guard:
+        word = "deny"
+
+        @hook("PreToolUse", matcher="Write")
+        async def check(self, payload: Payload) -> str:
+            return self.word
+
+    assert (await ask([Guard().check])).verdict == "deny"
+
+
+def test_a_definitions_own_stop_hook_is_for_its_end_as_a_child() -> None:
+    """The hooks it was started with stay, and come first."""
+    runner = HookRunner({"PreToolUse": [_raises]}).extended({"Stop": [_raises]}, child=True)
+
+    assert [event for event in ("PreToolUse", "Stop", "SubagentStop") if runner.listens(event)] == [
+        "PreToolUse",
+        "SubagentStop",
+    ]
+
+
+def test_a_whole_settings_file_may_be_given() -> None:
+    """Its `hooks` are read; the rest is not hooks."""
+    command = {"type": "command", "command": "true", "timeout": 5}
+
+    assert len(HookRunner({"hooks": {"Stop": [{"hooks": [command]}]}, "env": {}})) == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"PreToolUse": "true"},
+        {"PreToolUse": ["true"]},
+        {"PreToolUse": [{"matcher": "Bash"}]},
+        {"PreToolUse": [{"matcher": 7, "hooks": [_raises]}]},
+        {"PreToolUse": [{"matchers": "Bash", "hooks": [_raises]}]},
+        {"PreToolUse": [{"hooks": [{"type": "prompt", "prompt": "ok?"}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": ""}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": "a\0b"}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": "true", "timeout": 0}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": "true", "timeout": float("nan")}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": "true", "on_error": "pass"}]}]},
+        {"PreToolUse": [{"hooks": [{"type": "command", "command": "true", "async": True}]}]},
+        {"Stop": [{"hooks": [{"type": "command", "command": "true", "on_error": "deny"}]}]},
+        [_raises],
+        "PreToolUse",
+    ],
+)
+def test_what_is_no_hook_is_refused_when_written_down(config: Any) -> None:
+    """A hook that could never run is an error before anything runs."""
+    with pytest.raises(InvalidValue, match="hooks"):
+        HookRunner(config)
+
+
+async def test_an_unknown_event_is_refused_by_name() -> None:
+    """In a configuration, in the decorator, and when fired."""
+    with pytest.raises(Unknown, match="PreToolUs'; known: PreToolUse"):
+        HookRunner({"PreToolUs": []})
+    with pytest.raises(Unknown):
+        hook("PreToolUs")(_raises)
+    with pytest.raises(Unknown):
+        await HookRunner().fire("PreToolUs", context_with(), {})

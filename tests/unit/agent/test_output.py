@@ -1,0 +1,213 @@
+"""Typed final answers: found in what a model writes, checked, and given as values."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from ramet.agent.output import MAX_ANSWER, DoesNotFit, OutputContract
+from ramet.core.errors import InvalidValue
+
+
+class Finding(BaseModel):
+    """A pydantic form."""
+
+    file: str
+    line: int
+    seen: date | None = None
+
+    @field_validator("line")
+    @classmethod
+    def counts_from_one(cls, line: int) -> int:
+        if line < 1:
+            raise ValueError("lines count from 1")
+        return line
+
+
+@dataclass
+class Report:
+    """A dataclass form."""
+
+    title: str
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Node(BaseModel):
+    """A form that refers to itself."""
+
+    name: str
+    children: list[Node] = []
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"cause": {"type": "string"}, "sure": {"$ref": "#/$defs/share"}},
+    "required": ["cause"],
+    "additionalProperties": False,
+    "$defs": {"share": {"type": "number", "minimum": 0, "maximum": 1}},
+}
+GOOD = '{"cause": "disk", "sure": 0.5}'
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "value"),
+    [
+        (Finding, '{"file": "a.py", "line": 3}', Finding(file="a.py", line=3)),
+        (Finding, '{"file": "a", "line": 1, "seen": "2026-11-20"}', Finding(file="a", line=1, seen=date(2026, 11, 20))),
+        (Report, '{"title": "t", "findings": [{"file": "a", "line": 1}]}', Report("t", [Finding(file="a", line=1)])),
+        (Node, '{"name": "a", "children": [{"name": "b"}]}', Node(name="a", children=[Node(name="b")])),
+        (list[int], "[1, 2]", [1, 2]),
+        (bool, "true", True),
+        (SCHEMA, GOOD, {"cause": "disk", "sure": 0.5}),
+        ({}, "null", None),
+    ],
+)
+def test_an_answer_becomes_a_value_of_the_agreed_form(spec: Any, text: str, value: Any) -> None:
+    """An instance of the type, or data for a schema; as data it is plain JSON again."""
+    contract = OutputContract(spec)
+
+    parsed = contract.parse(text)
+
+    assert parsed == value
+    assert type(parsed) is type(value)
+    assert contract.parse(json.dumps(contract.data(parsed))) == value
+    assert contract.problem(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\n  {GOOD}\n",
+        f"```json\n{GOOD}\n```",
+        f"Here it is:\n\n```\n{GOOD}\n```\nDone.",
+        f"~~~~json\n{GOOD}\n~~~~",
+        f"```json\n{GOOD}",
+        f"The answer is {GOOD}, I think.",
+        f"I looked at logs[3] and {{x}}; so: {GOOD}",
+        f'An example would be {{"cause": "an example"}}. But really: {GOOD}',
+        f'```json\n{{"cause": "first"}}\n```\nNo, rather:\n```json\n{GOOD}\n```',
+        f'```python\nprint({{"a": 1}})\n```\n{GOOD}',
+        f'{{"note": "not the form"}} {GOOD} {{"note": "neither"}}',
+        "[" * 5_000 + "\n```json\n" + GOOD + "\n```",
+    ],
+)
+def test_the_json_is_found_wherever_the_model_put_it(text: str) -> None:
+    """All of it, a fenced block, or between words; of several that fit, the last."""
+    assert OutputContract(SCHEMA).parse(text) == {"cause": "disk", "sure": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "problem"),
+    [
+        (SCHEMA, "", "empty"),
+        (SCHEMA, "I could not find out.", "no complete JSON value"),
+        (SCHEMA, '{"cause": "disk"', "no complete JSON value"),
+        (SCHEMA, '{"sure": 0.5}', "'cause' is a required property"),
+        (SCHEMA, '{"cause": "disk", "sure": 2}', r"\$\.sure: 2 is greater than the maximum of 1"),
+        (SCHEMA, '{"cause": "disk", "sure": NaN}', "NaN is not JSON"),
+        (SCHEMA, '{"cause": "disk", "sure": 1e999}', "too large"),
+        (SCHEMA, '{"cause": "\\ud83d"}', "answer.cause"),
+        (SCHEMA, "[" * 100_000, "nested too deeply|no complete"),
+        (SCHEMA, "[" * 300 + "]" * 300, "levels of nesting"),
+        (SCHEMA, '{"cause": "disk"} ' + " " * MAX_ANSWER, "at most"),
+        (Finding, '{"file": "a.py", "line": 0}', r"\$\.line: .*lines count from 1"),
+        (Finding, '{"file": "a.py"}', r"\$\.line: Field required"),
+        (Report, '{"title": "t", "findings": [{"file": "a"}]}', r"\$\.findings\[0\]\.line"),
+    ],
+)
+def test_the_problem_names_the_place_and_what_is_wrong(spec: Any, text: str, problem: str) -> None:
+    """In words that a model can act on."""
+    with pytest.raises(DoesNotFit, match=problem):
+        OutputContract(spec).parse(text)
+
+
+def test_the_model_is_told_the_form_first_and_the_problem_after() -> None:
+    """The instructions hold the schema; a correction says what to do next."""
+    contract = OutputContract(SCHEMA)
+
+    assert json.dumps(SCHEMA) in contract.instructions()
+    problem = contract.problem('{"sure": 0.5}')
+    assert problem is not None
+    assert "'cause' is a required property" in problem
+    assert "Answer again" in problem
+
+
+def test_a_hostile_answer_is_told_about_briefly() -> None:
+    """Neither its size nor its number of errors comes back to the model."""
+    text = json.dumps({f"k{n}" * 50: n for n in range(1_000)})
+
+    problem = OutputContract(SCHEMA).problem(text)
+
+    assert problem is not None
+    assert len(problem) < 4_000
+
+
+def test_prose_full_of_brackets_is_read_in_bounded_time() -> None:
+    """The number of tries is bounded: a million brackets are not tried each."""
+    with pytest.raises(DoesNotFit):
+        OutputContract(SCHEMA).parse("see " + '{"a": [' * 100_000)
+
+
+class Odd:
+    """No form: pydantic does not know what its instances look like in JSON."""
+
+
+class Forward(BaseModel):
+    """No form: it names something that does not exist."""
+
+    other: Missing  # type: ignore[name-defined]  # noqa: F821 - what is tested
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        str,
+        Any,
+        7,
+        "Finding",
+        Odd,
+        Forward,
+        Finding(file="a", line=1),
+        {"type": "objekt"},
+        {"type": object},
+        {"minimum": float("nan")},
+        {"$schema": "https://example.com/own"},
+        {"$schema": 7},
+        {"$ref": "https://example.com/schema.json"},
+        {"properties": {"a": {"$ref": "other.json#/a"}}},
+        {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/missing"}]},
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {"$defs": {"a": {"$id": "https://example.com/a", "$ref": "#/b"}}},
+        {"pattern": "("},
+        {"description": "x" * 70_000},
+    ],
+)
+def test_what_no_answer_could_fit_is_refused_when_it_is_declared(spec: Any) -> None:
+    """Before any run: wrong types, unknown dialects, references to elsewhere, to nothing, or without end."""
+    with pytest.raises(InvalidValue, match="output"):
+        OutputContract(spec)
+
+
+def test_properties_and_examples_that_look_like_references_are_none() -> None:
+    """Only what stands where a schema stands counts."""
+    schema = {"properties": {"$ref": {"type": "string"}}, "examples": [{"$ref": "https://example.com"}]}
+
+    assert OutputContract(schema).parse('{"$ref": "anything"}') == {"$ref": "anything"}
+
+
+def test_nothing_is_imported_until_a_contract_is_made() -> None:
+    """jsonschema costs start-up time that most agents never need."""
+    code = "import sys, ramet.agent.output; print('jsonschema' in sys.modules)"
+
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert printed.strip() == "False"

@@ -1,0 +1,301 @@
+"""The inbox: one place for a tree's questions, closed by default."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ramet.agent.hooks import HookRunner
+from ramet.concurrency.clock import FakeClock
+from ramet.concurrency.slots import Slot, Slots
+from ramet.core.errors import Aborted, InvalidValue, Unknown
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode, encode
+from ramet.host.approvals import MAX_SHOWN, MAX_TEXT, Inbox, Pending
+from ramet.tools.context import ToolUseContext
+from tests.support.context import calling, make_context, run_info
+from tests.support.waiting import eventually
+
+
+def inbox(**options: Any) -> Inbox:
+    """An inbox whose ids count up and whose clock stands still."""
+    numbers = itertools.count(1)
+    return Inbox(mint=lambda: f"approval-{next(numbers)}", **{"clock": FakeClock(), **options})
+
+
+def context_with(events: list[Event] | None = None, **fields: Any) -> ToolUseContext:
+    """A context of a grandchild whose events are kept in `events`."""
+
+    def record(event: Event) -> Event:
+        if events is not None:
+            events.append(event)
+        return event
+
+    return make_context(**{"record": record, "run": run_info(3, path="main/a/b", agent="explore", depth=2), **fields})
+
+
+def ask(box: Inbox, context: ToolUseContext, question: str = "Delete it?") -> asyncio.Task[bool]:
+    """Ask as a dispatcher does."""
+    return asyncio.create_task(box.ask(context, tool="Bash", question=question, args={"command": "rm x"}))
+
+
+@pytest.mark.parametrize("word", [True, False])
+async def test_an_answer_by_id_goes_to_whoever_asked_and_is_on_record(word: bool) -> None:
+    """The question shows the path and depth of its asker; the call it is about is named in the event."""
+    events: list[Event] = []
+    box, context = inbox(), context_with(events)
+    with calling(context, "call-9"):
+        asking = ask(box, context)
+    await eventually(lambda: box.pending)
+
+    (waiting,) = box.pending
+    box.answer(waiting.id, word, "by Ann")
+
+    assert await asking is word
+    assert waiting == Pending(
+        id="approval-1",
+        run=context.run.id,
+        path=context.run.path,
+        agent="explore",
+        depth=2,
+        tool="Bash",
+        question="Delete it?",
+        args={"command": "rm x"},
+        asked_at=datetime(2026, 1, 1, tzinfo=UTC),
+        deadline=datetime(2026, 1, 1, 0, 10, tzinfo=UTC),
+    )
+    asked, answered = events
+    assert isinstance(asked, ApprovalAsked)
+    assert isinstance(answered, ApprovalAnswered)
+    assert (asked.approval_id, asked.path, asked.depth, asked.call_id) == ("approval-1", "main/a/b", 2, "call-9")
+    assert (answered.approval_id, answered.allowed, answered.reason) == ("approval-1", word, "by Ann")
+
+
+async def test_an_answer_is_good_for_one_question_once() -> None:
+    """Unknown and answered ids are refused, naming what waits; the other question still waits."""
+    box = inbox()
+    first, second = ask(box, context_with(), "first?"), ask(box, context_with(), "second?")
+    await eventually(lambda: len(box.pending) == 2)
+
+    box.answer("approval-1", True)
+    with pytest.raises(Unknown, match="approval-2"):
+        box.answer("approval-1", True)
+    with pytest.raises(Unknown):
+        box.answer("approval-7", True)
+
+    assert await first is True
+    assert [each.question for each in box.pending] == ["second?"]
+    box.close()
+    assert await second is False
+
+
+async def test_only_true_and_false_are_answers() -> None:
+    """A truthy "no" must not pass for a yes; the question goes on waiting."""
+    box = inbox()
+    asking = ask(box, context_with())
+    await eventually(lambda: box.pending)
+
+    with pytest.raises(InvalidValue, match="allowed"):
+        box.answer("approval-1", "no")  # type: ignore[arg-type]  # what is tested
+
+    assert len(box.pending) == 1
+    box.close()
+    await asking
+
+
+async def test_the_deadline_means_no() -> None:
+    """The question leaves the inbox, and the record says that nobody answered."""
+    events: list[Event] = []
+    clock = FakeClock()
+    box = inbox(clock=clock, timeout_s=30)
+    asking = ask(box, context_with(events))
+    await eventually(lambda: clock.sleeping)
+    await clock.advance(30)
+
+    assert await asking is False
+    assert box.pending == ()
+    assert isinstance(events[-1], ApprovalAnswered)
+    assert events[-1].reason == "nobody answered within 30 s"
+
+
+async def test_an_answer_in_the_moment_of_the_deadline_counts_if_it_was_accepted() -> None:
+    """Whoever was not refused is not overruled, at whatever step of the deadline's passing the answer comes."""
+    outcomes: list[tuple[bool, bool]] = []
+    for steps in range(100):
+        clock = FakeClock()
+        box = inbox(clock=clock, timeout_s=30)
+        asking = ask(box, context_with())
+        await eventually(partial(getattr, clock, "sleeping"))
+        passing = asyncio.ensure_future(clock.advance(30))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        try:
+            box.answer("approval-1", True)
+            accepted = True
+        except Unknown:
+            accepted = False
+        await passing
+        outcomes.append((accepted, await asking))
+        if not accepted:
+            break
+
+    assert set(outcomes) == {(True, True), (False, False)}
+
+
+@pytest.mark.parametrize("how", ["abort", "cancel"])
+async def test_the_question_of_a_stopped_run_leaves_the_inbox(how: str) -> None:
+    """Nobody is asked about work that is gone; the record says so."""
+    events: list[Event] = []
+    box, context = inbox(), context_with(events)
+    asking = ask(box, context)
+    await eventually(lambda: box.pending)
+    if how == "abort":
+        context.abort.abort("user")
+    else:
+        asking.cancel()
+
+    with pytest.raises((Aborted, asyncio.CancelledError)):
+        await asking
+    assert box.pending == ()
+    assert [type(each) for each in events] == [ApprovalAsked, ApprovalAnswered]
+
+
+async def test_a_run_that_waits_for_a_person_holds_no_slot() -> None:
+    """With one slot, another run can work meanwhile."""
+    slots = Slots(1)
+    context = context_with(slot=Slot(slots))
+    await context.slot.take()
+    context.slot.begin_calls(1)
+    box = inbox()
+    asking = ask(box, context)
+    await eventually(lambda: box.pending)
+
+    free_while_waiting = slots.try_take()
+    box.answer("approval-1", True)
+
+    assert (free_while_waiting, await asking) == (True, True)
+
+
+async def test_closing_denies_what_waits_and_what_comes() -> None:
+    """An inbox without an owner answers no."""
+    box = inbox()
+    waiting = ask(box, context_with())
+    await eventually(lambda: box.pending)
+    box.close("goodbye")
+
+    assert await waiting is False
+    assert await ask(box, context_with()) is False
+
+
+async def test_unattended_denies_at_once_and_says_why() -> None:
+    """Both events are recorded: a reader sees what was asked."""
+    events: list[Event] = []
+
+    assert await ask(inbox(unattended=True), context_with(events)) is False
+    assert isinstance(events[-1], ApprovalAnswered)
+    assert events[-1].reason == "nobody is there to answer"
+    assert len(events) == 2
+
+
+async def _yes(asked: Pending) -> bool:
+    return asked.tool == "Bash"
+
+
+async def _fails(asked: Pending) -> bool:
+    raise RuntimeError("no terminal")
+
+
+@pytest.mark.parametrize(
+    ("approver", "allowed"),
+    [
+        (_yes, True),
+        (lambda asked: True, True),
+        (lambda asked: "yes", False),
+        (lambda asked: None, False),
+        (_fails, False),
+    ],
+)
+async def test_an_approver_answers_in_a_persons_place_and_only_true_is_yes(approver: Any, allowed: bool) -> None:
+    """One that fails said no, unattended or not."""
+    assert await ask(inbox(approver=approver, unattended=True), context_with()) is allowed
+
+
+async def test_an_answer_by_id_is_faster_than_an_approver_who_thinks() -> None:
+    """The first word counts, and the approver is not left thinking."""
+    ended = False
+
+    async def thinks(asked: Pending) -> bool:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+        return True
+
+    box = inbox(approver=thinks)
+    asking = ask(box, context_with())
+    await eventually(lambda: box.pending)
+    box.answer("approval-1", False)
+
+    assert (await asking, ended) == (False, True)
+
+
+@pytest.mark.parametrize(("behaviour", "allowed"), [("allow", True), ("deny", False)])
+async def test_a_permission_hook_decides_before_anybody_is_asked(behaviour: str, allowed: bool) -> None:
+    """A hook with no opinion leaves the question to a person."""
+    answer = {"hookSpecificOutput": {"decision": {"behavior": behaviour, "message": "policy"}}}
+    hooks = HookRunner({"PermissionRequest": [{"matcher": "Bash", "hooks": [lambda payload: answer]}]})
+    silent = HookRunner({"PermissionRequest": [lambda payload: None]})
+    box = inbox()
+
+    assert await ask(box, context_with(hooks=hooks)) is allowed
+
+    asking = ask(box, context_with(hooks=silent))
+    await eventually(lambda: box.pending)
+    box.close()
+    assert await asking is False
+
+
+async def test_whoever_hears_of_a_question_can_answer_it_at_once() -> None:
+    """A subscriber that answers from within the event finds the question waiting."""
+    box = inbox()
+
+    def record(event: Event) -> Event:
+        if isinstance(event, ApprovalAsked):
+            box.answer(event.approval_id, True)
+        return event
+
+    assert await ask(box, context_with(record=record)) is True
+
+
+async def test_what_is_shown_is_bounded_plain_and_marked_where_it_was_cut() -> None:
+    """Hostile arguments neither flood a screen nor break the journal; both ends of a long command are seen."""
+    events: list[Event] = []
+    args: dict[str, Any] = {
+        "command": "x" * 100_000 + "; rm -rf /",
+        "many": list(range(1_000)),
+        "deep": [[[[[["hidden"] * 10_000]]]]],
+        "odd": {1: b"\xff", "nan": float("nan"), "huge": 10**30, "surrogate": "\ud800"},
+        "wide": [[["y" * 1_000] * 40] * 40] * 40,
+    }
+
+    await inbox(unattended=True).ask(context_with(events), tool="Bash", question="q" * 100_000, args=args)
+
+    asked = decode(encode(events[0]))
+    assert isinstance(asked, ApprovalAsked)
+    assert len(encode(events[0])) < MAX_SHOWN + 3 * MAX_TEXT
+    assert asked.args["command"].endswith("; rm -rf /")
+    assert "100010 characters" in asked.args["command"]
+    assert asked.args["many"][-1] == "… 1000 entries"
+    assert asked.args["odd"] == {"1": "b'\\xff'", "nan": "nan", "huge": repr(10**30), "surrogate": "?"}
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_deadline_is_a_time_above_zero(timeout_s: float) -> None:
+    """None is no deadline."""
+    with pytest.raises(InvalidValue, match="timeout_s"):
+        inbox(timeout_s=timeout_s)

@@ -1,0 +1,334 @@
+"""Worktrees with real git: a copy for each child, kept only if it holds work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import Aborted
+from ramet.isolation.git import Git, NoWorktree
+from ramet.isolation.worktree import Worktree, create, finish, prune
+from tests.support.waiting import alive, eventually, pid_in
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def git(where: pathlib.Path, *args: str) -> str:
+    """Run git as a user would; raises if it fails."""
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
+    done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A repository with one commit: a file, and one in a folder."""
+    path = tmp_path / "repo"
+    (path / "src").mkdir(parents=True)
+    (path / "a.txt").write_text("one\n")
+    (path / "src" / "b.txt").write_text("two\n")
+    (path / ".gitignore").write_text("*.log\n")
+    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "start")
+    return path
+
+
+def left(repo: pathlib.Path) -> tuple[int, list[str]]:
+    """How many worktrees there are beside the main one, and which of our branches."""
+    return git(repo, "worktree", "list").count("\n"), git(repo, "branch", "--list", "ramet/*").split()
+
+
+def crash(worktree: Worktree) -> None:
+    """Forget a worktree as a process does that dies: its lock is gone."""
+    worktree._live.close()
+
+
+async def test_a_child_edits_its_own_copy_and_an_unchanged_copy_leaves_nothing(repo: pathlib.Path) -> None:
+    """The parent sees neither the copy in its status nor, afterwards, any trace of it."""
+    worktree = await create(repo, "searcher", mint=lambda: "1f")
+
+    assert (worktree.path / "a.txt").read_text() == "one\n"
+    assert worktree.path == repo / ".ramet" / "worktrees" / "searcher-1f"
+    assert (worktree.branch, worktree.base) == ("ramet/searcher-1f", git(repo, "rev-parse", "HEAD"))
+    assert git(repo, "status", "--porcelain") == ""
+    assert await finish(worktree) is None
+    assert not worktree.path.exists()
+    assert left(repo) == (0, [])
+
+
+def _edits(path: pathlib.Path) -> None:
+    (path / "a.txt").write_text("changed\n")
+
+
+def _adds(path: pathlib.Path) -> None:
+    (path / "src" / "new.txt").write_text("new\n")
+
+
+def _removes(path: pathlib.Path) -> None:
+    (path / "a.txt").unlink()
+
+
+def _commits(path: pathlib.Path) -> None:
+    _edits(path)
+    git(path, "commit", "--quiet", "-am", "work")
+
+
+def _commits_and_walks_away(path: pathlib.Path) -> None:
+    _commits(path)
+    git(path, "checkout", "--quiet", "--detach", "main")
+
+
+def _hides_the_repository(path: pathlib.Path) -> None:
+    _edits(path)
+    (path / ".git").unlink()
+
+
+@pytest.mark.parametrize("work", [_edits, _adds, _removes, _commits, _commits_and_walks_away, _hides_the_repository])
+async def test_a_changed_copy_stays_and_its_path_is_given(
+    repo: pathlib.Path, work: Callable[[pathlib.Path], None]
+) -> None:
+    """Whatever the change is; the parent's own files are as they were."""
+    worktree = await create(repo, "writer")
+    work(worktree.path)
+
+    assert await finish(worktree) == worktree.path
+    assert (repo / "a.txt").read_text() == "one\n"
+    assert git(repo, "rev-parse", "--verify", worktree.branch)
+
+
+async def test_what_is_ignored_is_no_change(repo: pathlib.Path) -> None:
+    """A build or log file does not keep a copy alive."""
+    worktree = await create(repo, "builder")
+    (worktree.path / "run.log").write_text("noise\n")
+
+    assert await finish(worktree) is None
+    assert not worktree.path.exists()
+
+
+@pytest.mark.parametrize("work", [lambda path: None, _commits])
+async def test_a_copy_that_its_child_removed_comes_back_if_it_held_commits(
+    repo: pathlib.Path, work: Callable[[pathlib.Path], None]
+) -> None:
+    """Commits are never out of sight; a removed copy without any leaves nothing."""
+    worktree = await create(repo, "remover")
+    work(worktree.path)
+    shutil.rmtree(worktree.path)
+
+    kept = await finish(worktree)
+
+    if work is _commits:
+        assert kept == worktree.path
+        assert (worktree.path / "a.txt").read_text() == "changed\n"
+    else:
+        assert kept is None
+        assert left(repo) == (0, [])
+
+
+async def test_a_child_starts_from_the_commit_in_the_folder_it_was_given(repo: pathlib.Path) -> None:
+    """Uncommitted changes of the parent are not in it; it works in the same folder, there or not."""
+    (repo / "a.txt").write_text("not committed\n")
+    (repo / "fresh").mkdir()
+
+    in_src, in_fresh = await create(repo / "src", "a"), await create(repo / "fresh", "b")
+
+    assert (in_src.path / "a.txt").read_text() == "one\n"
+    assert (in_src.cwd / "b.txt").read_text() == "two\n"
+    assert in_fresh.cwd == in_fresh.path / "fresh"
+    assert [await finish(each) for each in (in_src, in_fresh)] == [None, None]
+
+
+async def test_a_childs_child_starts_from_the_childs_commit_and_stands_beside_it(repo: pathlib.Path) -> None:
+    """Removing the child's copy does not remove its child's."""
+    child = await create(repo, "child")
+    _commits(child.path)
+
+    grandchild = await create(child.path, "grandchild")
+
+    assert grandchild.path.parent == child.path.parent
+    assert (grandchild.path / "a.txt").read_text() == "changed\n"
+    assert await finish(grandchild) is None
+    assert await finish(child) == child.path
+
+
+async def test_many_at_once_do_not_collide(repo: pathlib.Path) -> None:
+    """Same name, same moment: each has its own, and all are gone in the end."""
+    worktrees = await asyncio.gather(*(create(repo, "same") for _ in range(12)))
+
+    assert len({each.path for each in worktrees}) == 12
+    assert await asyncio.gather(*(finish(each) for each in worktrees)) == [None] * 12
+    assert left(repo) == (0, [])
+    assert (repo / ".git" / "info" / "exclude").read_text().splitlines().count("/.ramet/") == 1
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a..b", "-rf", "x" * 1_000, "ä/ö", "", "a.lock", "@{u}"])
+async def test_a_hostile_name_stays_in_its_folder_and_is_a_branch(repo: pathlib.Path, name: str) -> None:
+    """Names come from models."""
+    worktree = await create(repo, name)
+
+    assert worktree.path.parent == repo / ".ramet" / "worktrees"
+    assert await finish(worktree) is None
+
+
+async def test_a_name_that_is_taken_is_refused_and_its_owner_keeps_it(repo: pathlib.Path) -> None:
+    """A creation that fails undoes its own work only."""
+    owner = await create(repo, "a", mint=lambda: "1")
+    _edits(owner.path)
+
+    with pytest.raises(NoWorktree, match="exists already"):
+        await create(repo, "a", mint=lambda: "1")
+
+    assert await finish(owner) == owner.path
+    assert (owner.path / "a.txt").read_text() == "changed\n"
+
+
+async def test_a_place_of_the_callers_choice_leaves_the_repositorys_settings_alone(
+    repo: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Nothing is excluded that need not be."""
+    worktree = await create(repo, "a", into=tmp_path / "elsewhere")
+
+    assert worktree.path.parent == tmp_path / "elsewhere"
+    assert "/.ramet/" not in (repo / ".git" / "info" / "exclude").read_text()
+    assert await finish(worktree) is None
+
+
+async def test_where_there_is_nothing_to_start_from_the_error_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    """No repository, no commit, no working tree, no folder, no git, no right to write."""
+    empty, bare = tmp_path / "empty", tmp_path / "bare"
+    for folder in (empty, bare):
+        folder.mkdir()
+
+    with pytest.raises(NoWorktree, match="git init"):
+        await create(empty, "a")
+    git(empty, "init", "--quiet")
+    with pytest.raises(NoWorktree, match="commit once"):
+        await create(empty, "a")
+    git(bare, "init", "--quiet", "--bare")
+    with pytest.raises(NoWorktree, match="no working tree"):
+        await create(bare, "a")
+    with pytest.raises(NoWorktree, match="name a folder that exists"):
+        await create(tmp_path / "nowhere", "a")
+    with pytest.raises(NoWorktree, match="install git"):
+        await create(empty, "a", git=Git(environ={"PATH": str(bare)}))
+
+
+async def test_hooks_of_the_repository_do_not_run(repo: pathlib.Path) -> None:
+    """Making a copy is not running what the folder brings along."""
+    hook = repo / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {repo}/ran\n")
+    hook.chmod(0o755)
+
+    worktree = await create(repo, "a")
+
+    assert not (repo / "ran").exists()
+    await finish(worktree)
+
+
+async def test_our_environment_does_not_lead_git_astray(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Variables that git sets for its own hooks would point to another repository."""
+    environ = {**os.environ, "GIT_DIR": str(tmp_path / "other"), "GIT_INDEX_FILE": str(tmp_path / "index")}
+
+    worktree = await create(repo, "a", git=Git(environ=environ))
+
+    assert (worktree.path / "a.txt").exists()
+    assert await finish(worktree, git=Git(environ=environ)) is None
+
+
+@pytest.fixture
+def slow_checkout(repo: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A repository whose checkout hangs in a filter, which writes its pid first: where it does."""
+    pid = tmp_path / "pid"
+    script = tmp_path / "filter"
+    script.write_text(f"#!/bin/sh\nif [ -e {tmp_path}/go ]; then cat; exit; fi\necho $$ > {pid}\nsleep 1000\n")
+    script.chmod(0o755)
+    (repo / ".gitattributes").write_text("a.txt filter=slow\n")
+    git(repo, "add", ".gitattributes")
+    git(repo, "commit", "--quiet", "-m", "filter")
+    git(repo, "config", "filter.slow.smudge", str(script))
+    return pid
+
+
+@pytest.mark.parametrize("how", ["timeout", "abort", "cancel"])
+async def test_a_creation_that_is_cut_off_leaves_no_process_no_copy_and_no_branch(
+    repo: pathlib.Path, slow_checkout: pathlib.Path, how: str
+) -> None:
+    """The repository is as before, without a lock file that the user's own git would trip over."""
+    clock, abort, pid = FakeClock(), AbortController(), pid_in(slow_checkout)
+    creating = asyncio.ensure_future(create(repo, "slow", git=Git(clock=clock, abort=abort, timeout_s=30)))
+    await eventually(lambda: pid() and clock.sleeping)
+    if how == "timeout":
+        await clock.advance(30)
+    elif how == "abort":
+        abort.abort("user")
+    else:
+        creating.cancel()
+
+    with pytest.raises((NoWorktree, Aborted, asyncio.CancelledError)):
+        await creating
+    assert not alive(pid())
+    assert left(repo) == (0, [])
+    assert list((repo / ".ramet" / "worktrees").iterdir()) == []
+    assert list((repo / ".git").rglob("*.lock")) in ([], [repo / ".git" / "ramet-worktrees.lock"])
+
+
+async def test_prune_removes_what_dead_processes_left_unchanged_and_nothing_else(repo: pathlib.Path) -> None:
+    """The living, the changed and the committed stay; so does every branch that is not ours."""
+    numbers = itertools.count()
+
+    async def one(name: str) -> Worktree:
+        return await create(repo, name, mint=lambda: str(next(numbers)))
+
+    dead, living, changed, committed, merged, gone = [
+        await one(name) for name in ("dead", "living", "changed", "committed", "merged", "gone")
+    ]
+    git(repo, "branch", "other")
+    _edits(changed.path)
+    _commits(committed.path)
+    _adds(merged.path)
+    git(merged.path, "add", ".")
+    git(merged.path, "commit", "--quiet", "-m", "more")
+    git(repo, "merge", "--quiet", merged.branch)
+    shutil.rmtree(gone.path)
+    for each in (dead, changed, committed, merged, gone):
+        crash(each)
+
+    assert set(await prune(repo)) == {dead.path, merged.path}
+
+    assert git(repo, "branch", "--format=%(refname:short)").splitlines() == [
+        "main",
+        "other",
+        changed.branch,
+        committed.branch,
+        living.branch,
+    ]
+    assert [each.path.exists() for each in (living, changed, committed)] == [True] * 3
+    assert await prune(repo) == []
+    assert await finish(living) is None
+
+
+async def test_a_lock_held_by_another_process_is_waited_for_and_then_given_up(repo: pathlib.Path) -> None:
+    """Two programs in one repository take turns; one that hangs does not hang the other."""
+    clock = FakeClock()
+    waiting = Git(clock=clock, timeout_s=1)
+    async with contextlib.AsyncExitStack() as other:
+        await other.enter_async_context(Git().alone_in(repo / ".git"))
+        creating = asyncio.ensure_future(create(repo, "a", git=waiting))
+        await eventually(lambda: clock.sleeping == 2 or creating.done())
+        while not creating.done():
+            await clock.advance(0.25)
+
+        with pytest.raises(NoWorktree, match="another process"):
+            await creating
+    assert await finish(await create(repo, "a")) is None
