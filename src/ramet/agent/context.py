@@ -45,6 +45,27 @@ def calls_of(message: AIMessage) -> list[ToolCall]:
     return calls
 
 
+def is_silent(message: BaseMessage) -> bool:
+    """Whether it is a reply that neither says nor calls anything."""
+    if not isinstance(message, AIMessage) or message.tool_calls or message.invalid_tool_calls:
+        return False
+    content = message.content
+    if isinstance(content, str):
+        return not content.strip()
+    return all(
+        isinstance(block, dict) and block.get("type") == "text" and not block["text"].strip() for block in content
+    )
+
+
+def without_calls(message: AIMessage) -> AIMessage:
+    """The text of the reply alone: its calls, in whatever form the provider keeps them, would need answers."""
+    kwargs = {
+        key: value for key, value in message.additional_kwargs.items() if key not in ("tool_calls", "function_call")
+    }
+    changes = {"content": str(message.text), "tool_calls": [], "invalid_tool_calls": [], "additional_kwargs": kwargs}
+    return message.model_copy(update=changes) if calls_of(message) else message
+
+
 def with_call_ids(message: AIMessage, step: str) -> AIMessage:
     """The reply, its calls named apart: some providers leave ids out or repeat them, and an answer needs one."""
     seen: set[str] = set()

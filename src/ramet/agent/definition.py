@@ -66,6 +66,8 @@ class Agent:
                 if isinstance(entries, str):
                     raise InvalidValue(each, entries, "a list of names")
                 object.__setattr__(self, each, tuple(entries))
+        if self.model == "inherit":  # as agent files spell it
+            object.__setattr__(self, "model", None)
         if self.max_turns is not None and (
             not isinstance(self.max_turns, int) or isinstance(self.max_turns, bool) or self.max_turns < 1
         ):

@@ -11,7 +11,8 @@ from typing import Any
 from ramet.agent.hook_answers import HookBroken, Opinion, from_command
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.processes import run_process
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import environment, run
 
 #: All that a command sees of our environment: enough to find programs, no keys.
 PASSED = (
@@ -28,6 +29,7 @@ PASSED = (
     "TMPDIR",
     "TZ",
 )
+_MAX_OUTPUT = 1 << 20
 
 
 async def run_command(
@@ -43,26 +45,30 @@ async def run_command(
     environ: Mapping[str, str],
 ) -> Opinion:
     """Ask a command. Raises HookBroken if it cannot answer, TimeoutError or Aborted; it is gone with all it started."""
-    env = {name: environ[name] for name in PASSED if name in environ}
+    env = environment(PASSED, environ)
     env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(project_dir)
     try:
         question = json.dumps(payload, default=str, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise HookBroken(f"the payload is no JSON: {error}") from None
+    output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
     try:
-        ended = await run_process(
+        ended = await run(
             ["/bin/sh", "-c", command],
             clock=clock,
             timeout_s=timeout_s,
-            env=env,
             cwd=cwd,
+            env=env,
             stdin=question,
+            stdout=output,
+            stderr=complaint,
             abort=abort,
+            grace_s=0,
         )
     except OSError as error:
-        if isinstance(error, TimeoutError):
-            raise
         raise HookBroken(f"it could not be started: {error}") from None
-    if ended.truncated and ended.code == 0:
+    if ended.why == "timeout":
+        raise TimeoutError(f"not done within {timeout_s:g} s")
+    if ended.code == 0 and (output.left_out or complaint.left_out):
         raise HookBroken("it printed more than fits an answer")
-    return from_command(event, ended.code, ended.stdout, ended.stderr)
+    return from_command(event, ended.code, output.data(), complaint.data())

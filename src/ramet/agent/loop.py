@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 
 from ramet.agent.compaction import Compaction
-from ramet.agent.context import calls_of, with_call_ids
+from ramet.agent.context import calls_of, is_silent, with_call_ids, without_calls
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, OutputInvalid
 from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
 from ramet.models.messages import encode
+from ramet.models.plain import clean
 from ramet.tools.context import ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 from ramet.tools.envelope import message as framed
@@ -82,8 +83,12 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
 
 def question(context: ToolUseContext) -> ModelRequest:
     """The next model call: exactly what is sent."""
-    messages = [*context.system_messages, *context.history]
-    return ModelRequest(messages=messages, tools=context.tools, step=context.next_step())
+    return ModelRequest(messages=conversation(context), tools=context.tools, step=context.next_step())
+
+
+def conversation(context: ToolUseContext) -> list[BaseMessage]:
+    """What a model sees: all that was said, but for replies that said nothing, which no provider takes back."""
+    return [*context.system_messages, *(message for message in context.history if not is_silent(message))]
 
 
 async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -94,7 +99,7 @@ async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerato
                 yield piece
             else:
                 if request.last_word:  # Nobody will answer calls any more.
-                    piece = piece.model_copy(update={"tool_calls": [], "invalid_tool_calls": []})
+                    piece = without_calls(piece)
                 yield keep(context, with_call_ids(piece, request.step), request.step)
 
 
@@ -102,7 +107,7 @@ async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGe
     """Let the owner of a spent budget say what it found, from the reserve kept for that, if that is enough."""
     notice = LAST_WORD.format(reason=f"{refusal.resource}: {refusal.left:g} left")
     whole = ModelRequest(
-        messages=[*context.system_messages, *context.history, HumanMessage(content=notice)],
+        messages=[*conversation(context), HumanMessage(content=notice)],
         tools=context.tools,
         step=context.next_step(),
         last_word=True,
@@ -141,12 +146,16 @@ def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None)
     """Put a message into the history and on record; a tool's result that cannot be kept as data becomes an error."""
     try:
         data = encode(message)
-    except InvalidValue as refusal:
-        if not isinstance(message, ToolMessage):
-            raise
-        text = f"The result cannot be kept as data: {refusal}"
-        message = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
-        data = encode(message)
+    except InvalidValue:
+        message = message.model_copy(update={"content": clean(message.content)})  # Half a character is no text.
+        try:
+            data = encode(message)
+        except InvalidValue as refusal:
+            if not isinstance(message, ToolMessage):
+                raise
+            text = f"The result cannot be kept as data: {refusal}"
+            message = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
+            data = encode(message)
     context.history.append(message)
     return context.emit(
         MessageRecorded,

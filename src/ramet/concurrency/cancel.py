@@ -20,6 +20,12 @@ _log = logging.getLogger("ramet.cancel")
 Listener = Callable[["AbortController"], Any]
 
 
+def is_being_cancelled() -> bool:
+    """Whether somebody asked the current task to end; any other CancelledError is the work's own doing."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class AbortController:
     """Stops itself and everything below it, once, with a reason. Aborting a child never touches its parent."""
 

@@ -46,3 +46,22 @@ async def within(work: Awaitable[T], *, clock: Clock, seconds: float | None, abo
         await asyncio.wait(waits)
         if task.done() and not task.cancelled():
             task.exception()  # Seen: what it raised on its way out is nobody's.
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Return what `work` returns. A cancel does not reach it, and is raised when it is done.
+
+    For a start, which must not lose what it started, and for clean-up that is bounded by its own time.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # Seen: the cancel is what the caller is to hear of.
+    raise cancelled

@@ -1,150 +1,158 @@
-"""One short-lived process: started in a group of its own, bounded in time and output, and gone when the call returns.
-
-Whatever it left in its group ends with it: a background job that a command started does not outlive the command.
-"""
+"""One command as a child process: bounded in time and output, and gone with all it started when the call is over."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import pathlib
 import signal
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from ramet.concurrency import pipes, survivors
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import to_its_end, within
+from ramet.concurrency.pipes import Capture
 
-MAX_OUTPUT = 1 << 20
-_CLEAN_UP_S = 1.0  #: how long pipes may take to close, and a group to be gone, once it is killed
-_POLL_S = 0.002
-_PROC = pathlib.Path("/proc")
-
-
-class Finished(NamedTuple):
-    """What a process left. `code` is negative for the signal that ended it; each stream is cut at the bound."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-    truncated: bool = False
+GRACE_S = 2.0  #: from SIGTERM to SIGKILL
+ALLOWED = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TMPDIR", "USER"})  #: no keys
+_REAP_S = 5.0  #: how long a killed child may take to be gone: longer only inside the kernel
 
 
-async def run_process(
+def environment(allowed: Collection[str] = ALLOWED, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a command gets of an environment, by default of ours: the names that are allowed, `LC_*` by prefix."""
+    prefixes = tuple(name[:-1] for name in allowed if name.endswith("*"))
+    source = os.environ if environ is None else environ
+    return {name: value for name, value in source.items() if name in allowed or name.startswith(prefixes)}
+
+
+class Ended(NamedTuple):
+    """How a command came to its end: by itself, by its time limit, or because enough was read."""
+
+    why: Literal["exit", "timeout", "enough"]
+    code: int  #: its exit status; negative is the signal that ended it
+
+
+async def run(
     argv: Sequence[str],
     *,
     clock: Clock,
     timeout_s: float | None,
-    env: Mapping[str, str],
     cwd: str | os.PathLike[str],
-    stdin: bytes = b"",
+    env: Mapping[str, str],
+    stdout: Capture,
+    stderr: Capture | None = None,
+    stdin: bytes | int = b"",
     abort: AbortController | None = None,
-    max_output: int = MAX_OUTPUT,
-    grace_s: float = 0.0,
-) -> Finished:
-    """Run `argv` to its end, in an environment of `env` only. What is cut off gets SIGTERM `grace_s` before SIGKILL.
+    grace_s: float = GRACE_S,
+    forks: bool = True,
+) -> Ended:
+    """Run a command to its end, in an environment of `env` and a mark; without `stderr`, both streams go to `stdout`.
 
-    Raises OSError if it cannot be started, TimeoutError, and Aborted; when it raises, the group is gone.
+    `stdin` is what it reads, or a descriptor. What is cut off gets SIGTERM, and SIGKILL `grace_s` later. Raises OSError
+    if it cannot be started, and Aborted. When this returns or raises, cancelled or not, nothing that the command
+    started is left; `forks=False` says that it starts nothing, and saves the search after a normal end.
     """
-    loop = asyncio.get_running_loop()
     if abort is not None:
         abort.raise_if_aborted()
-    starting = asyncio.ensure_future(
-        loop.subprocess_exec(lambda: _Watch(loop, max_output), *argv, cwd=cwd, env=dict(env), start_new_session=True)
-    )
-    try:
-        transport, watch = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # asyncio would kill the process but not its group: let the start finish, then end it like any other.
-        await asyncio.wait({starting})
-        if starting.exception() is None:
-            await _end(*starting.result(), grace_s)
-        raise
-    try:
-        feed = transport.get_pipe_transport(0)
-        if isinstance(feed, asyncio.WriteTransport):
-            feed.write(stdin)
-            feed.write_eof()
-        await within(asyncio.shield(watch.exited), clock=clock, seconds=timeout_s, abort=abort)
-    finally:
-        await _end(transport, watch, grace_s)
-    code = transport.get_returncode()
-    assert code is not None
-    return Finished(code, bytes(watch.output[1]), bytes(watch.output[2]), watch.truncated)
+    mark, child = survivors.Mark(), _Child()
+    captures = [stdout] if stderr is None else [stdout, stderr]
+    timed_out = nobody_left = False
+    with contextlib.ExitStack() as ours:
+        try:
+            try:
+                with contextlib.ExitStack() as theirs:
+                    if isinstance(stdin, bytes):
+                        stdin = pipes.feeding(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
+                    out, *err = [
+                        pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs) for each in captures
+                    ]
+                    await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
+            except (OSError, ValueError):
+                nobody_left = True
+                raise
+            try:
+                await within(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)
+            except TimeoutError:
+                timed_out = True
+            nobody_left = child.exited.is_set() and not forks
+        finally:
+            try:
+                if not nobody_left:
+                    unwanted = any(each.is_enough for each in captures)
+                    await survivors.end(child.pid, mark, grace_s=0 if unwanted else grace_s)
+            finally:
+                await child.reap()
+    enough = any(each.is_enough for each in captures)  # Or so it is by now: what was still in the pipes is read.
+    return Ended("timeout" if timed_out else "enough" if enough else "exit", child.code)
 
 
-class _Watch(asyncio.SubprocessProtocol):
-    """Keeps the first `max_output` bytes of each stream; the rest is read and dropped, so that no writer blocks."""
+class _Child(asyncio.SubprocessProtocol):
+    """The process itself: its start, and its end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_output: int) -> None:
-        self.exited: asyncio.Future[None] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
-        self.output = {1: bytearray(), 2: bytearray()}
-        self.truncated = False
-        self._max = max_output
+    def __init__(self) -> None:
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.exited = asyncio.Event()
+        self.over = asyncio.Event()  #: it has ended, or need not go on
 
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        assert isinstance(data, bytes)
-        kept = self.output[fd]
-        room = self._max - len(kept)
-        kept += data[:room]
-        self.truncated = self.truncated or len(data) > room
+    @property
+    def pid(self) -> int | None:
+        """None if it never started."""
+        return None if self._transport is None else self._transport.get_pid()
+
+    @property
+    def code(self) -> int:
+        """How it ended; of one that cannot be seen to, how it was told to."""
+        code = None if self._transport is None else self._transport.get_returncode()
+        return -signal.SIGKILL if code is None else code
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        cwd: str | os.PathLike[str],
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> None:
+        """Start it; a cancel waits for that, so that there is no moment at which it runs and nobody owns it."""
+        # asyncio, cancelled, would kill the process, but nobody whom it has started by then.
+        await to_its_end(
+            asyncio.get_running_loop().subprocess_exec(
+                lambda: self,
+                *argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
+        )
+
+    async def reap(self) -> None:
+        """Wait for the end of one that was ended, and let go of it."""
+        if self._transport is None:
+            return
+        try:
+            if not self.exited.is_set():
+                await to_its_end(self._end())
+        finally:
+            self._transport.close()
+
+    async def _end(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REAP_S):
+                await self.exited.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio once it runs."""
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
 
     def process_exited(self) -> None:
-        if not self.exited.done():
-            self.exited.set_result(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.process_exited()
-        if not self.closed.done():
-            self.closed.set_result(None)
-
-
-async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, grace_s: float) -> None:
-    """Leave nothing of the group, and no pipe: one that escaped the group may hold its end of a pipe, but not ours."""
-    group = transport.get_pid()
-    try:
-        if grace_s and not watch.exited.done():
-            _signal(group, signal.SIGTERM)
-            await asyncio.wait({watch.exited}, timeout=grace_s)
-    finally:
-        _signal(group, signal.SIGKILL)
-        try:
-            await asyncio.wait({watch.closed}, timeout=_CLEAN_UP_S)
-            await _gone(group)
-        finally:
-            transport.close()
-            await asyncio.wait({watch.closed}, timeout=_CLEAN_UP_S)
-
-
-async def _gone(group: int) -> None:
-    """Wait until nothing of a killed group runs: the children of our child are not ours to wait for in another way."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _CLEAN_UP_S
-    while _lives(group) and loop.time() < until:  # noqa: ASYNC110 - nothing tells of the end of others' children
-        await asyncio.sleep(_POLL_S)
-
-
-def _lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    if not _PROC.is_dir():
-        return True
-    for stat in _PROC.glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # gone since
-            state, _, member_of = stat.read_text(errors="replace").rpartition(")")[2].split(maxsplit=3)[:3]
-            if int(member_of) == group and state not in ("Z", "X"):  # Whoever adopted it may never reap it.
-                return True
-    return False
-
-
-def _signal(group: int, number: Literal[signal.Signals.SIGTERM, signal.Signals.SIGKILL]) -> None:
-    # PermissionError: what is left of the group changed its user; nothing more can be done from here.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        """Called by asyncio once it is reaped."""
+        self.exited.set()
+        self.over.set()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ramet.core.errors import Bug
@@ -112,6 +113,23 @@ class Slot:
         self._busy -= 1
         self._settle()
 
+    @contextmanager
+    def calls(self, count: int) -> Iterator[Callable[[], None]]:
+        """So many calls in flight, each ended by what is yielded; leaving ends those that never began."""
+        left = count
+
+        def end() -> None:
+            nonlocal left
+            left -= 1
+            self.end_call()
+
+        self.begin_calls(count)
+        try:
+            yield end
+        finally:
+            while left:
+                end()
+
     def begin_wait(self) -> None:
         """One of the calls in flight waits for another run or a person."""
         self._waiting += 1
@@ -122,15 +140,18 @@ class Slot:
         self._waiting -= 1
 
     async def while_waiting(self, awaitable: Awaitable[T]) -> T:
-        """Wait for another run or a person; the last of several such waits takes the place again."""
+        """Wait for another run or a person; the last of several such waits takes the place again, failed or not."""
+        goes_on = True
         self.begin_wait()
         try:
-            result = await awaitable
+            return await awaitable
+        except BaseException as error:
+            goes_on = isinstance(error, Exception)  # One that is being stopped needs no place.
+            raise
         finally:
             self.end_wait()
-        if not self._waiting:
-            await self.take()
-        return result
+            if goes_on and not self._waiting:
+                await self.take()
 
     def _only_waits(self) -> bool:
         return 0 < self._busy <= self._waiting

@@ -26,10 +26,11 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
             return
         if error is None:
             future.set_result(result)  # type: ignore[arg-type]  # None only where T admits it
-        elif isinstance(error, StopIteration):
-            future.set_exception(RuntimeError("the tool raised StopIteration"))  # a future refuses it
-        else:
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
+        else:
+            # A future refuses StopIteration; SystemExit would end the event loop, CancelledError look like our own.
+            future.set_exception(RuntimeError(f"it raised {type(error).__name__}: {error}"))
 
     def body() -> None:
         result, error = None, None

@@ -112,6 +112,7 @@ TABLE: dict[tuple[State, Fact], Step] = {
 for _state in LIVING:
     TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
     TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
+TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # Told to stop, it does not come back.
 for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact.WOKEN, Fact.STOP_ASKED):
     TABLE[State.STOPPING, _fact] = Step(State.STOPPING)
 

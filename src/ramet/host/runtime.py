@@ -184,10 +184,10 @@ class AgentRuntime:
         def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
             recorder.feed(run, chunk, step)
 
-        def hooks_of(agent: Agent) -> HookRunner | None:
+        def hooks_of(agent: Agent, is_child: bool) -> HookRunner | None:
             if not agent.hooks:
                 return runner if len(runner) else None
-            return runner.extended(agent.hooks, child=True)
+            return runner.extended(agent.hooks, child=is_child)
 
         services = Services(
             model=self.gateway.port,
@@ -218,11 +218,7 @@ class AgentRuntime:
         opened = self._trees.pop(root, None)
         if opened is None:
             return
-        if opened.tree.register.root is not None:
-            await opened.tree.supervisor.stop(opened.tree.register.root, reason)
-            detached = [run for run in opened.tree.register.living() if run.detached]
-            for run in detached:
-                await opened.tree.supervisor.stop(run, reason)
+        await opened.tree.supervisor.stop_tree(reason)
         opened.inbox.close()
         opened.recorder.close()
         opened.spill.close()

@@ -114,9 +114,11 @@ class Session:
         """
         run = self._ready(text)
         message = HumanMessage(content=await self._hooked(text))
+        self._check_free()  # Another prompt may have come in while the hooks looked at this one.
         reader = self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False)
 
         def over(result: Result) -> None:
+            run.on_turn = None
             self.result = result
             if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
                 _log.error("%s failed: %s: %s", run.info.path, result.error.type, result.error.message)
@@ -139,10 +141,10 @@ class Session:
                         streamed, item = True, _readable(item)
                     yield item
         finally:
-            run.on_turn = None
             reader.close()
-            if run.state not in (State.IDLE, State.STOPPED, State.ENDED):
+            if run.on_turn is over:  # The turn is not over.
                 await self._opened.tree.supervisor.interrupt(run, "the reader left")
+                run.on_turn = None if run.on_turn is over else run.on_turn
 
     async def ask(self, text: str) -> Result:
         """Work on a prompt and return how it ended."""
@@ -162,7 +164,7 @@ class Session:
 
     async def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
         """End the whole tree. When this returns it is gone; what could not be ended is in `left`."""
-        receipt = await self._opened.tree.supervisor.stop(self._root, reason)
+        receipt = await self._opened.tree.supervisor.stop_tree(reason)
         if self._root.result is not None:
             self.result = self._root.result
         return receipt
@@ -258,6 +260,9 @@ class Session:
     def _ready(self, text: str) -> Run:
         if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
             raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
+        return self._check_free()
+
+    def _check_free(self) -> Run:
         run = self._root
         if not run.is_living:
             raise RametError("this session has ended")

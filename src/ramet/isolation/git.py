@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import within
-from ramet.concurrency.processes import run_process
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import environment, run
 from ramet.core.errors import RametError
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
@@ -21,6 +22,7 @@ _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
 #: repository's choice; whoever works in a worktree can write to the repository's own configuration.
 _OPTIONS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.pager=cat", "gc.auto=0", "maintenance.auto=false")
 _GRACE_S = 5.0  #: git removes its lock files on SIGTERM, which the user's own git would trip over
+_MAX_OUTPUT = 1 << 20
 _LOCK_POLL_S = 0.02
 
 
@@ -50,7 +52,7 @@ class Git:
         program = shutil.which("git", path=environ.get("PATH"))
         if program is None:
             raise NoWorktree(where, "git is not installed", "install git, or leave out isolation='worktree'")
-        env = {name: environ[name] for name in _PASSED if name in environ} | {
+        env = environment(_PASSED, environ) | {
             "LC_ALL": "C",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_OPTIONAL_LOCKS": "0",
@@ -61,27 +63,29 @@ class Git:
             "GIT_COMMITTER_EMAIL": "ramet@localhost",
         }
         options = [part for option in _OPTIONS for part in ("-c", option)]
+        output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
         try:
-            ended = await run_process(
+            ended = await run(
                 [program, *options, *args],
                 clock=self.clock,
                 timeout_s=self.timeout_s,
-                env=env,
                 cwd=where,
+                env=env,
+                stdout=output,
+                stderr=complaint,
                 abort=self.abort,
                 grace_s=_GRACE_S,
             )
-        except TimeoutError:
-            raise NoWorktree(
-                where, f"git {args[0]} took longer than {self.timeout_s:g} s", "try again, or raise timeout_s"
-            ) from None
         except OSError as error:
             raise NoWorktree(where, f"git cannot run there: {error}", "name a folder that exists") from None
+        if ended.why == "timeout":
+            reason = f"git {args[0]} took longer than {self.timeout_s:g} s"
+            raise NoWorktree(where, reason, "try again, or raise timeout_s")
         if ended.code != 0:
-            said = ended.stderr.decode(errors="replace").strip()[-1_000:]
+            said = complaint.data().decode(errors="replace").strip()[-1_000:]
             reason = f"git {args[0]} failed: {said or f'exit status {ended.code}'}"
             raise NoWorktree(where, reason, "see git's own words", code=ended.code)
-        return ended.stdout.decode(errors="surrogateescape")
+        return output.data().decode(errors="surrogateescape")
 
     @asynccontextmanager
     async def alone_in(self, common_dir: pathlib.Path) -> AsyncIterator[None]:

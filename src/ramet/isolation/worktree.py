@@ -12,17 +12,16 @@ what a dead process left.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
 import pathlib
 import re
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+from ramet.concurrency.deadline import to_its_end
 from ramet.core.ids import safe_name
 from ramet.isolation.git import Git, NoWorktree, try_lock
 
@@ -80,7 +79,7 @@ async def create(
         except BaseException as error:
             if live is not None:
                 live.close()
-            await _finished(_undo(git, repo.common_dir, path, branch))
+            await to_its_end(_undo(git, repo.common_dir, path, branch))
             if isinstance(error, OSError):
                 raise NoWorktree(repo_dir, str(error), "name a folder that can be written, with `into`") from None
             raise
@@ -238,15 +237,6 @@ async def _undo(git: Git, common_dir: pathlib.Path, path: pathlib.Path, branch: 
     with contextlib.suppress(NoWorktree):
         await calm(common_dir, "worktree", "prune")
         await _remove_branch(calm, common_dir, branch)
-
-
-async def _finished(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for `work` to its end, whoever cancels meanwhile: it is bounded by its own time."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()
 
 
 def _exclude(common_dir: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     isolation = request.isolation or agent.isolation
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
-    narrowed, clamps = _narrow(parent, agent.limits, request.limits)
+    narrowed, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
     cwd = _cwd(parent, request)
     if is_fork:
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
@@ -68,7 +69,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         own = services.own_tools(agent, cwd)
         toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own)
         system = system_messages(agent, cwd, services)
-    if request.model is not None:
+    if request.model not in (None, "inherit"):
         agent = agent.replace(model=request.model)
     if agent.model is not None and agent.function is None:
         services.model(agent.model)
@@ -110,8 +111,11 @@ def as_agent(given: Any) -> Agent:
     raise InvalidValue("agent", given, "ramet.Agent, a dict of its fields, or a function")
 
 
-def _narrow(parent: Run, defined: Limits, asked: Limits) -> tuple[Limits, tuple[Clamp, ...]]:
-    """The tighter of definition and request, clamped to what the parent's own scope may ever use."""
+def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
+    """The tighter of definition and request; what is above the parent's own becomes the parent's, and is said so.
+
+    A limit that is as wide as the parent's sets nothing aside: the child draws on the scope above, as its parent does.
+    """
     wanted: dict[str, Any] = {}
     clamps: list[Clamp] = []
     for field in dataclasses.fields(Limits):
@@ -119,11 +123,15 @@ def _narrow(parent: Run, defined: Limits, asked: Limits) -> tuple[Limits, tuple[
         if not both:
             continue
         value = min(both)
-        if field.name in RESOURCES:
-            ceiling = parent.context.budget.limit(field.name)
-            if value > ceiling:
-                clamps.append(Clamp(field.name, value, ceiling))
-                value = type(value)(ceiling)
+        counted = field.name in RESOURCES
+        ceiling = (
+            parent.context.budget.limit(field.name) if counted else math.inf if detached else parent.seconds_at_most()
+        )
+        if value > ceiling:
+            clamps.append(Clamp(field.name, value, ceiling))
+            value = type(value)(ceiling) if counted else ceiling
+        if counted and value >= ceiling and not detached:
+            continue
         wanted[field.name] = value
     return Limits(**wanted), tuple(clamps)
 

@@ -11,7 +11,7 @@ from ramet.core.events import MailPushed
 from ramet.core.lifecycle import OVER, Fact, State
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
-from ramet.spawn.supervisor import Supervisor
+from ramet.spawn.supervisor import MAX_WAKES, Supervisor
 from ramet.tools.envelope import notification
 
 
@@ -32,15 +32,18 @@ class Post:
         if run.agent.function is not None:
             raise MailRefused(run.info.path, "it is a function and reads no mail")
         mail = Mail(id=f"mail-{next(self._numbers)}", sender=sender, text=text, kind=kind)
+        if kind == "user" or run.info.path.startswith(f"{sender}/"):
+            run.wakes = 0  # A word from above: only what agents tell each other on their own is bounded.
         if run.state is State.ENDED:
+            if run.wakes >= MAX_WAKES:
+                raise MailRefused(run.info.path, f"it was resumed {MAX_WAKES} times without a word from above")
             run.context.mailbox.check_room(mail)  # Before anything changes.
             self._revive(run)
+            run.wakes += 1
             self._push(run, mail)
             self._supervisor.fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it goes on with your message in the background."
-        if kind == "user":
-            run.wakes = 0
-        idle = run.state is State.IDLE
+        idle = run.state is State.IDLE and run.wakes < MAX_WAKES
         self._push(run, mail)
         self._supervisor.consider(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
@@ -77,7 +80,7 @@ class Post:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:
             run.context.budget = above.context.budget
-        else:
+        elif run.own_budget.parent is not None:  # What a detached run has was given to it for good.
             try:
                 run.own_budget.reopen(above.context.budget)
             except BudgetExceeded as refusal:
@@ -85,6 +88,7 @@ class Post:
                 raise MailRefused(run.info.path, str(refusal)) from refusal
         run.place, run.background = place, True
         run.context.abort = AbortController(above.context.abort)
+        run.context.record = self._register.services.record  # Fenced off since its end.
         run.revive()
         self._register.come_back(run, above)
         run.context.mailbox.reopen()

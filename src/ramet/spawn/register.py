@@ -44,10 +44,21 @@ class Register:
     def free_name(self, wanted: str) -> str:
         """The name itself, or its first version that nobody in this tree ever had."""
         name, version = wanted, 1
-        while name in self._names:
+        while self._means_another(name):
             version += 1
             name = f"{wanted}-{version}"
         return name
+
+    def _means_another(self, name: str) -> bool:
+        """Whether it is, or could become, the way to another: a name, id or number, "parent", a file of transcripts."""
+        return (
+            name in self._names
+            or name in self.runs
+            or name in self.tombstones
+            or name == "parent"
+            or name.isdecimal()
+            or name.endswith(".jsonl")
+        )
 
     def enter(self, run: Run) -> None:
         """Put a newborn on the register."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -132,6 +133,11 @@ class Run:
                 return False
             run = run.parent
         return True
+
+    def seconds_at_most(self) -> float:
+        """The tightest time limit here and above: nothing that ends with this run lives longer."""
+        limits = [run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        return min(limits, default=math.inf)
 
     def bound_children(self) -> list[Run]:
         """Living children that end with it."""

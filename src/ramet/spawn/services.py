@@ -43,7 +43,7 @@ class Services:
     instructions: Callable[[Agent, pathlib.Path], str]  #: the system prompt of a fresh agent in a folder
     own_tools: Callable[[Agent, pathlib.Path], Sequence[BaseTool]]  #: what a definition brings itself, such as memory
     spill: Callable[[RunInfo], Callable[[str, str], pathlib.Path] | None]
-    hooks: Callable[[Agent], Hooks | None]
+    hooks: Callable[[Agent, bool], Hooks | None]  #: of a definition, and whether it runs as a child
     approve: Approve | None = None
     compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None
     grace_s: float = GRACE_S

@@ -192,7 +192,7 @@ class Spawner:
             budget=budget,
             record=services.record,
             tree=self._face,
-            hooks=services.hooks(agent),
+            hooks=services.hooks(agent, parent is not None),
             approve=services.approve,
             spill=services.spill(info),
             read_roots=services.read_roots(info),

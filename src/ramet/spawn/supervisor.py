@@ -73,6 +73,9 @@ class Supervisor:
         assert verdict is not None, "a run ends with a verdict"
         result = self.result_of(run, verdict)
         run.context.emit(RunEnded, result=replace(result, value=recordable(run, result.value)))
+        run.context.record = lambda event: (
+            event
+        )  # What comes late, from a task that is deaf to cancelling, is nobody's.
         run.announce(result)
         run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
 
@@ -109,6 +112,12 @@ class Supervisor:
         if run.limits.seconds is not None and run.deadline is None:
             run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds))
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path)
+        run.task.add_done_callback(lambda task: self._never_began(run) if task.cancelled() else None)
+
+    def _never_began(self, run: Run) -> None:
+        """End a turn whose task was cancelled before its first line: nothing in it could do so."""
+        reason = run.context.abort.reason or "it was stopped before it began"
+        self._turn_over(run, run.cut or cut(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
         try:
@@ -203,14 +212,20 @@ class Supervisor:
             return StopReceipt(())
         return await self._stop_all([run], reason, status)
 
+    async def stop_tree(self, reason: str) -> StopReceipt:
+        """End every run there is, those that may outlive their parents included."""
+        return await self._stop_all(
+            [run for run in self._register.living() if run.parent is None or run.detached], reason
+        )
+
     async def interrupt(self, run: Run, reason: str) -> None:
         """End the turn of a session's root, not the root: its history stays valid and it takes the next prompt."""
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
         run.cut = cut(run, Status.CANCELLED, reason)
+        task.cancel()  # Before its children end, or it would go on with what they leave.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
-        task.cancel()
         await asyncio.wait([task], timeout=self._services.grace_s)
         run.cut = None
 
@@ -269,9 +284,9 @@ class Supervisor:
         run.deadline = None
         if run.persistent:
             run.cut = cut(run, Status.TIMEOUT, reason)
-            await self._stop_all(run.bound_children(), f"its parent ended: {reason}")
             if run.task is not None:
                 run.task.cancel()
+            await self._stop_all(run.bound_children(), f"its parent ended: {reason}")
         else:
             await self.stop(run, reason, Status.TIMEOUT)
 

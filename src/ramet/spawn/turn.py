@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 
 from ramet.agent.loop import QueryParams, query
 from ramet.agent.output import OutputContract
+from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
@@ -36,6 +37,8 @@ async def work(run: Run, messages: Sequence[BaseMessage], begin: Begin, feed: Fe
             return Verdict(Status.COMPLETED, await _call(run))
         return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
     except asyncio.CancelledError:
+        if run.cut is None and not run.context.abort.aborted and not is_being_cancelled():
+            return _failed(run, RuntimeError("it cancelled itself"))
         return run.cut or _failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
     except Aborted as stopped:
         return run.cut or _failed(run, stopped)
@@ -48,7 +51,7 @@ async def work(run: Run, messages: Sequence[BaseMessage], begin: Begin, feed: Fe
         if isinstance(failure, Bug):
             _log.exception("a bug of ours ended %s", run.info.path)
         return _failed(run, failure)
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         _log.exception("%s failed", run.info.path)
         return _failed(run, failure)
 
@@ -71,7 +74,7 @@ def partial(run: Run) -> str:
 _STATUS: dict[type[BaseException], Status] = {Aborted: Status.CANCELLED, BudgetExceeded: Status.BUDGET_EXHAUSTED}
 
 
-def _failed(run: Run, error: Exception) -> Verdict:
+def _failed(run: Run, error: BaseException) -> Verdict:
     status = _STATUS.get(type(error), Status.FAILED)
     scope = error.scope if isinstance(error, BudgetExceeded) else None
     info = ErrorInfo(type=type(error).__name__, message=str(error), scope=scope)

@@ -21,6 +21,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_core.tools.simple import Tool
 
+from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
 from ramet.core.errors import BudgetExceeded, Bug, RametError
 from ramet.core.events import BudgetRefused, ToolEnded, ToolStarted
@@ -57,18 +58,19 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[
     by_name = {tool.name: tool for tool in context.tools}
     for batch in _batches(context, by_name, calls):
         context.abort.raise_if_aborted()
-        context.slot.begin_calls(len(batch))
-        if len(batch) == 1:
-            await _answer(context, by_name, batch[0])
-            continue
-        bound = asyncio.Semaphore(context.max_parallel_tools)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for call in batch:
-                    group.create_task(_answer(context, by_name, call, bound))
-        except* Bug as bugs:
-            raise bugs.exceptions[0] from None
-    await context.slot.take()  # at once, unless it was let go while all calls only waited
+        await context.slot.take()  # at once, unless it was let go while all calls only waited
+        with context.slot.calls(len(batch)) as end_call:
+            if len(batch) == 1:
+                await _answer(context, by_name, batch[0], end_call)
+                continue
+            bound = asyncio.Semaphore(context.max_parallel_tools)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call in batch:
+                        group.create_task(_answer(context, by_name, call, end_call, bound))
+            except* Bug as bugs:
+                raise bugs.exceptions[0] from None
+    await context.slot.take()
     return [context.answered.pop(call["id"] or "") for call in calls]
 
 
@@ -89,7 +91,11 @@ def _batches(
 
 
 async def _answer(
-    context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall, bound: asyncio.Semaphore | None = None
+    context: ToolUseContext,
+    by_name: dict[str, BaseTool],
+    call: ToolCall,
+    end_call: Callable[[], None],
+    bound: asyncio.Semaphore | None = None,
 ) -> None:
     tool = by_name.get(ALIASES.get(call["name"], call["name"])) or by_name.get(call["name"])
     try:
@@ -102,7 +108,7 @@ async def _answer(
                 answer = await _gated(context, tool, call)
         context.answered[call["id"] or ""] = answer
     finally:
-        context.slot.end_call()
+        end_call()
 
 
 def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall) -> ToolMessage:
@@ -158,7 +164,12 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
     if context.approve is None:
         return _refused(context, call, "Denied: nobody is there to approve it", status="denied")
-    if not await context.approve(context, tool=tool.name, question=question, args=call["args"]):
+    token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # whose question it is
+    try:
+        approved = await context.approve(context, tool=tool.name, question=question, args=call["args"])
+    finally:
+        current_call.reset(token)
+    if not approved:
         return _refused(context, call, "Denied: it was not approved", status="denied")
     await context.slot.take()  # Waiting for the word let it go, unless other calls are at work.
     return None
@@ -195,26 +206,32 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
 async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step: StepId) -> ToolMessage:
     """Run the tool; an exception becomes an error result, unless it is a bug of ours or the run is being stopped."""
     limit = None if declares(tool, "waits") else declares(tool, "timeout_s", context.tool_timeout_s)
+    ours = asyncio.timeout(limit)
     token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), step))
     try:
         request = {**call, "type": "tool_call"}
-        async with asyncio.timeout(limit):
+        async with ours:
             if is_async(tool):
                 returned = await tool.ainvoke(request)
             else:
                 work: Callable[[], Any] = lambda: tool.invoke(request)  # noqa: E731 - one expression, run elsewhere
                 returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
-    except TimeoutError:
-        return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        return _error(call, f"{tool.name} cancelled itself")
     except Bug:
         raise
     except (RametError, ToolException) as refusal:
         return _error(call, str(refusal))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TimeoutError) and ours.expired():
+            return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
         return _error(call, f"{type(error).__name__}: {error}")
     finally:
         current_call.reset(token)
     if isinstance(returned, ToolMessage):
+        returned.tool_call_id = call["id"] or ""  # A tool may answer with a message of its own, for this call only.
         return returned
     return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
 
@@ -273,7 +290,7 @@ def _text(answer: ToolMessage) -> str:
 
 
 def _error(call: ToolCall, text: str) -> ToolMessage:
-    return ToolMessage(content=text, tool_call_id=call["id"] or "", name=call["name"], status="error")
+    return ToolMessage(content=text, tool_call_id=call["id"] or "", name=call["name"][:200], status="error")
 
 
 def _refused(context: ToolUseContext, call: ToolCall, text: str, *, status: str = "error") -> ToolMessage:

@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Literal
@@ -19,11 +18,13 @@ from typing import Literal
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.find import is_directory
 from ramet.tools.paths import SKIPPED, Place, directory, here, locate, open_file, shown
 from ramet.tools.patterns import BadPattern, Pattern
-from ramet.tools.process import Capture, Ended, environment, run
 
 LIMIT_S = 60.0
 MAX_OUTPUT = 1024 * 1024  #: bytes of the search's output that are looked at
@@ -82,15 +83,15 @@ async def grep(arguments: GrepArguments) -> str:
     if "\0" in arguments.pattern:
         raise ToolException("pattern: cannot hold a NUL character")
     place = locate(context, arguments.path or ".")
-    output = Capture(head=MAX_OUTPUT)
+    output = Capture(head=MAX_OUTPUT, stops=True)
     if is_directory(place):
         with directory(place) as fd:
-            ended = await _search(arguments, _through(fd, place), subprocess.DEVNULL, output)
+            ended = await _search(arguments, _through(fd, place), None, output, context.clock)
         prefix = "" if place.shown == "." else f"{place.shown}/"
     else:
         fd = open_file(place)
         try:
-            ended = await _search(arguments, "/", fd, output)
+            ended = await _search(arguments, "/", fd, output, context.clock)
         finally:
             os.close(fd)
         prefix = ""
@@ -108,14 +109,21 @@ def _through(fd: int, place: Place) -> str:
     return name if os.path.exists(name) else str(place.path)  # noqa: PTH110 - as cheap as it gets
 
 
-async def _search(arguments: GrepArguments, cwd: str, stdin: int, output: Capture) -> Ended:
-    from_stdin = stdin != subprocess.DEVNULL
+async def _search(arguments: GrepArguments, cwd: str, stdin: int | None, output: Capture, clock: Clock) -> Ended:
+    from_stdin = stdin is not None
     wanted = [] if from_stdin else _globs(arguments)
     ripgrep = shutil.which("rg")
     argv = _rg(ripgrep, arguments, wanted, from_stdin) if ripgrep else _python(arguments, wanted, from_stdin)
     try:
         return await run(
-            argv, cwd=cwd, env=environment(), take=output.take, timeout_s=LIMIT_S, stdin=stdin, forks=False
+            argv,
+            clock=clock,
+            timeout_s=LIMIT_S,
+            cwd=cwd,
+            env=environment(),
+            stdin=b"" if stdin is None else stdin,
+            stdout=output,
+            forks=False,
         )
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the search could not be started: {error}") from None

@@ -140,7 +140,7 @@ def _open_below(fd: int, part: str, *, make: bool) -> int:
 def open_file(place: Place) -> int:
     """Open the regular file at `place` for reading: a descriptor that the caller closes. Never waits."""
     if not place.parts:
-        regular(os.stat(place.root), place.shown)
+        regular(place.root.stat(), place.shown)
     with directory(Place(place.root, place.parts[:-1], place.shown)) as parent, refusals(place.shown):
         # Looked at before it is opened, since opening a device may do something, and once more after.
         regular(os.stat(place.parts[-1], dir_fd=parent, follow_symlinks=False), place.shown)

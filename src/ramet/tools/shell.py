@@ -11,9 +11,11 @@ import signal
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import Ended, environment, run
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.paths import Place, directory, here, locate
-from ramet.tools.process import Capture, Ended, environment, run
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
 KEEP = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
@@ -31,7 +33,7 @@ async def bash(arguments: BashArguments) -> str:
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
-    output, ended = await execute(arguments.command, locate(context, "."), limit_s)
+    output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock)
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
     if ended.why == "timeout":
         raise ToolException(
@@ -41,7 +43,7 @@ async def bash(arguments: BashArguments) -> str:
     return f"{text}\n[exit code {_said(ended)}]".lstrip("\n")
 
 
-async def execute(command: str, place: Place, limit_s: float) -> tuple[Capture, Ended]:
+async def execute(command: str, place: Place, limit_s: float, clock: Clock) -> tuple[Capture, Ended]:
     """Run `command` in a directory, for at most `limit_s`, in an environment without secrets."""
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
@@ -51,10 +53,11 @@ async def execute(command: str, place: Place, limit_s: float) -> tuple[Capture, 
     try:
         ended = await run(
             ["bash", "--noprofile", "--norc", "-c", command],
-            cwd=str(place.path),
-            env=environment(),
-            take=output.take,
+            clock=clock,
             timeout_s=limit_s,
+            cwd=place.path,
+            env=environment(),
+            stdout=output,
         )
     except FileNotFoundError:
         raise ToolException("there is no bash on this machine") from None

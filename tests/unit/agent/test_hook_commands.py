@@ -49,7 +49,8 @@ async def test_a_command_reads_the_payload_and_knows_where_the_project_is(tmp_pa
     payload = json.loads((tmp_path / "payload").read_text())
     env = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
     assert (payload["hook_event_name"], payload["tool_input"]) == ("PreToolUse", CALL["tool_input"])
-    assert set(env) - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH", "CLAUDE_PROJECT_DIR", "RAMET_PROJECT_DIR"}
+    ours = {"CLAUDE_PROJECT_DIR", "RAMET_PROJECT_DIR", "RAMET_CALL"}
+    assert set(env) - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH"} | ours
     assert env["CLAUDE_PROJECT_DIR"] == (tmp_path / "pwd").read_text().strip() == str(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""`within`: the work, the clock and the stop race; whoever loses is gone."""
+"""`within`: the work, the clock and the stop race; whoever loses is gone. `to_its_end`: nobody races."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import FakeClock, SystemClock
-from ramet.concurrency.deadline import within
+from ramet.concurrency.deadline import to_its_end, within
 from ramet.core.errors import Aborted
 from tests.support.waiting import eventually
 
@@ -89,3 +89,35 @@ async def test_work_that_cancels_itself_is_a_failure_and_no_cancellation() -> No
 
     with pytest.raises(RuntimeError, match="cancelled itself"):
         await within(gives_up(), clock=FakeClock(), seconds=5)
+
+
+async def test_work_that_goes_to_its_end_does_so_however_often_its_caller_is_cancelled() -> None:
+    """The cancel is not lost: it is raised afterwards, also when the work fails."""
+    for fails in (False, True):
+        over = asyncio.Event()
+
+        async def work(over: asyncio.Event = over, fails: bool = fails) -> None:
+            await over.wait()
+            assert not fails
+
+        waiting = asyncio.ensure_future(to_its_end(work()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        over.set()
+
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
+async def test_work_that_goes_to_its_end_gives_what_it_gives() -> None:
+    """Its result, or its error."""
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    assert await to_its_end(asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(ValueError, match="no"):
+        await to_its_end(fails())

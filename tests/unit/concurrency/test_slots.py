@@ -309,6 +309,36 @@ async def test_a_place_that_comes_while_all_wait_goes_to_those_they_wait_for() -
     assert (slot.held, slots.taken) == (True, 1)
 
 
+async def test_a_run_takes_its_place_again_when_its_wait_fails() -> None:
+    """A refused birth is a result like any other: the call goes on, and works in its run's place."""
+    slot = Slot(Slots(1))
+    await slot.take()
+    slot.begin_calls(1)
+    refusal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refusal.set_exception(ValueError("refused"))
+
+    with pytest.raises(ValueError, match="refused"):
+        await slot.while_waiting(refusal)
+
+    assert slot.held
+
+
+async def test_a_run_that_is_stopped_while_it_waits_takes_no_place() -> None:
+    """It is over at once, instead of standing in line first."""
+    slots = Slots(1)
+    slot, other = Slot(slots), Slot(slots)
+    await slot.take()
+    slot.begin_calls(1)
+    call = asyncio.create_task(slot.while_waiting(asyncio.get_running_loop().create_future()))
+    await settle()
+    await other.take()
+
+    call.cancel()
+    await asyncio.wait({call})
+
+    assert (call.cancelled(), slot.held, slots.queued) == (True, False, 0)
+
+
 @pytest.mark.parametrize("end", ["error", "cancelled"])
 async def test_a_wait_that_fails_is_over(end: str) -> None:
     """A failed wait is not counted for ever: the next one lets go as the first did."""

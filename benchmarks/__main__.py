@@ -1,0 +1,109 @@
+"""`python -m benchmarks [name …] [--peers] [--rounds N] [--json OUT] [--write]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, tables
+from benchmarks.catalogue import CATALOGUE, Measurement, named
+from benchmarks.machine import ROOT
+from benchmarks.sitting import Sitting, sit
+from benchmarks.venvs import PEERS, Peer, python_of
+
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 0 only if everything could be measured."""
+    asked = _parser().parse_args(argv)
+    if asked.list:
+        print("\n".join(f"{each.name:<16} {each.title}" for each in CATALOGUE))
+        return 0
+    try:
+        chosen = named(asked.names)
+    except LookupError as problem:
+        print(problem.args[0], file=sys.stderr)
+        return 2
+    if asked.write and (asked.names or not asked.peers):
+        print("--write keeps whole sittings only: with --peers, without names", file=sys.stderr)
+        return 2
+    try:
+        interpreters = {peer.name: python_of(peer) for peer in PEERS} if asked.peers else {}
+    except RuntimeError as problem:
+        print(f"peers cannot be measured: {problem}", file=sys.stderr)
+        return 1
+    about, sitting = _measure(chosen, asked.rounds, interpreters, argv)
+    _show(about, chosen, sitting, PEERS if asked.peers else ())
+    if asked.json:
+        _save(asked.json, about, chosen, sitting)
+    if sitting.failures:
+        print("\n".join(["", "could not be measured:", *sitting.failures]), file=sys.stderr)
+        return 1  # and a sitting with holes is not kept
+    if asked.write:
+        _save(RESULTS / f"{about['began'][:10]}-{about['commit']}.json", about, chosen, sitting)
+        PAGE.write_text(tables.put_into(PAGE.read_text(), tables.for_page(about, chosen, sitting, PEERS)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what ramet costs.")
+    parser.add_argument("names", nargs="*", help="which measurements; all without")
+    parser.add_argument("--list", action="store_true", help="list the measurements")
+    parser.add_argument(
+        "--peers", action="store_true", help="measure the peers in the same sitting (installs them once)"
+    )
+    parser.add_argument("--rounds", type=_positive, default=5, help="processes for each measurement (default: 5)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write every value to a file")
+    parser.add_argument(
+        "--write", action="store_true", help="keep the sitting in benchmarks/results and docs/performance.md"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _measure(
+    chosen: Sequence[Measurement], rounds: int, interpreters: dict[str, str], argv: Sequence[str] | None
+) -> tuple[dict[str, Any], Sitting]:
+    arguments = sys.argv[1:] if argv is None else argv
+    about: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks", *arguments]),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": machine.commit(),
+        "machine": machine.machine(),
+        "rounds": rounds,
+        "peers": {peer.name: peer.packages for peer in PEERS if peer.name in interpreters},
+        "load_before": machine.load(),
+    }
+    began = time.monotonic()
+    sitting = sit(chosen, rounds=rounds, peers=interpreters)
+    return {**about, "took_s": round(time.monotonic() - began, 1), "load_after": machine.load()}, sitting
+
+
+def _show(about: dict[str, Any], chosen: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> None:
+    where = about["machine"]
+    print(f"{where['cores']} cores of {where['cpu']}, {where['system']}, Python {where['python']}")
+    print(f"commit {about['commit']}, {about['rounds']} rounds in {about['took_s']:.0f} s")
+    print(f"load average {about['load_before']} before, {about['load_after']} after\n")
+    print(tables.for_terminal(chosen, sitting, peers))
+
+
+def _save(path: Path, about: dict[str, Any], chosen: Sequence[Measurement], sitting: Sitting) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tables.as_data(about, chosen, sitting), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

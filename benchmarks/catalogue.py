@@ -1,0 +1,256 @@
+"""What is measured, in which unit, and what is to be reached; worst cases come first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One number of a measurement. `key` is its name in what the process prints."""
+
+    key: str
+    label: str
+    unit: str
+    at_most: float | None = None
+    exactly: float | None = None
+
+    @property
+    def goal(self) -> str:
+        """The goal as a table shows it."""
+        if self.exactly is not None:
+            return f"{self.exactly:g}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+
+    def is_met(self, value: float) -> bool | None:
+        """Whether `value` is as good as the goal; None where there is none."""
+        if self.exactly is not None:
+            return value == self.exactly
+        return None if self.at_most is None else value <= self.at_most
+
+
+Kind = Literal["import", "harness", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One process, run `rounds` times (or fewer where it takes long), which prints figures."""
+
+    name: str
+    title: str
+    kind: Kind  #: a bare import; the harness of `peers/`, so that peers are measured beside it; `benchmarks.measures`
+    arguments: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    most_rounds: int = 100
+
+
+def _cpu_ms(key: str, label: str, at_most: float | None = None) -> Figure:
+    return Figure(key=key, label=label, unit="ms CPU", at_most=at_most)
+
+
+def _cancel(shape: str, label: str) -> Measurement:
+    return Measurement(
+        name=f"cancel-{shape}",
+        title=f"Cancel a tree of 10,000 coroutine agents: {label}",
+        kind="measure",
+        arguments=("cancel", shape),
+        figures=(
+            Figure(key="wall_s", label="until all are gone", unit="s wall", at_most=0.3),
+            Figure(key="cpu_s", label="the same", unit="s CPU", at_most=0.3),
+            Figure(key="grow_us", label="birth of one agent in it", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    )
+
+
+def _limit(children: int) -> Measurement:
+    return Measurement(
+        name=f"limit-{children}",
+        title=f"A limit of 5 model calls under {children:,} parallel children, ChatOpenAI at a loopback server",
+        kind="measure",
+        arguments=("limit", str(children)),
+        figures=(
+            Figure(key="requests", label="HTTP requests that arrived", unit="requests", exactly=5),
+            Figure(key="wall_s", label="from prompt to outcome", unit="s wall"),
+        ),
+        most_rounds=3,
+    )
+
+
+def _memory(kind: str, label: str, count: int = 1_000) -> Measurement:
+    return Measurement(
+        name=f"memory-{kind}",
+        title=f"Memory of {count:,} {label}",
+        kind="measure",
+        arguments=("memory", kind, str(count)),
+        figures=(Figure(key="kb", label="each", unit="KB"),),
+        most_rounds=3,
+    )
+
+
+CATALOGUE: tuple[Measurement, ...] = (
+    Measurement(
+        name="import-session",
+        title="`from ramet import Session, Agent` in a bare interpreter",
+        kind="import",
+        arguments=("from ramet import Session, Agent",),
+        figures=(
+            Figure(key="s", label="time", unit="s wall"),
+            Figure(key="mb", label="the whole process", unit="MB"),
+        ),
+    ),
+    Measurement(
+        name="import",
+        title="`import ramet` in a bare interpreter",
+        kind="import",
+        arguments=("import ramet",),
+        figures=(
+            Figure(key="s", label="time", unit="s wall", at_most=0.15),
+            Figure(key="mb", label="the whole process", unit="MB", at_most=35),
+        ),
+    ),
+    Measurement(
+        name="harness-import",
+        title="Import, as the harness of the peers measures it",
+        kind="harness",
+        arguments=("import",),
+        figures=(
+            Figure(key="import_s", label="time", unit="s wall"),
+            Figure(key="rss_mb", label="the whole process", unit="MB"),
+        ),
+    ),
+    Measurement(
+        name="turn",
+        title="Turn with one tool",
+        kind="harness",
+        arguments=("turn",),
+        figures=(_cpu_ms("cpu_turn_ms", "each", 0.5),),
+    ),
+    Measurement(
+        name="child",
+        title="Child of one turn",
+        kind="harness",
+        arguments=("spawn",),
+        figures=(_cpu_ms("cpu_spawn_ms", "each", 1.0),),
+    ),
+    Measurement(
+        name="children-1000",
+        title="1,000 children at once, whose model takes 0.1 s",
+        kind="harness",
+        arguments=("fanout", "1000", "0.1"),
+        figures=(
+            Figure(key="cpu_s", label="all of them", unit="s CPU", at_most=1.2),
+            Figure(key="wall_s", label="all of them", unit="s wall"),
+            Figure(key="peak_rss_mb", label="peak of the process", unit="MB", at_most=100),
+        ),
+    ),
+    Measurement(
+        name="crowd",
+        title="500 children asked for in one reply, under the default limits: 64 live at once, 16 work",
+        kind="measure",
+        arguments=("crowd",),
+        figures=(
+            _cpu_ms("child_ms", "each"),
+            Figure(key="wall_s", label="all of them", unit="s wall"),
+        ),
+        most_rounds=3,
+    ),
+    _cancel("wide", "100 children of 99 each"),
+    _cancel("deep", "100 chains of 100"),
+    _cancel("flat", "10,000 children of one"),
+    Measurement(
+        name="depth",
+        title="The same at depth 100 and at depth 1",
+        kind="measure",
+        arguments=("depth",),
+        figures=(
+            Figure(
+                key="event_far_us",
+                label="an event recorded and delivered to a reader of the tree, depth 100",
+                unit="µs CPU",
+            ),
+            Figure(key="event_near_us", label="the same, depth 1", unit="µs CPU"),
+            Figure(key="event_ratio", label="depth 100 to depth 1", unit="×", at_most=1.1),
+            Figure(key="turn_far_us", label="a turn with one tool, depth 100", unit="µs CPU"),
+            Figure(key="turn_near_us", label="the same, depth 1", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    ),
+    _limit(1_000),
+    _limit(100),
+    Measurement(
+        name="opening",
+        title="A session opened, one prompt with one tool call, closed",
+        kind="measure",
+        arguments=("opening",),
+        figures=(
+            _cpu_ms("first_ms", "the first of a process"),
+            _cpu_ms("folder_ms", "later ones, in a folder, with transcripts"),
+            _cpu_ms("later_ms", "later ones, in memory"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="history",
+        title="A prompt with one tool call after 500 messages",
+        kind="measure",
+        arguments=("history",),
+        figures=(
+            _cpu_ms("budget_ms", "with a budget that counts tokens"),
+            _cpu_ms("long_ms", "without"),
+            _cpu_ms("short_ms", "the same in a short conversation"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="batch",
+        title="One reply with 1,000 tool calls",
+        kind="measure",
+        arguments=("batch",),
+        figures=(
+            Figure(key="add_sync_us", label="a synchronous tool, in threads, each call", unit="µs CPU"),
+            Figure(key="add_us", label="an async tool, one after another, each call", unit="µs CPU"),
+            Figure(key="add_safe_us", label="an async tool that may run at once, each call", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="tree",
+        title="A tree of models three levels deep: 10 × 10 × 10 sub-agents",
+        kind="measure",
+        arguments=("tree",),
+        figures=(
+            _cpu_ms("agent_ms", "each of the 1,110"),
+            Figure(key="wall_s", label="all of them", unit="s wall"),
+            Figure(key="peak_mb", label="peak of the process", unit="MB"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="recording",
+        title="Recording an event",
+        kind="measure",
+        arguments=("recording",),
+        figures=(
+            Figure(key="disk_message_us", label="a message of 1 KB, on disk before it is shown", unit="µs CPU"),
+            Figure(key="disk_small_us", label="a small event, on disk with the next message", unit="µs CPU"),
+            Figure(key="memory_message_us", label="a message of 1 KB, in memory", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    ),
+    _memory("session", "sessions of one runtime, idle after a turn", 300),
+    _memory("idle", "sub-agents idle after a turn, each with a function asleep below it"),
+    _memory("waiting", "sub-agents waiting for their model"),
+    _memory("asleep", "function agents asleep"),
+    _memory("over", "trees of `AgentRuntime.spawn` that are over: what stays"),
+)
+
+
+def named(names: list[str]) -> tuple[Measurement, ...]:
+    """The measurements of these names, all for none, in the order of the catalogue. Raises LookupError."""
+    known = {each.name for each in CATALOGUE}
+    for name in names:
+        if name not in known:
+            raise LookupError(f"no measurement {name!r}; there are {', '.join(sorted(known))}")
+    return tuple(each for each in CATALOGUE if not names or each.name in names)

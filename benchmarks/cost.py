@@ -1,0 +1,37 @@
+"""Time and memory of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from typing import Self
+
+import psutil
+
+Figures = dict[str, float]  #: what a measurement found, by the names that `benchmarks.catalogue` gives them
+
+
+class Cost:
+    """What a block took: `with Cost() as cost: …`, then `cost.cpu_s` and `cost.wall_s`."""
+
+    wall_s: float
+    cpu_s: float
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        self.wall_s, self.cpu_s = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_s, self.cpu_s = time.perf_counter() - self.wall_s, time.process_time() - self.cpu_s
+
+
+def rss_mb() -> float:
+    """Memory now, after giving back what is free."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        pass  # not glibc
+    return float(psutil.Process().memory_info().rss) / 2**20

@@ -1,0 +1,50 @@
+"""Where and on what the numbers were measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def machine() -> dict[str, Any]:
+    """The machine, without anything that tells whose it is."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "python": platform.python_version(),
+    }
+
+
+def load() -> list[float]:
+    """Load averages of the last 1, 5 and 15 minutes: on a shared machine, what others did meanwhile."""
+    return [round(each, 2) for each in os.getloadavg()]
+
+
+def commit() -> str:
+    """The commit that was measured, `-changed` where the tree differs from it; `uncommitted` where there is none."""
+    name = _git("rev-parse", "--short=10", "HEAD")
+    if name is None:
+        return "uncommitted"
+    return f"{name}-changed" if _git("status", "--porcelain", "--", "src", "benchmarks") else name
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

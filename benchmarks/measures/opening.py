@@ -1,0 +1,27 @@
+"""A session that is opened, answers a prompt with one tool call, and is closed: the first of a process, and others."""
+
+from __future__ import annotations
+
+import tempfile
+from statistics import median
+
+from benchmarks.cost import Cost, Figures
+from benchmarks.models import Obedient, add
+from ramet import AgentRuntime, Session
+
+
+async def measure(count: int = 30) -> Figures:
+    """Milliseconds of CPU for each session: with a runtime of its own, and in a folder, where transcripts are kept."""
+    first = await _session()
+    later = [await _session() for _ in range(count)]
+    with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
+        kept = [await _session(folder) for _ in range(count)]
+    return {"first_ms": first, "later_ms": median(later), "folder_ms": median(kept)}
+
+
+async def _session(folder: str | None = None) -> float:
+    with Cost() as cost:
+        async with Session(Obedient(), [add], cwd=folder, runtime=AgentRuntime(folder)) as session:
+            result = await session.ask("tools 1 add")
+    assert result.value == "done", result
+    return cost.cpu_s * 1e3

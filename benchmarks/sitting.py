@@ -1,0 +1,105 @@
+"""One sitting: every measurement in fresh processes, round by round, peers right beside ours.
+
+Rounds go over all measurements, not over one after the other, so that what else the machine does is spread over all;
+and a ratio to a peer is taken within each round, between two processes that ran one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from benchmarks.catalogue import Figure, Measurement
+from benchmarks.machine import ROOT
+
+TIMEOUT_S = 60
+OURS = "ramet"
+#: Ours once more with transcripts on disk: what is nearest to a peer that keeps checkpoints.
+OURS_ON_DISK = "ramet_transcripts"
+
+
+@dataclass(kw_only=True)
+class Sitting:
+    """Values by measurement, by who was measured, by figure: one for each round."""
+
+    values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, measurement: Measurement, who: str, figures: Mapping[str, float]) -> None:
+        """Keep what one process printed."""
+        kept = self.values.setdefault(measurement.name, {}).setdefault(who, {})
+        for figure in measurement.figures:
+            kept.setdefault(figure.key, []).append(figures[figure.key])
+
+    def of(self, measurement: Measurement, figure: Figure, who: str = OURS) -> list[float]:
+        """The values of a figure, in the order of the rounds; empty if it was not measured."""
+        return self.values.get(measurement.name, {}).get(who, {}).get(figure.key, [])
+
+    def ratio(self, measurement: Measurement, figure: Figure, peer: str) -> float | None:
+        """How many times as much a peer takes: the median over the rounds."""
+        pairs = zip(self.of(measurement, figure, peer), self.of(measurement, figure), strict=False)
+        ratios = [theirs / ours for theirs, ours in pairs if ours > 0]
+        return median(ratios) if ratios else None
+
+
+def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str, str]) -> Sitting:
+    """Measure. `peers` are interpreters by the peer's name. What fails is noted, and the rest goes on."""
+    sitting = Sitting()
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "benchmarks"], cwd=ROOT, check=False)
+    for number in range(1, rounds + 1):
+        for each in measurements:
+            if number > each.most_rounds:
+                continue
+            print(f"round {number} of {rounds}: {each.name}", file=sys.stderr)
+            for who, command in _commands(each, peers):
+                try:
+                    sitting.add(each, who, _measured(command))
+                except (RuntimeError, LookupError, ValueError) as failure:
+                    sitting.failures.append(f"{each.name}, {who}, round {number}: {failure}")
+    return sitting
+
+
+def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Who is measured, in turn, and how."""
+    match measurement.kind:
+        case "import":
+            script = str(ROOT / "benchmarks" / "measures" / "imports.py")
+            return [(OURS, [sys.executable, "-P", script, *measurement.arguments])]
+        case "measure":
+            return [(OURS, [sys.executable, "-m", "benchmarks.measures", *measurement.arguments])]
+        case "harness":
+            interpreters = {OURS: sys.executable, **({OURS_ON_DISK: sys.executable} if peers else {}), **peers}
+            return [
+                (who, [python, str(ROOT / "benchmarks" / "peers" / f"bench_{who}.py"), *measurement.arguments])
+                for who, python in interpreters.items()
+            ]
+
+
+def _measured(command: Sequence[str]) -> dict[str, float]:
+    """What a fresh process prints on its last line. Raises RuntimeError if it fails."""
+    # The harness leaves by os._exit, so nobody else would clear away what it and the peers leave in files.
+    with tempfile.TemporaryDirectory(prefix="ramet-bench-") as scratch:
+        environment = _environment() | {"TMPDIR": scratch}
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"not done within {TIMEOUT_S} s") from None
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"status {done.returncode}: {done.stderr.strip()[-1500:]}")
+    figures: dict[str, float] = json.loads(lines[-1])
+    return figures
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with nothing in it that slows imports down, sends traces, or stands between us and a loopback server."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "NO_PROXY": "127.0.0.1"}

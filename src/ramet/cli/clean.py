@@ -1,0 +1,34 @@
+"""Foreign text made safe to print: what models and files say cannot act on a terminal, hide, or pose."""
+
+from __future__ import annotations
+
+import re
+
+#: Escape sequences go as a whole, or their tails would be read as text. A string sequence without an end loses only its
+#: introducer, so that an unfinished one cannot swallow what follows. Bounds keep hostile input linear.
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]{0,256}[ -/]{0,16}[@-~]"  # CSI: colours, cursor, screen
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, …: titles, links
+    r"|\x1b[ -/]{0,4}[0-~]"  # the rest
+)
+_UNSEEN = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls, but for tab and newline
+    "\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # unseen, or turning text round
+    "\U000e0000-\U000e007f"  # tags: text that only machines see
+    "]"
+)
+_LINE_ENDS = re.compile("\r\n?|[\u2028\u2029\x85]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """The text as a reader should see it: lines kept, tabs as spaces, everything that acts on a terminal removed."""
+    text = _LINE_ENDS.sub("\n", _SEQUENCES.sub("", text))
+    return _SURROGATES.sub("\ufffd", _UNSEEN.sub("", text)).replace("\t", "    ")
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """The text on one line, at most `limit` characters, an ellipsis where more was."""
+    short = " ".join(clean(text[: 8 * limit]).split())
+    return short if len(short) <= limit else short[: limit - 1].rstrip() + "…"

@@ -1,0 +1,42 @@
+"""Numbers as people read them: short, and never more exact than they are."""
+
+from __future__ import annotations
+
+import math
+
+
+def tokens(count: int) -> str:
+    """`980`, `1.2k`, `14k`, `3.1M`."""
+    if count < 1000:
+        return str(count)
+    if count < 9_950:
+        return f"{count / 1000:.1f}k"
+    if count < 999_500:
+        return f"{count / 1000:.0f}k"
+    return f"{count / 1_000_000:.1f}M"
+
+
+def money(usd: float) -> str:
+    """`$0.00`, `$0.0042`, `$0.31`, `$12.40`: two digits that mean something, whatever the size."""
+    if usd <= 0 or usd >= 0.095:
+        return f"${max(usd, 0):.2f}"
+    if usd < 0.00001:
+        return "<$0.00001"
+    return f"${usd:.{1 - math.floor(math.log10(usd))}f}"
+
+
+def duration(seconds: float) -> str:
+    """`0.8s`, `12s`, `2m05s`, `1h03m`."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 agent`, `3 agents`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,74 @@
+"""`ramet`: one command in, one exit status out, and one line on stderr for whatever goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ramet.cli.parser import build_parser
+from ramet.cli.streams import abandon, prepare_streams
+from ramet.core.outcome import EXIT_CODES, Status
+
+BROKEN_PIPE = 141  #: what a shell reports of a program that wrote to nobody
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says and return the exit status. Nothing escapes but the end of the process itself."""
+    prepare_streams()
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return EXIT_CODES[Status.CANCELLED]
+    except BrokenPipeError:
+        abandon(sys.stdout)
+        return BROKEN_PIPE
+    except Exception as error:
+        from ramet.cli.problems import report
+
+        status = report(error)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            abandon(sys.stdout)
+        return status
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = build_parser()
+    try:
+        # Bytes that are not text in this locale cannot go into a message: they become U+FFFD here, once.
+        options = parser.parse_args(
+            [each.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for each in argv]
+        )
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    if options.version:
+        print(f"ramet {_version()}")
+        return 0
+    match options.command:
+        case "ask":
+            from ramet.cli.ask import ask
+
+            return ask(options)
+        case "agents":
+            from ramet.cli.agents import agents
+
+            return agents(options)
+        case "trust":
+            from ramet.cli.trust import trust
+
+            return trust(options)
+        case _:
+            parser.print_help(sys.stderr)
+            return 2
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("ramet")
+    except PackageNotFoundError:  # run from a source tree
+        return "(not installed)"

@@ -1,0 +1,119 @@
+"""The command line as it is typed: commands, options, help. Imports nothing heavy, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from ramet.cli.values import amount, folder, name, whole
+from ramet.core.limits import SpawnLimits
+
+_USUAL = SpawnLimits()
+STATUSES = """\
+exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out of budget · 5 crashed · 6 lost
+             124 out of time · 130 cancelled · 137 out of memory · 141 nobody reads the output"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is; status 2."""
+        line = message.removeprefix("argument ").replace("\n", " ")
+        print(f"{self.prog}: {line} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser() -> Parser:
+    """The whole command line. `options.command` is None, or says which command was asked for."""
+    parser = Parser(
+        prog="ramet",
+        usage="ramet COMMAND …",
+        description="Agents that spawn agents: isolated, bounded, stoppable, durable and visible.",
+        epilog="Details: ramet COMMAND --help",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
+    )
+    _ask(commands)
+    _agents(commands)
+    _trust(commands)
+    return parser
+
+
+def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
+    ask = commands.add_parser(
+        "ask",
+        usage="ramet ask QUESTION [--dir DIR] [options]",
+        help="answer a question about a folder",
+        description="Let agents answer a question about a folder. The answer goes to stdout, all else to stderr.",
+        epilog=STATUSES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    ask.add_argument("question", metavar="QUESTION", help="what to find out; - reads it from stdin")
+    ask.add_argument("--dir", type=folder, default=".", help="the folder to work in (default: this one)")
+    ask.add_argument("--model", type=name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
+    ask.add_argument("--agent", type=name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
+    ask.add_argument("--transcripts", metavar="DIR", help="where transcripts go (default: DIR/.ramet/transcripts)")
+    ask.add_argument("--backend", choices=["inline"], default="inline", help="where agents run")
+
+    limits = ask.add_argument_group("limits of the whole tree")
+    limits.add_argument("--max-tokens", type=whole(0), metavar="N", help="tokens, input and output")
+    limits.add_argument("--max-usd", type=amount, metavar="X", help="money, in US dollars")
+    limits.add_argument("--max-calls", type=whole(0), metavar="N", help="model calls, retries included")
+    limits.add_argument("--max-agents", type=whole(0), metavar="N", help="agents started below the first")
+    limits.add_argument("--timeout", type=amount, metavar="S", help="seconds")
+    limits.add_argument("--depth", type=whole(0), metavar="N", help=f"levels below the first (default: {_USUAL.depth})")
+    limits.add_argument("--running", type=whole(1), metavar="N", help=f"at work at once (default: {_USUAL.running})")
+
+    output = ask.add_argument_group("output and approvals")
+    output.add_argument(
+        "--json", action="store_true", help="every event as a line of JSON on stdout, nothing else there"
+    )
+    output.add_argument("--quiet", action="store_true", help="print nothing but the answer, and errors")
+    words = output.add_mutually_exclusive_group()
+    words.add_argument("--yes", action="store_true", help="allow whatever needs an approval")
+    words.add_argument(
+        "--no-approvals", action="store_true", help="deny it without asking; so is it without a terminal"
+    )
+
+
+def _agents(commands: argparse._SubParsersAction[Parser]) -> None:
+    agents = commands.add_parser(
+        "agents",
+        usage="ramet agents list|check [--dir DIR]",
+        help="list the agent types of a folder, or check its agent files",
+        description="The agent types that `ramet ask` and its agents can use in a folder.",
+        allow_abbrev=False,
+    )
+    verbs = agents.add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", prog=agents.prog, required=True, parser_class=Parser
+    )
+    for verb, words in (
+        ("list", "list them: who defines each, and what it is for"),
+        ("check", "list what is wrong with their files, as path: sentence; status 1 if anything is"),
+    ):
+        each = verbs.add_parser(
+            verb, usage=f"ramet agents {verb} [options]", help=words, description=words, allow_abbrev=False
+        )
+        each.add_argument("--dir", type=folder, default=".", help="the folder (default: this one)")
+        each.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
+    trust = commands.add_parser(
+        "trust",
+        usage="ramet trust DIR [--show|--forget]",
+        help="let a folder's hooks and servers run",
+        description="Show the commands that a folder's files name (hooks, servers), and let them run. "
+        "They stay off until then, and are off again once they change.",
+        allow_abbrev=False,
+    )
+    trust.add_argument("dir", type=folder, metavar="DIR", help="the folder")
+    words = trust.add_mutually_exclusive_group()
+    words.add_argument("--show", action="store_true", help="only show them")
+    words.add_argument("--forget", action="store_true", help="trust the folder no longer")

@@ -1,0 +1,43 @@
+"""Where things are kept for a person: the one place that reads RAMET_HOME."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from ramet.core.errors import InvalidValue
+
+
+def user_dir() -> Path:
+    """`RAMET_HOME`, or `~/.ramet`. It may not exist yet."""
+    chosen = os.environ.get("RAMET_HOME")
+    try:
+        return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".ramet"
+    except RuntimeError as error:  # no such user, no home
+        raise InvalidValue("RAMET_HOME", chosen, "a folder; there is no home folder to fall back on") from error
+
+
+def writable_dir(wanted: Path) -> Path | None:
+    """`wanted`, made if need be, if files can be written there; else None."""
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            return wanted
+    except OSError:
+        return None
+
+
+def temp_dir() -> Path:
+    """A new folder that only this user can read."""
+    return Path(tempfile.mkdtemp(prefix="ramet-"))
+
+
+def nearby(path: Path) -> str:
+    """A path as a person would type it from here: relative if that is inside, `~` for home, else whole."""
+    here, home = Path.cwd(), os.environ.get("HOME")
+    if path.is_relative_to(here):
+        return str(path.relative_to(here))
+    if home and home != "/" and path.is_relative_to(home):
+        return "~/" + str(path.relative_to(home))
+    return str(path)

@@ -1,0 +1,72 @@
+"""What is said when a tree has ended: how, at what price, and what was found even if there is no answer."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from ramet.cli import figures
+from ramet.cli.answer import print_text, text_of
+from ramet.cli.clean import clean, one_line
+from ramet.cli.consoles import glyphs_for
+from ramet.cli.picture import ENDINGS, Picture, Row
+from ramet.cli.places import nearby
+from ramet.cli.screen import sign
+from ramet.core.outcome import Result, Status
+
+MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
+
+
+def print_result(out: Console, result: Result, picture: Picture) -> None:
+    """The answer; or, where there is none, what each run had found, under its path."""
+    if result.status is Status.COMPLETED:
+        print_text(out, text_of(result))
+        return
+    findings = [(picture.root, result.text)] if picture.root is not None and result.text.strip() else []
+    findings += [(row, text_of(row.result)) for row in picture.findings() if row.result]
+    if not findings:
+        return
+    out.print(Text("No answer. This is what was found so far:", "bold"), soft_wrap=True)
+    for row, text in findings:
+        out.print()
+        out.print(_heading(row), soft_wrap=True)
+        print_text(
+            out, text if len(text) <= MAX_FINDING else text[:MAX_FINDING] + "\n… (the rest is in the transcript)"
+        )
+
+
+def print_status(err: Console, result: Result, picture: Picture, *, now: datetime, transcripts: Path | None) -> None:
+    """How it ended and what it took, on one line if it fits; then where to read all of it."""
+    glyphs = glyphs_for(err)
+    head = sign(result.status, glyphs).append(" ").append(ENDINGS[result.status], "bold")
+    if result.error is not None:
+        head.append(f": {one_line(result.error.message, 400)}")
+        if result.error.scope and result.error.scope not in result.error.message:
+            head.append(f" (limit of {one_line(result.error.scope, 200)})")
+    total, used = picture.totals(now), result.usage_subtree
+    parts = [
+        figures.count(total.agents, "agent"),
+        figures.count(used.model_calls, "model call"),
+        figures.count(used.tool_calls, "tool call"),
+        f"{'~' if used.estimated else ''}{figures.tokens(used.tokens)} tokens",
+        figures.money(used.usd),
+        figures.duration(total.seconds),
+    ]
+    tail = Text(f" {glyphs.dot} ".join(parts), "dim")
+    joint = Text(f" {glyphs.dot} ", "dim")
+    if not err.is_terminal or head.cell_len + joint.cell_len + tail.cell_len <= err.width:
+        err.print(head + joint + tail, soft_wrap=True)
+    else:
+        err.print(head)
+        err.print(Padding(tail, (0, 0, 0, 2)))
+    if transcripts is not None:
+        err.print(Text(f"  transcripts: {clean(nearby(transcripts))}/", "dim"), soft_wrap=True)
+
+
+def _heading(row: Row) -> Text:
+    ended = f" · {ENDINGS[row.result.status]}" if row.result else ""
+    return Text(one_line(row.path, 200), "bold").append(ended, "dim")

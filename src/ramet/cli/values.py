@@ -1,0 +1,64 @@
+"""Values of options: each taken as it is meant, or refused with what would be accepted."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+MOST = 2**53  #: as for limits in code: whole numbers above it are not exact in JSON
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Take a whole number from `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= MOST:
+            accepted = f"a whole number from {least} to 2^53"
+            raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+        return value
+
+    return parse
+
+
+def amount(text: str) -> float:
+    """Take a number from 0 that is not without end."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST:  # which NaN is not
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected a number from 0 to 2^53")
+    return value
+
+
+def folder(text: str) -> Path:
+    """Take a folder that exists and can be read."""
+    path = Path(text)
+    try:
+        path = path.expanduser()
+        problem = None if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
+    except (OSError, ValueError, RuntimeError):  # a name too long, or with a zero byte
+        problem = "is not a usable name of a folder"
+    if problem is None and not os.access(path, os.R_OK | os.X_OK):
+        problem = "cannot be read"
+    if problem is not None:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} {problem}; expected a folder that can be read")
+    return path.resolve()
+
+
+def name(text: str) -> str:
+    """Take a name that is not empty."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("'' is not accepted; expected a name")
+    return text
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:100] + "…")

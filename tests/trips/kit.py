@@ -1,0 +1,196 @@
+"""What the trips share: calls of the Agent tool, tools that wait or are stuck, and what a session has on record."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import BaseTool, StructuredTool
+
+from ramet.core.budget import RESOURCES, Budget
+from ramet.core.events import Event
+from ramet.core.limits import SpawnLimits
+from ramet.host.runtime import OpenTree
+from ramet.host.session import Session
+from ramet.models.dialogue import Call
+from ramet.models.messages import encode
+from ramet.models.scripted import Request
+from ramet.spawn.run import Run
+
+E = TypeVar("E", bound=Event)
+GENERAL = "general-purpose"
+WIDE = SpawnLimits(depth=10, children=100_000, runs=100_000, running=None)
+
+
+def fresh(prompt: str, name: str | None = None, **more: Any) -> Call:
+    """A call of the Agent tool for a specialist that knows nothing but `prompt`."""
+    named = {} if name is None else {"name": name}
+    return Call("Agent", {"prompt": prompt, "subagent_type": GENERAL, **named, **more})
+
+
+def background(prompt: str, name: str | None = None, **more: Any) -> Call:
+    """The same, not waited for."""
+    return fresh(prompt, name, run_in_background=True, **more)
+
+
+def fork(prompt: str, name: str | None = None, **more: Any) -> Call:
+    """A call of the Agent tool that copies the caller."""
+    named = {} if name is None else {"name": name}
+    return Call("Agent", {"prompt": prompt, **named, **more})
+
+
+class Gate:
+    """A tool that is called and then waits until the test opens it."""
+
+    def __init__(self, name: str = "gate", *, safe: bool = True) -> None:
+        self.entered = asyncio.Event()
+        self.open = asyncio.Event()
+        self.calls = 0
+        self.tool: BaseTool = StructuredTool.from_function(
+            coroutine=self._wait, name=name, description="Waits.", metadata={"concurrency_safe": safe}
+        )
+
+    async def _wait(self) -> str:
+        self.calls += 1
+        self.entered.set()
+        await self.open.wait()
+        return "the gate is open"
+
+
+class Stuck:
+    """A synchronous tool that does not come back until the test lets it."""
+
+    def __init__(self, name: str = "stuck") -> None:
+        self.entered = threading.Event()
+        self.free = threading.Event()
+        self.tool: BaseTool = StructuredTool.from_function(self._sit, name=name, description="Sits.")
+
+    def _sit(self) -> str:
+        self.entered.set()
+        self.free.wait()
+        return "came back late"
+
+
+def async_tool(function: Callable[..., Any], **metadata: Any) -> BaseTool:
+    """A tool of a coroutine function, with what it declares of itself."""
+    return StructuredTool.from_function(coroutine=function, metadata=metadata)
+
+
+# --- what a session has on record
+
+
+def opened(session: Session) -> OpenTree:
+    """The tree of a session, with its recorder: for looking only."""
+    return session._opened
+
+
+def run_of(session: Session, target: str) -> Run:
+    """A run by name, path or id."""
+    return opened(session).tree.register.find(target)
+
+
+def kept(session: Session) -> list[Event]:
+    """Every event so far, in order."""
+    return list(opened(session).recorder.kept)
+
+
+def of_kind(events: Iterable[Event], kind: type[E], path: str | None = None) -> list[E]:
+    """The events of one kind, of one run if a path is given."""
+    return [event for event in events if isinstance(event, kind) and path in (None, event.path)]
+
+
+@asynccontextmanager
+async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]:
+    """What `session.events(...)` yields, gathered in the background until the session closes; leave after that."""
+    seen: list[Event] = []
+
+    async def follow() -> None:
+        async for event in session.events(**how):
+            seen.append(event)
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    try:
+        yield seen
+    finally:
+        await session.close()
+        await task
+
+
+def scopes(session: Session) -> list[Budget]:
+    """Every budget of the tree, each once."""
+    runs = opened(session).tree.register.runs.values()
+    found = {id(each): each for run in runs for each in (run.context.budget, run.own_budget) if each is not None}
+    return list(found.values())
+
+
+def nothing_is_held(session: Session) -> bool:
+    """Whether no scope has anything reserved."""
+    return all(scope.held(resource) == 0 for scope in scopes(session) for resource in RESOURCES)
+
+
+# --- conversations
+
+
+def said(messages: Sequence[BaseMessage]) -> list[tuple[str, str]]:
+    """Who said what."""
+    return [(message.type, str(message.text)) for message in messages]
+
+
+def plain(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """The messages as data: what is equal here is equal to the byte."""
+    return [encode(message) for message in messages]
+
+
+def requests_of(requests: Sequence[Request], word: str) -> list[Request]:
+    """The requests whose own brief (the first or the newest human message) has this word."""
+    return [each for each in requests if word in brief_of(each.messages)]
+
+
+def brief_of(messages: Sequence[BaseMessage]) -> str:
+    """The first thing that a person, or a parent, said."""
+    return next((str(message.text) for message in messages if isinstance(message, HumanMessage)), "")
+
+
+def newest_human(messages: Sequence[BaseMessage]) -> str:
+    """The last thing that came in the user's channel."""
+    return next((str(message.text) for message in reversed(messages) if isinstance(message, HumanMessage)), "")
+
+
+def answers(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """Tool results by call id."""
+    return {message.tool_call_id: str(message.text) for message in messages if isinstance(message, ToolMessage)}
+
+
+def is_valid(messages: Sequence[BaseMessage]) -> bool:
+    """Whether a provider would take it: each call answered once, right behind the reply that asked for it."""
+    open_calls: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in open_calls:
+                return False
+            open_calls.remove(message.tool_call_id)
+            continue
+        if open_calls:
+            return False
+        if isinstance(message, AIMessage):
+            open_calls = [call["id"] or "" for call in (*message.tool_calls, *message.invalid_tool_calls)]
+    return not open_calls
+
+
+def without_system(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """The conversation alone."""
+    return [message for message in messages if not isinstance(message, SystemMessage)]
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """Make a folder of text files."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder

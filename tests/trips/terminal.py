@@ -1,0 +1,128 @@
+"""`ramet` as a person or a program runs it: a real process, at a real terminal or at the end of pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import sys
+import termios
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from tests.support.providers import Provider
+
+MODEL = "openai:gpt-5.4-mini"
+BOUND_S = 60.0  #: passed only by a test that fails
+
+
+class Done(NamedTuple):
+    """What a process left."""
+
+    status: int
+    out: str
+    err: str
+
+
+def environment(server: Provider | None, **more: str) -> dict[str, str]:
+    """The test's own home, and a provider at the end of the wire."""
+    wire = {} if server is None else {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "test"}
+    plain = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR")}
+    return {**plain, "TERM": "xterm-256color", **wire, **more}
+
+
+@asynccontextmanager
+async def started(
+    *args: str, server: Provider | None = None, env: Mapping[str, str] = {}, **how: Any
+) -> AsyncIterator[Process]:
+    """A process of `ramet`, gone on leaving. With a `server`, `ask` uses a model there. `how` goes to asyncio."""
+    model = ("--model", MODEL) if server is not None and "ask" in args else ()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ramet", *args, *model, env={**environment(server), **env}, **how
+    )
+    try:
+        async with asyncio.timeout(BOUND_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> Done:
+    """Run a command to its end, its streams being pipes."""
+    async with started(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
+        out, err = await process.communicate(stdin)
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+class Terminal:
+    """A terminal with `ramet` in its foreground: what was written to it, and a keyboard."""
+
+    def __init__(self, keyboard: int) -> None:
+        self._keyboard = keyboard
+        self._written = bytearray()
+        self._news = asyncio.Event()
+        self._gone = False
+        self.process: Process
+
+    @property
+    def text(self) -> str:
+        """All that was written so far, escape sequences included."""
+        return self._written.decode(errors="replace")
+
+    def read(self) -> None:
+        """Take what the process wrote."""
+        try:
+            data = os.read(self._keyboard, 65536)
+        except OSError:  # the last process with this terminal is gone
+            data = b""
+        if not data:
+            self._gone = True
+            asyncio.get_running_loop().remove_reader(self._keyboard)
+        self._written.extend(data)
+        self._news.set()
+
+    async def shows(self, text: str, times: int = 1) -> None:
+        """Wait until it was written so often."""
+        while self.text.count(text) < times:
+            assert not self._gone, f"the process ended before {text!r} was shown:\n{self.text}"
+            self._news.clear()
+            await self._news.wait()
+
+    def type(self, keys: str) -> None:
+        """Press keys; `\\x03` is Ctrl-C, which the terminal turns into a signal."""
+        os.write(self._keyboard, keys.encode())
+
+    async def end(self) -> int:
+        """Wait for the process, and for all it wrote."""
+        status = await self.process.wait()
+        while not self._gone:
+            self._news.clear()
+            await self._news.wait()
+        return status
+
+
+@asynccontextmanager
+async def terminal(*args: str, server: Provider, columns: int = 80, lines: int = 24) -> AsyncIterator[Terminal]:
+    """A terminal in which `ramet …` was just typed."""
+    keyboard, line = pty.openpty()
+    termios.tcsetwinsize(line, (lines, columns))
+    shown = Terminal(keyboard)
+    asyncio.get_running_loop().add_reader(keyboard, shown.read)
+    how: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
+    try:
+        async with started(*args, server=server, preexec_fn=_own_terminal, **how) as shown.process:
+            os.close(line)
+            yield shown
+    finally:
+        asyncio.get_running_loop().remove_reader(keyboard)
+        os.close(keyboard)
+
+
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,37 @@
+"""A child in a worktree of its own is rooted where its parent was: no higher."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ramet.host.session import Session
+from ramet.models.scripted import ScriptedModel
+from ramet.tools.context import SpawnRequest
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Path:
+    """A folder of a repository with one commit."""
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (folder / "api.py").write_text("x = 1\n")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "one"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+async def test_a_child_s_worktree_is_no_wider_than_its_parent_s_folder(service: Path) -> None:
+    """A session in a folder of a repository: its child works in that folder's copy, not in the repository's."""
+    async with Session(ScriptedModel({"": ["Done."]}), cwd=service) as session:
+        child = await session.spawn(SpawnRequest(prompt="Go.", mode="fresh", isolation="worktree"))
+        cwd = session.runtime.trees[session.handle("main").id].tree.register.runs[child.id].context.cwd
+        await child.result()
+
+    assert cwd.name == "service"
+    assert cwd.is_relative_to(service.parent / ".ramet" / "worktrees")

@@ -1,0 +1,68 @@
+"""Each measurement still works: run once, small, it finds the figures that the catalogue shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from benchmarks.catalogue import CATALOGUE, Measurement
+from benchmarks.cost import Figures
+from benchmarks.machine import ROOT
+from benchmarks.measures import batch, cancel, crowd, depth, history, limit, memory, opening, recording, tree
+
+SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
+    "batch": lambda: batch.measure(3),
+    "cancel-deep": lambda: cancel.cancel((2, 1, 1)),
+    "cancel-flat": lambda: cancel.cancel((5,)),
+    "cancel-wide": lambda: cancel.cancel((2, 3)),
+    "crowd": lambda: crowd.measure(70),
+    "depth": lambda: depth.measure(3, 100, 2, 1),
+    "history": lambda: history.measure(6, 1),
+    "limit-100": lambda: limit.measure(20),
+    "memory-asleep": lambda: memory.measure("asleep", 3),
+    "memory-idle": lambda: memory.measure("idle", 3),
+    "memory-over": lambda: memory.measure("over", 3),
+    "memory-session": lambda: memory.measure("session", 3),
+    "memory-waiting": lambda: memory.measure("waiting", 3),
+    "opening": lambda: opening.measure(1),
+    "recording": lambda: recording.measure(5),
+    "tree": lambda: tree.measure(2, 2),
+}
+BY_NAME = {each.name: each for each in CATALOGUE}
+
+
+@pytest.mark.parametrize("name", SMALL)
+async def test_a_measurement_finds_its_figures(name: str) -> None:
+    """What the table shows is measured."""
+    found = await SMALL[name]()
+
+    assert {figure.key for figure in BY_NAME[name].figures} <= found.keys()
+
+
+def test_each_measurement_is_tried() -> None:
+    """No measurement is left out here: those that differ in size only stand for each other."""
+    modules = {BY_NAME[name].arguments[0] for name in SMALL}
+
+    assert {each.arguments[0] for each in CATALOGUE if each.kind == "measure"} == modules
+    assert all((ROOT / "benchmarks" / "measures" / f"{name}.py").is_file() for name in modules)
+
+
+@pytest.mark.parametrize("adapter", ["bench_ramet", "bench_ramet_transcripts"])
+def test_the_harness_drives_ramet(adapter: str) -> None:
+    """The adapter fits the harness of the peers, with and without transcripts."""
+    assert '"child_turns": 3' in _printed(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")
+
+
+@pytest.mark.parametrize(
+    "measurement", [each for each in CATALOGUE if each.kind == "import"], ids=lambda each: each.name
+)
+def test_an_import_is_measured_in_a_bare_interpreter(measurement: Measurement) -> None:
+    """What is loaded is what the statement loads."""
+    assert '"modules": ' in _printed("-P", "benchmarks/measures/imports.py", *measurement.arguments)
+
+
+def _printed(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout

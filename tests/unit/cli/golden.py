@@ -1,0 +1,17 @@
+"""Text that was looked at once and approved: `RAMET_GOLDEN=write pytest …` refreshes it; review the diff."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "golden"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Compare `text` with `tests/golden/<name>`."""
+    path = FOLDER / name
+    if os.environ.get("RAMET_GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")

@@ -1,0 +1,141 @@
+"""A tree's life as events, for tests of what is shown of it: a root, two children at work, one of them cut short."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ramet.core.events import (
+    Event,
+    MessageRecorded,
+    ModelAsked,
+    ModelRetried,
+    Notice,
+    RunEnded,
+    RunSpawned,
+    StateChanged,
+    ToolEnded,
+    ToolStarted,
+    TurnStarted,
+)
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+
+NOTHING = Usage()
+START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    """A moment of the story."""
+    return START + timedelta(seconds=seconds)
+
+
+class Story:
+    """Writes events of a tree, stamped and in order."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def add(self, kind: type[Event], path: str, seconds: float, **fields: Any) -> Event:
+        """One event of the run at `path`."""
+        above = path.rpartition("/")[0]
+        event = kind(
+            root="run-main",
+            run=f"run-{path}",
+            path=path,
+            agent=fields.pop("agent", "explore" if above else "general-purpose"),
+            depth=path.count("/"),
+            parent=f"run-{above}" if above else None,
+            seq=len(self.events) + 1,
+            at=at(seconds),
+            **fields,
+        )
+        self.events.append(event)
+        return event
+
+    def born(self, path: str, seconds: float, prompt: str = "", **fields: Any) -> None:
+        """A run starts to work."""
+        self.add(RunSpawned, path, seconds, name=path.rpartition("/")[2], prompt=prompt, model="offline", **fields)
+        self.add(TurnStarted, path, seconds, turn=1)
+
+    def said(self, path: str, seconds: float, tokens: int, usd: float = 0.0) -> None:
+        """A model answered."""
+        self.add(ModelAsked, path, seconds, step_id=f"{path}:{seconds}", model="offline")
+        used = Usage(model_calls=1, input_tokens=tokens, usd=usd)
+        self.add(MessageRecorded, path, seconds, message={}, step_id=f"{path}:{seconds}", usage=used)
+
+    def called(self, path: str, seconds: float, call: str, tool: str, /, **args: Any) -> None:
+        """A tool call began."""
+        self.add(ToolStarted, path, seconds, call_id=call, tool=tool, step_id=call, args=args)
+
+    def answered(self, path: str, seconds: float, call: str, tool: str, status: str = "ok", preview: str = "") -> None:
+        """A tool call was answered."""
+        self.add(ToolEnded, path, seconds, call_id=call, tool=tool, status=status, preview=preview)
+
+    def ended(
+        self,
+        path: str,
+        seconds: float,
+        status: Status,
+        text: str,
+        usage: Usage,
+        error: str = "",
+        below: Usage = NOTHING,
+    ) -> None:
+        """A run ended."""
+        done = status is Status.COMPLETED
+        result = Result(
+            status=status,
+            value=text if done else None,
+            partial="" if done else text,
+            error=ErrorInfo(type="X", message=error) if error else None,
+            usage=usage,
+            usage_subtree=usage + below,
+        )
+        self.add(RunEnded, path, seconds, result=result)
+
+
+def under_way(usd: float = 0.0) -> Story:
+    """Three agents, one done, one at work, the root waiting; 3.2 seconds in."""
+    story = Story()
+    story.born("main", 0, "Why?")
+    story.said("main", 0.1, 1200, usd)
+    story.called("main", 0.2, "c1", "Agent", prompt="Search the logs for errors", subagent_type="explore")
+    story.called("main", 0.2, "c2", "Agent", prompt="Read the sources", subagent_type="explore")
+    story.born("main/logs", 0.3, "Search the logs for errors")
+    story.born("main/sources", 0.3, "Read the sources")
+    story.add(StateChanged, "main", 0.3, state="waiting")
+    story.said("main/logs", 0.4, 900, usd)
+    story.called("main/logs", 0.5, "l1", "Grep", pattern="ERROR|timeout", path="logs")
+    story.answered("main/logs", 0.9, "l1", "Grep", preview="3 matches")
+    story.said("main/sources", 0.6, 2500, usd)
+    story.called("main/sources", 0.7, "s1", "Read", file_path="src/payments/client.py")
+    story.add(ModelRetried, "main/logs", 1.0, step_id="x", model="offline", reason="busy", attempt=2, wait_s=0.2)
+    used = Usage(model_calls=1, tool_calls=1, input_tokens=900, usd=usd)
+    story.ended("main/logs", 1.4, Status.COMPLETED, "# Findings\n\n**logs/app.log:12**: timeout after 2 s", used)
+    story.answered("main", 1.4, "c1", "Agent")
+    return story
+
+
+def cut_short() -> Story:
+    """The same, cancelled at 3.2 seconds."""
+    story = under_way()
+    used = Usage(model_calls=1, tool_calls=1, input_tokens=2500)
+    story.ended("main/sources", 3.2, Status.CANCELLED, "client.py sets no retry", used, "Ctrl-C")
+    own = Usage(model_calls=1, tool_calls=2, agents=2, input_tokens=1200)
+    below = Usage(model_calls=2, tool_calls=2, input_tokens=3400)
+    story.ended("main", 3.2, Status.CANCELLED, "", own, "Ctrl-C", below)
+    return story
+
+
+def hostile() -> Story:
+    """Names, arguments and findings that try to act on the terminal."""
+    story = Story()
+    bad = "\x1b[2J\x1b]0;owned\x07\x1b[31mred\x1b[0m [bold]x[/bold] :smile: \u202egnp.exe\r\nsecond\x00"
+    story.born("main", 0)
+    story.born("main/evil", 0, bad, agent=bad)
+    story.called("main/evil", 0.1, "e1", bad, command=bad)
+    story.add(Notice, "main/evil", 0.2, text=bad)
+    story.answered("main/evil", 0.3, "e1", bad, "denied", bad)
+    story.ended("main/evil", 0.4, Status.FAILED, bad, Usage(), bad)
+    story.ended("main", 0.5, Status.COMPLETED, bad, Usage())
+    return story

@@ -1,0 +1,140 @@
+"""`ramet agents list|check` and `ramet trust`, on real folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ramet.cli.main import main
+
+GOOD = "---\nname: reviewer\ndescription: Reviews\n---\nYou review.\n"
+BAD = "---\nname: broken\ndescription: x\nfoo: 1\n---\n"
+HOOKED = """\
+---
+name: hooked
+description: x
+hooks:
+  Stop:
+    - hooks:
+        - type: command
+          command: ./evil.sh
+---
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with an empty place for agent files."""
+    (tmp_path / ".claude" / "agents").mkdir(parents=True)
+    return tmp_path
+
+
+def write(project: Path, name: str, text: str) -> None:
+    """Put an agent file into the project."""
+    (project / ".claude" / "agents" / f"{name}.md").write_text(text)
+
+
+def test_list_shows_who_defines_what(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of the folder and what is built in, one line each."""
+    write(project, "reviewer", GOOD)
+
+    assert main(["agents", "list", "--dir", str(project)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["reviewer", ".claude/agents/reviewer.md", "Reviews"]
+    assert [line.split()[0] for line in lines[1:]] == ["general-purpose", "explore", "plan"]
+
+
+def test_list_says_who_is_hidden(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A definition that another of the same name keeps from being used."""
+    write(project, "explore", GOOD.replace("reviewer", "explore"))
+
+    main(["agents", "list", "--dir", str(project)])
+
+    assert capsys.readouterr().out.splitlines()[-1].endswith(".claude/agents/explore.md is used, builtin is not")
+
+
+def test_list_as_json_is_one_object_a_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For programs."""
+    write(project, "reviewer", GOOD)
+
+    main(["agents", "list", "--json", "--dir", str(project)])
+
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (first["name"], first["scope"], first["description"]) == ("reviewer", "project", "Reviews")
+
+
+def test_list_tells_of_problems_but_lists(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bad file is skipped and pointed at."""
+    write(project, "broken", BAD)
+
+    assert main(["agents", "list", "--dir", str(project)]) == 0
+    assert capsys.readouterr().err == "1 problem in agent files: see ramet agents check\n"
+
+
+def test_check_of_good_files_is_quiet(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing on stdout, status 0."""
+    write(project, "reviewer", GOOD)
+
+    assert main(["agents", "check", "--dir", str(project)]) == 0
+    assert capsys.readouterr() == ("", "4 agent types, 0 problems\n")
+
+
+def test_check_lists_path_and_sentence(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1 if anything is wrong; a note alone is not."""
+    write(project, "broken", BAD)
+    write(project, "hooked", HOOKED)
+
+    assert main(["agents", "check", "--dir", str(project)]) == 1
+
+    problem, note = capsys.readouterr().out.splitlines()
+    assert problem.startswith(f"{project}/.claude/agents/broken.md: key: 'foo' is not accepted")
+    assert note == f"{project}/.claude/agents/hooked.md: note: hooks: off until the folder is trusted (ramet trust DIR)"
+
+
+def test_check_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kind, path and sentence."""
+    write(project, "broken", BAD)
+
+    assert main(["agents", "check", "--json", "--dir", str(project)]) == 1
+    (found,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (found["kind"], Path(found["path"]).name) == ("problem", "broken.md")
+
+
+def test_trust_shows_and_remembers(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shown, not yet trusted; trusted; changed, so no longer; forgotten."""
+    write(project, "hooked", HOOKED)
+
+    assert main(["trust", str(project), "--show"]) == 0
+    shown = capsys.readouterr().out
+    assert "./evil.sh" in shown
+    assert "is not trusted: it was never trusted" in shown
+
+    assert main(["trust", str(project)]) == 0
+    assert "is trusted as it is now: the above may run." in capsys.readouterr().out
+    assert main(["agents", "check", "--dir", str(project)]) == 0
+    assert capsys.readouterr().out == ""
+
+    write(project, "hooked", HOOKED.replace("evil", "worse"))
+    main(["trust", str(project), "--show"])
+    assert "is not trusted: what it would run has changed" in capsys.readouterr().out
+
+    assert main(["trust", str(project), "--forget"]) == 0
+    assert "is no longer trusted" in capsys.readouterr().out
+
+
+def test_trust_of_a_harmless_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to show."""
+    assert main(["trust", str(project)]) == 0
+    assert capsys.readouterr().out == f"{project} is trusted as it is now: nothing in it asks to run.\n"
+
+
+def test_hostile_commands_are_shown_harmlessly(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What would run cannot hide itself by moving the cursor."""
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"x": {"command": "rm\x1b[2K\rls"}}}))
+
+    main(["trust", str(project), "--show"])
+
+    assert "\x1b" not in capsys.readouterr().out

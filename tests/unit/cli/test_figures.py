@@ -1,0 +1,40 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet.cli import figures
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (9_949, "9.9k"), (9_950, "10k"), (999_499, "999k"), (999_500, "1.0M")],
+)
+def test_tokens(count: int, shown: str) -> None:
+    """Two or three digits and a unit, without a jump at the border."""
+    assert figures.tokens(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("usd", "shown"),
+    [(0, "$0.00"), (0.0000001, "<$0.00001"), (0.00042, "$0.00042"), (0.0042, "$0.0042"), (0.042, "$0.042"),
+     (0.0949, "$0.095"), (0.1, "$0.10"), (12.4, "$12.40")],
+)  # fmt: skip
+def test_money(usd: float, shown: str) -> None:
+    """Small prices keep two digits that mean something; nothing that was paid looks free."""
+    assert figures.money(usd) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-1, "0.0s"), (0.04, "0.0s"), (9.94, "9.9s"), (9.96, "10s"), (59.6, "1m00s"), (125, "2m05s"), (3780, "1h03m")],
+)
+def test_duration(seconds: float, shown: str) -> None:
+    """A time is as exact as it matters, and a clock that went back shows zero."""
+    assert figures.duration(seconds) == shown
+
+
+def test_count() -> None:
+    """One of a thing is singular."""
+    assert [figures.count(n, "agent") for n in (0, 1, 2)] == ["0 agents", "1 agent", "2 agents"]

@@ -1,0 +1,93 @@
+"""`--json`: the tree as lines."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from ramet.cli.lines import Lines
+from ramet.cli.views import Written
+from ramet.core.events import RunEnded, ToolStarted, decode, encode
+from ramet.core.outcome import Status, Usage
+from tests.unit.cli.story import Story, cut_short, hostile
+
+
+def test_every_event_is_one_line_that_decodes_to_itself() -> None:
+    """Nothing is lost, nothing is added, hostile text included."""
+    for story in (cut_short(), hostile()):
+        out = io.BytesIO()
+        lines = Lines(out)
+        for event in story.events:
+            lines.take(event)
+        lines.finish()
+
+        assert [decode(line) for line in out.getvalue().splitlines()] == story.events
+
+
+def test_the_end_of_the_root_comes_last() -> None:
+    """Also when a child that was detached ends after it."""
+    story = Story()
+    story.born("main", 0)
+    story.born("main/late", 0)
+    story.ended("main", 1, Status.COMPLETED, "answer", Usage())
+    story.ended("main/late", 2, Status.COMPLETED, "late", Usage())
+    out = io.BytesIO()
+    lines = Lines(out)
+    for event in story.events:
+        lines.take(event)
+    lines.finish()
+
+    assert [event.path for event in map(decode, out.getvalue().splitlines()) if isinstance(event, RunEnded)] == [
+        "main/late",
+        "main",
+    ]
+
+
+def test_a_root_that_ends_twice_is_told_twice() -> None:
+    """A root that was woken by mail ends again; both ends are on record."""
+    story = Story()
+    story.born("main", 0)
+    story.ended("main", 1, Status.COMPLETED, "first", Usage())
+    story.ended("main", 2, Status.COMPLETED, "second", Usage())
+    out = io.BytesIO()
+    lines = Lines(out)
+    for event in story.events:
+        lines.take(event)
+    lines.finish()
+
+    assert [decode(line) for line in out.getvalue().splitlines()] == story.events
+
+
+def test_an_event_that_is_not_json_becomes_a_notice() -> None:
+    """What a tool put into its arguments does not end the stream."""
+    story = Story()
+    story.born("main", 0)
+    story.called("main", 0, "c", "odd", value=object())
+    out = io.BytesIO()
+    for event in story.events:
+        Lines(out).take(event)
+
+    last = json.loads(out.getvalue().splitlines()[-1])
+    assert (last["type"], last["path"], last["call_id"]) == ("notice", "main", "c")
+    assert "ToolStarted" in last["text"]
+
+
+def test_lines_are_utf8_whatever_the_locale() -> None:
+    """Bytes go out as the encoder made them."""
+    story = Story()
+    story.called("main", 0, "c", "Grep", pattern="é漢")
+    out = io.BytesIO()
+    Lines(out).take(story.events[0])
+
+    assert out.getvalue() == encode(story.events[0]) + b"\n"
+    assert isinstance(story.events[0], ToolStarted)
+
+
+async def test_nothing_else_gets_onto_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a tool or a library prints while agents work goes to stderr."""
+    async with Written(io.BytesIO()):
+        print("a tool that prints")  # noqa: T201 - the subject of the test
+
+    assert capsys.readouterr() == ("", "a tool that prints\n")

@@ -1,0 +1,101 @@
+"""The tree on a terminal while it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+from rich.console import Console
+
+from ramet.cli.live import FRAME_S, LiveTree
+from ramet.cli.picture import Picture
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import Notice
+from tests.unit.cli.story import START, Story, cut_short
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+class Terminal:
+    """A terminal of 80 columns that remembers what was written to it."""
+
+    def __init__(self) -> None:
+        self._written = io.StringIO()
+        self.console = Console(
+            file=self._written, width=80, height=24, force_terminal=True, color_system=None, markup=False, emoji=False
+        )
+
+    def fresh(self) -> str:
+        """What was written since the last look."""
+        text = self._written.getvalue()
+        self._written.seek(0)
+        self._written.truncate()
+        return text
+
+
+async def watch(story: Story, terminal: Terminal) -> None:
+    """Show a story to its end, and one frame more."""
+    picture, clock = Picture(), FakeClock(START)
+    async with LiveTree(terminal.console, picture, clock) as live:
+        for event in story.events:
+            picture.take(event)
+            live.take(event)
+        await asyncio.sleep(0)
+        await clock.advance(FRAME_S)
+
+
+async def test_the_last_picture_stays_and_the_cursor_is_back() -> None:
+    """What is left on the screen is the whole tree, without a spinner."""
+    terminal = Terminal()
+
+    await watch(cut_short(), terminal)
+
+    *_, last = terminal.fresh().split("\x1b[2K")
+    assert last.rstrip().endswith(SHOW)
+    assert "└─ ■ sources · explore    cancelled" in last
+    assert "model calls" not in last
+
+
+async def test_the_cursor_is_back_whatever_happens() -> None:
+    """An error while agents are watched leaves a usable terminal."""
+    terminal = Terminal()
+
+    async def fail() -> None:
+        async with LiveTree(terminal.console, Picture(), FakeClock(START)):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await fail()
+    written = terminal.fresh()
+    assert written.count(HIDE) == written.count(SHOW) == 1
+
+
+async def test_notices_are_printed_above_the_tree() -> None:
+    """They stay, where the tree is drawn over."""
+    terminal, story = Terminal(), Story()
+    story.born("main", 0)
+    story.add(Notice, "main", 1, text="look at this")
+
+    await watch(story, terminal)
+
+    assert "main: look at this\n" in terminal.fresh()
+
+
+async def test_a_question_has_the_screen_to_itself() -> None:
+    """Paused, nothing is drawn and notices wait; resumed, the tree is drawn below them."""
+    terminal, picture, clock, story = Terminal(), Picture(), FakeClock(START), Story()
+    story.born("main", 0)
+    notice = story.add(Notice, "main", 1, text="meanwhile")
+    async with LiveTree(terminal.console, picture, clock) as live:
+        for event in story.events:
+            picture.take(event)
+        live.pause()
+        terminal.fresh()
+        live.take(notice)
+        await asyncio.sleep(0)
+        await clock.advance(1)
+        assert terminal.fresh() == ""
+
+        live.resume()
+        assert terminal.fresh().startswith("main: meanwhile\n")

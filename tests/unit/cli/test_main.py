@@ -1,0 +1,98 @@
+"""One command in, one exit status out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ramet.cli.main import main
+from tests.unit.cli.golden import assert_golden
+
+HELPS = {
+    "": "help",
+    "ask": "help-ask",
+    "agents": "help-agents",
+    "agents list": "help-agents-list",
+    "trust": "help-trust",
+}
+HEAVY = "{'langchain_core', 'pydantic', 'rich', 'asyncio', 'yaml'}"
+LOAD = (
+    "import sys; from ramet.cli.main import main; main(sys.argv[1:]); "
+    f"sys.exit(str({HEAVY} & set(sys.modules)) if {HEAVY} & set(sys.modules) else 0)"
+)
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_help_is_as_it_was_approved(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 100 columns, for every command."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    assert main([*command.split(), "--help"]) == 0
+    assert_golden(f"{HELPS[command]}.txt", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["ask"], "ramet ask: the following arguments are required: QUESTION (see ramet ask --help)\n"),
+        (["ask", "x", "--dir", "/nope"], "ramet ask: --dir: '/nope' does not exist; expected a folder"),
+        (
+            ["ask", "x", "--max-usd", "nan"],
+            "ramet ask: --max-usd: 'nan' is not accepted; expected a number from 0",
+        ),
+        (["ask", "x", "--max-tokens", "-5"], "ramet ask: --max-tokens: '-5' is not accepted; expected a whole number"),
+        (["ask", "x", "--running", "0"], "ramet ask: --running: '0' is not accepted; expected a whole number from 1"),
+        (["ask", "x", "--max", "5"], "ramet: unrecognized arguments: --max"),
+        (["ask", "x", "--yes", "--no-approvals"], "ramet ask: --no-approvals: not allowed with argument --yes"),
+        (["ask", "x", "--model", " "], "ramet ask: --model: '' is not accepted; expected a name"),
+        (["agents"], "ramet agents: the following arguments are required: VERB"),
+        (["trust"], "ramet trust: the following arguments are required: DIR"),
+        (["sak"], "ramet: COMMAND: invalid choice: 'sak'"),
+        (["\x1b[2J\n"], "ramet: COMMAND: invalid choice: "),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the option, the value, what would be accepted, and where help is."""
+    assert main(line) == 2
+
+    out, err = capsys.readouterr()
+    assert err.startswith(said)
+    assert (out, err.count("\n"), "\x1b" in err) == ("", 1, False)
+
+
+def test_nothing_asked_is_met_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, as it is no answer; status 2."""
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: ramet COMMAND")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ramet ")
+
+
+@pytest.mark.parametrize("line", [["--help"], ["ask", "--help"], ["ask", "x", "--dir", "/nope"], ["--version"]])
+def test_help_is_instant(line: list[str]) -> None:
+    """Nothing heavy is imported to say how a command is written."""
+    done = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_bytes_that_are_no_text_are_taken() -> None:
+    """An argument in another encoding is no traceback."""
+    done = subprocess.run(
+        [sys.executable.encode(), b"-m", b"ramet", b"ask", b"caf\xe9", b"--dir", b"/n\xff"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("ramet ask: --dir: '/n\ufffd' does not exist")

@@ -1,0 +1,67 @@
+"""What went wrong, on one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ramet.cli.problems import report
+from ramet.core.errors import Bug, InvalidValue, MissingExtra, RametError, Unknown
+
+INSTALL = "ramet: openai needs an extra package; install it with: pip install 'ramet[openai]'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (Unknown("model", "x:y", ("offline",)), 2, "ramet: unknown model 'x:y'; known: offline\n"),
+        (InvalidValue("limits.usd", -1, "more"), 2, "ramet: limits.usd: -1 is not accepted; expected more\n"),
+        (MissingExtra("openai", "openai"), 1, INSTALL),
+        (RametError("a\nb\x1b[2J"), 1, "ramet: a b\n"),
+        (FileNotFoundError(2, "No such file", "/x"), 1, "ramet: /x: No such file\n"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [RametError("deep")])]), 1, "ramet: deep\n"),
+    ],
+)
+def test_what_is_known_is_one_line(
+    error: Exception, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 for what the caller wrote, 1 for anything else; never a traceback."""
+    assert report(error) == status
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("boom\n\x1b[2J"), Bug("impossible"), ExceptionGroup("g", [KeyError(1), KeyError(2)])]
+)
+def test_what_is_not_known_is_one_line_and_a_file(
+    error: Exception, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says where the details are; nobody else can read them."""
+    assert report(error) == 1
+
+    said = capsys.readouterr().err
+    (log,) = (home / ".ramet" / "logs").iterdir()
+    assert said.count("\n") == 1
+    assert f"(details: ~/.ramet/logs/{log.name})" in said
+    assert type(error).__name__ in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_no_place_for_details_is_no_second_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no file can be written there is the line alone."""
+    monkeypatch.setenv("RAMET_HOME", "/dev/null/x")
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
+
+    assert report(RuntimeError("boom")) == 1
+    assert capsys.readouterr().err == "ramet: unexpected RuntimeError: boom\n"
+
+
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """RAMET_LOG_LEVEL=DEBUG is the word for it."""
+    monkeypatch.setenv("RAMET_LOG_LEVEL", "DEBUG")
+
+    assert report(RuntimeError("boom")) == 1
+    assert "RuntimeError: boom\n" in capsys.readouterr().err.partition("\n")[2]

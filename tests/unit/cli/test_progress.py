@@ -1,0 +1,59 @@
+"""What happens, one line per notable event."""
+
+from __future__ import annotations
+
+import io
+
+from ramet.cli.consoles import console
+from ramet.cli.picture import Picture
+from ramet.cli.views import Told
+from ramet.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    BudgetRefused,
+    ClampEvent,
+    Compacted,
+    Event,
+    HookFailed,
+    Notice,
+)
+from tests.unit.cli.golden import assert_golden
+from tests.unit.cli.story import Story, cut_short, hostile
+
+
+def told(events: list[Event], *, width: int = 80) -> str:
+    """What a log would hold."""
+    log, picture = io.StringIO(), Picture()
+    view = Told(console(log, width=width), picture)
+    for event in events:
+        picture.take(event)
+        view.take(event)
+    return log.getvalue()
+
+
+def rarities() -> Story:
+    """The events that most trees never see."""
+    story = Story()
+    story.born("main", 0)
+    story.called("main", 1, "b", "Bash", command="rm -rf build")
+    story.add(ApprovalAsked, "main", 1, approval_id="a", tool="Bash", question="Really?")
+    story.add(ApprovalAnswered, "main", 65, approval_id="a", allowed=False, reason="no")
+    story.answered("main", 65, "b", "Bash", "denied", "a person said no")
+    story.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
+    story.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
+    story.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
+    story.add(Compacted, "main", 69, before_messages=90, after_messages=8, before_tokens=90_000, after_tokens=4_000)
+    story.add(Notice, "main", 70, text="the journal is not durable")
+    return story
+
+
+def test_each_line_is_as_it_was_approved() -> None:
+    """Who, what, and when since the start; nothing for events that say nothing to a person."""
+    pages = [told(story.events) for story in (cut_short(), rarities(), hostile())]
+
+    assert_golden("cli/progress.txt", "\n".join(pages))
+
+
+def test_lines_are_not_wrapped() -> None:
+    """A log is for programs too: one event is one line however narrow the console."""
+    assert told(cut_short().events, width=20) == told(cut_short().events, width=200)

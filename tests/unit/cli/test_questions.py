@@ -1,0 +1,173 @@
+"""Approvals put to the person at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pty
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ramet.cli.consoles import console
+from ramet.cli.questions import Questions
+from ramet.cli.views import Silent
+from ramet.core.events import ApprovalAnswered, ApprovalAsked
+from ramet.core.outcome import Status, Usage
+from tests.unit.cli.story import Story
+
+
+class Screen(io.StringIO):
+    """Paper that tells when something was written on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def write(self, text: str) -> int:
+        """Write, and tell."""
+        self._news.set()
+        return super().write(text)
+
+    async def shows(self, text: str, times: int = 1) -> None:
+        """Wait until `text` stands there so often."""
+        while self.getvalue().count(text) < times:
+            self._news.clear()
+            await self._news.wait()
+
+
+class Desk(Silent):
+    """A terminal with a person at it, whose keys the test presses."""
+
+    def __init__(self, keyboard: int, line: int) -> None:
+        self.keyboard, self.screen = keyboard, Screen()
+        self.words: list[tuple[str, bool, str]] = []
+        self.said = asyncio.Event()
+        self.cleared = 0
+        self.questions = Questions(console(self.screen, width=80), self, self._answer, line)
+
+    def _answer(self, approval_id: str, allowed: bool, reason: str) -> None:
+        self.words.append((approval_id, allowed, reason))
+        self.said.set()
+
+    def pause(self) -> None:
+        """The tree makes room."""
+        self.cleared += 1
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.keyboard, keys.encode())
+
+    async def asked(self, times: int = 1) -> None:
+        """Wait until a question stands on the screen: it is printed after the keyboard was emptied."""
+        await self.screen.shows("[y/N]", times)
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[int, int]]:
+    """Both ends of a terminal line."""
+    keyboard, end = pty.openpty()
+    yield keyboard, end
+    os.close(keyboard)
+    os.close(end)
+
+
+@asynccontextmanager
+async def open_desk(line: tuple[int, int]) -> AsyncIterator[Desk]:
+    """A desk whose questions are being asked."""
+    desk = Desk(*line)
+    serving = asyncio.create_task(desk.questions.serve())
+    yield desk
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+def asks(approval_id: str, **args: str) -> ApprovalAsked:
+    """A question of the run at main/fixer."""
+    event = Story().add(
+        ApprovalAsked, "main/fixer", 1, approval_id=approval_id, tool="Bash", question="May I?", args=args
+    )
+    assert isinstance(event, ApprovalAsked)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("typed", "allowed"),
+    [("y\n", True), (" YES \n", True), ("\n", False), ("n\n", False), ("yesterday\n", False), ("\x04", False)],
+)
+async def test_only_yes_is_yes(line: tuple[int, int], typed: str, allowed: bool) -> None:
+    """Anything else, an empty line and the end of input included, is no."""
+    async with open_desk(line) as desk:
+        desk.questions.take(asks("a1", command="make"))
+        await desk.asked()
+        desk.type(typed)
+        await desk.said.wait()
+
+    assert [word[:2] for word in desk.words] == [("a1", allowed)]
+    assert desk.cleared == 1
+
+
+async def test_the_question_shows_who_wants_what(line: tuple[int, int]) -> None:
+    """Path, tool, the whole argument on as many lines as it has, nothing that acts on the terminal."""
+    async with open_desk(line) as desk:
+        desk.questions.take(asks("a1", command="make\x1b[2J\nrm -rf /"))
+        await desk.asked()
+
+    assert desk.screen.getvalue() == (
+        "\nmain/fixer asks to use Bash\n  May I?\n  command: make\n    rm -rf /\nAllow it? [y/N] "
+    )
+
+
+async def test_a_hidden_tail_is_announced(line: tuple[int, int]) -> None:
+    """An argument that is too long to show says how much was not shown."""
+    async with open_desk(line) as desk:
+        desk.questions.take(asks("a1", command="x" * 5_000))
+        await desk.asked()
+
+    assert "… 1000 more characters, not shown" in desk.screen.getvalue()
+
+
+async def test_what_was_typed_before_is_no_answer(line: tuple[int, int]) -> None:
+    """A key pressed while agents worked does not approve what they ask later."""
+    async with open_desk(line) as desk:
+        desk.type("y\n")
+        desk.questions.take(asks("a1", command="make"))
+        await desk.asked()
+        desk.type("n\n")
+        await desk.said.wait()
+
+    assert [word[1] for word in desk.words] == [False]
+
+
+async def test_questions_come_one_at_a_time(line: tuple[int, int]) -> None:
+    """Two agents that ask at once get their own word each."""
+    async with open_desk(line) as desk:
+        desk.questions.take(asks("a1", command="one"))
+        desk.questions.take(asks("a2", command="two"))
+        await desk.asked()
+        assert "two" not in desk.screen.getvalue()
+        desk.type("y\n")
+        await desk.asked(2)
+        desk.said.clear()
+        desk.type("n\n")
+        await desk.said.wait()
+
+    assert [word[:2] for word in desk.words] == [("a1", True), ("a2", False)]
+
+
+async def test_a_question_that_nobody_waits_for_is_withdrawn(line: tuple[int, int]) -> None:
+    """Answered elsewhere, or its asker is gone: the next one is asked, and no word is given."""
+    async with open_desk(line) as desk:
+        desk.questions.take(asks("a1", command="one"))
+        await desk.asked()
+        desk.questions.take(asks("a2", command="two"))
+        story = Story()
+        desk.questions.take(story.add(ApprovalAnswered, "main/fixer", 2, approval_id="a1", allowed=False))
+        await desk.asked(2)
+        story.ended("main/fixer", 3, Status.CANCELLED, "", Usage())
+        desk.questions.take(story.events[-1])
+        await desk.screen.shows("no longer asked", 2)
+
+    assert desk.words == []

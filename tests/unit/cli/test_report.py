@@ -1,0 +1,84 @@
+"""What is said when a tree has ended."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from ramet.cli.consoles import console
+from ramet.cli.picture import Picture
+from ramet.cli.report import print_result, print_status
+from ramet.core.events import RunEnded
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+from tests.unit.cli.golden import assert_golden
+from tests.unit.cli.story import Story, at, cut_short, under_way
+
+
+def root_result(story: Story) -> Result:
+    """The result that the story's root ended with."""
+    return next(each.result for each in reversed(story.events) if isinstance(each, RunEnded) and each.path == "main")
+
+
+def completed() -> Story:
+    """A tree that found an answer."""
+    story = under_way()
+    story.ended(
+        "main/sources", 2.8, Status.COMPLETED, "No retry.", Usage(model_calls=2, tool_calls=3, input_tokens=3100)
+    )
+    own = Usage(model_calls=2, tool_calls=2, agents=2, input_tokens=2900)
+    below = Usage(model_calls=3, tool_calls=4, input_tokens=4000)
+    story.ended("main", 3.2, Status.COMPLETED, "The **timeout** is too short: `config.py:3`.", own, below=below)
+    return story
+
+
+def page(story: Story, result: Result | None = None, *, width: int = 100) -> str:
+    """stdout and stderr of an end, as pipes see them."""
+    out, err, picture = io.StringIO(), io.StringIO(), Picture()
+    for event in story.events:
+        picture.take(event)
+    result = result or root_result(story)
+    print_result(console(out), result, picture)
+    print_status(console(err, width=width), result, picture, now=at(3.2), transcripts=Path("/data/t-1"))
+    return f"stdout\n{out.getvalue()}stderr\n{err.getvalue()}"
+
+
+def test_ends_are_told_as_approved() -> None:
+    """An answer; a stop, with what each had found; a limit that fired below."""
+    out_of_budget = Result(
+        status=Status.BUDGET_EXHAUSTED,
+        partial="I had read two files.",
+        error=ErrorInfo(type="BudgetExceeded", message="budget of main: tokens asked 900, left 100", scope="main"),
+        usage_subtree=Usage(model_calls=12, tool_calls=40, input_tokens=123_456, usd=0.71, estimated=True),
+    )
+    pages = [page(completed()), page(completed(), width=60), page(cut_short()), page(under_way(), out_of_budget)]
+
+    assert_golden("cli/ends.txt", "\n".join(pages))
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_end_has_a_word(status: Status) -> None:
+    """No status is without a line."""
+    story = Story()
+    story.born("main", 0)
+
+    assert len(page(story, Result(status=status, value="x")).splitlines()) >= 4
+
+
+def test_an_end_before_the_first_event_is_told_too() -> None:
+    """A tree that never came to life."""
+    text = page(Story(), Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no\x1b[2J luck")))
+
+    assert "failed: no luck" in text
+
+
+def test_a_long_finding_is_cut_and_says_so() -> None:
+    """What fills screens is in the transcript."""
+    story = cut_short()
+    story.ended("main/huge", 3, Status.COMPLETED, "line\n" * 10_000, Usage())
+
+    text = page(story)
+
+    assert len(text) < 10_000
+    assert "… (the rest is in the transcript)" in text

@@ -1,0 +1,88 @@
+"""A picture of the tree as lines of text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.cli.picture import Picture
+from ramet.cli.screen import ASCII, UNICODE, Glyphs, draw
+from ramet.core.outcome import Status, Usage
+from tests.unit.cli.golden import assert_golden
+from tests.unit.cli.story import Story, at, cut_short, hostile, under_way
+
+STORIES = {"working": under_way(), "paid": under_way(0.013), "cut-short": cut_short(), "hostile": hostile()}
+
+
+def lines(
+    story: Story, *, width: int = 80, height: int = 24, glyphs: Glyphs = UNICODE, tick: int | None = 0
+) -> list[str]:
+    """The screen of a story, 3.2 seconds in."""
+    picture = Picture()
+    for event in story.events:
+        picture.take(event)
+    return [line.plain for line in draw(picture, now=at(3.2), width=width, height=height, glyphs=glyphs, tick=tick)]
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_screen_is_as_it_was_approved(name: str) -> None:
+    """Each story at four widths, and without any sign beyond ASCII."""
+    pages = [f"width {width}\n" + "\n".join(lines(STORIES[name], width=width)) for width in (120, 80, 50, 30)]
+    pages.append("ascii\n" + "\n".join(lines(STORIES[name], glyphs=ASCII)))
+
+    assert_golden(f"cli/{name}.txt", "\n\n".join(pages) + "\n")
+
+
+@given(st.sampled_from(sorted(STORIES)), st.integers(1, 140), st.integers(1, 30), st.sampled_from([UNICODE, ASCII]))
+def test_a_screen_never_overflows(name: str, width: int, height: int, glyphs: Glyphs) -> None:
+    """Whatever the size of the terminal, no line is wider; three lines are the least a tree takes."""
+    drawn = lines(STORIES[name], width=width, height=height, glyphs=glyphs)
+
+    assert max(len(line) for line in drawn) <= width
+    assert len(drawn) <= max(height, 5)
+
+
+def test_ascii_signs_are_ascii() -> None:
+    """A terminal without UTF-8 gets none of it from us."""
+    assert all(line.isascii() for line in lines(STORIES["working"], glyphs=ASCII))
+
+
+def test_wide_characters_keep_the_columns() -> None:
+    """Signs of two cells count as two."""
+    story = Story()
+    story.born("main", 0)
+    story.born("main/調査", 0)
+    story.called("main/調査", 0, "c", "Grep", pattern="エラー" * 40)
+
+    assert all(cells <= 60 for cells in map(_cells, lines(story, width=60)))
+
+
+def crowd(agents: int, finished: int) -> Story:
+    """A root with many children, the first of them finished, in order."""
+    story = Story()
+    story.born("main", 0)
+    for number in range(agents):
+        story.born(f"main/a{number}", 0)
+    for number in range(finished):
+        story.ended(f"main/a{number}", 1 + number / 1000, Status.COMPLETED, "ok", Usage())
+    return story
+
+
+def test_a_large_tree_shows_who_is_at_work() -> None:
+    """The living and the latest to end are shown; the rest is counted."""
+    shown = lines(crowd(50, 45), height=12)
+
+    assert [line.split()[2] for line in shown[1:9]] == ["a42", "a43", "a44", "a45", "a46", "a47", "a48", "a49"]
+    assert shown[9] == "… 42 more: 42 done"
+
+
+def test_more_at_work_than_lines_are_counted_too() -> None:
+    """What is hidden is said."""
+    assert lines(crowd(50, 10), height=12)[9] == "… 42 more: 10 done, 32 at work"
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)

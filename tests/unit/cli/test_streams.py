@@ -1,0 +1,54 @@
+"""stdout and stderr as they are given to us, through a real process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+TELL = r"from ramet.cli.streams import prepare_streams; prepare_streams(); print('✓ a · b … 漢 \ud83d')"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "seen"),
+    [("ascii", b"+ a - b ... ? ?\n"), ("latin-1", b"+ a \xb7 b ... ? ?\n"), ("utf-8", "✓ a · b … 漢 ?\n".encode())],
+)
+def test_any_text_can_be_printed_in_any_encoding(encoding: str, seen: bytes) -> None:
+    """Our own signs become their nearest; what has none becomes a question mark; nothing fails."""
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+
+    assert subprocess.run([sys.executable, "-c", TELL], env=env, capture_output=True, check=True).stdout == seen
+
+
+def test_closed_streams_are_no_reason_to_fail() -> None:
+    """`ramet … >&- 2>&-`: nobody reads, so nothing is said."""
+    command = f'"{sys.executable}" -m ramet --version >&- 2>&-'
+
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """What could not be written is said, and the status is not success."""
+    command = f'"{sys.executable}" -m ramet --version > /dev/full'
+
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("line", [["--version"], ["agents", "list"], ["ask", "--help"]])
+def test_a_reader_that_is_gone_is_met_with_silence(line: list[str]) -> None:
+    """A closed pipe gives status 141 and no word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "ramet", *line], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,254 @@
+"""What is left of a command is found wherever it went, and nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from ramet.concurrency import survivors
+from ramet.concurrency.survivors import MARK, Mark
+from tests.support.commands import sh
+from tests.support.waiting import alive, eventually, pid_in
+
+DETACH: dict[str, str] = {
+    "child": "sleep 1000 & echo $! > pid; wait",
+    "grandchild": "sh -c 'sleep 1000 & echo $! > pid; wait' & wait",
+    "own session": "setsid sh -c 'echo $$ > pid; exec sleep 1000' & wait",
+    "daemon": "(setsid sh -c 'echo $$ > pid; exec sleep 1000 >/dev/null 2>&1 </dev/null' &) ; sleep 1000",
+    "stubborn": "trap '' TERM; echo $$ > pid; while :; do sleep 1000; done",
+    "orphan": "(sleep 1000 & echo $! > pid); (true &); sleep 1000",
+}
+
+
+@pytest.fixture(params=["others adopt", "we adopt"])
+def adopting(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Orphans go to pid 1, or come to us, as they do where we are pid 1: then they must be reaped, too."""
+    prctl, set_subreaper = ctypes.CDLL(None, use_errno=True).prctl, 36
+    if request.param == "we adopt" and prctl(set_subreaper, 1, 0, 0, 0):
+        pytest.skip("this system has no subreapers")
+    yield
+    if request.param == "we adopt":
+        prctl(set_subreaper, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("adopting")
+@pytest.mark.parametrize("grace_s", [0, 0.05])
+@pytest.mark.parametrize("script", DETACH.values(), ids=DETACH.keys())
+async def test_cancelling_ends_everything(tmp_path: pathlib.Path, script: str, grace_s: float) -> None:
+    """When the cancelled call returns, nobody is left, wherever they had gone."""
+    pid = pid_in(tmp_path / "pid")
+    running = asyncio.ensure_future(sh(script, cwd=tmp_path, grace_s=grace_s))
+    await eventually(pid)
+    assert alive(pid())
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not alive(pid())
+
+
+@pytest.mark.usefixtures("adopting")
+@pytest.mark.parametrize("detached", ["sleep 1000", "setsid sleep 1000", "true"])
+async def test_a_background_job_ends_with_the_command_that_started_it(detached: str) -> None:
+    """Holding the output open does not hold up the caller either."""
+    done = await sh(f"{detached} & echo $!")
+
+    assert not alive(int(done.stdout))
+
+
+async def test_others_are_left_alone() -> None:
+    """Ending a command, even one that has not quite begun, ends nobody who is not its own."""
+    older = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
+    running = asyncio.ensure_future(sh("sleep 1000"))
+    await asyncio.sleep(0)  # it is being started
+    younger = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
+    sibling = await asyncio.create_subprocess_exec("sleep", "1000")
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for bystander in (older, younger, sibling):
+        assert alive(bystander.pid)
+        bystander.kill()
+        await bystander.wait()
+
+
+async def test_a_command_within_a_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that an inner run marked anew still carries the mark of the outer one."""
+    monkeypatch.setenv("RAMET_CALL", ".outer")
+
+    assert (await sh("echo $RAMET_CALL")).stdout.startswith(b".outer.")
+
+
+# --- the rules, on a /proc of our own -------------------------------------------------------------------------------
+
+LEADER, SESSION_OF_OURS, STRANGER, NOW, BEFORE = 500, 400, 2**22 + 1, 2**62, 0
+
+
+class System:
+    """Processes that exist only on paper: a /proc, and signals that are written down and kill at once."""
+
+    def __init__(self, root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+        self.root = root
+        self.signals: list[tuple[int, int]] = []
+        self.reaped: list[int] = []
+        (root / "self").symlink_to(str(pid))
+        monkeypatch.setattr(survivors, "_PROC", root)
+        monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
+        monkeypatch.setattr(os, "kill", self._kill)
+        monkeypatch.setattr(os, "killpg", lambda group, number: self._kill(-group, number))
+        monkeypatch.setattr(os, "waitpid", lambda pid, _: self.reaped.append(pid))
+
+    def add(
+        self,
+        pid: int,
+        *,
+        parent: int = STRANGER,
+        group: int | None = None,
+        session: int | None = None,
+        born: int = NOW,
+        state: str = "S",
+        env: bytes | None = b"",
+    ) -> None:
+        """A process, by default a stranger that leads a session of its own; without `env` it is another user's."""
+        folder = self.root / str(pid)
+        folder.mkdir()
+        middle = " ".join(["0"] * 15)
+        stat = f"{pid} (a) b) {state} {parent} {group or pid} {pid if session is None else session} {middle} {born} 0"
+        (folder / "stat").write_text(stat)
+        if env is not None:
+            (folder / "environ").write_bytes(env)
+
+    def _kill(self, pid: int, number: int) -> None:
+        if pid < 0 and any(each == (pid, signal.SIGKILL) for each in self.signals):
+            raise ProcessLookupError
+        self.signals.append((pid, number))
+        if number == signal.SIGKILL and pid > 0:
+            stat = self.root / str(pid) / "stat"
+            stat.write_text(stat.read_text().replace(") S ", ") Z "))
+
+    @property
+    def hit(self) -> list[int]:
+        """Who was signalled."""
+        return sorted({pid for pid, number in self.signals if number})
+
+
+@pytest.fixture
+def system(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> System:
+    return System(tmp_path, monkeypatch, os.getpid())
+
+
+@pytest.fixture
+def mark() -> Mark:
+    return Mark()
+
+
+@pytest.fixture
+def marked(mark: Mark) -> bytes:
+    """The environment of a process that carries the mark."""
+    return f"A=1\0{MARK}={mark.put_on({})[MARK]}\0B=2\0".encode()
+
+
+@pytest.mark.parametrize("leader_lives", [True, False])
+async def test_found_by_group_session_descent_or_mark(
+    system: System, mark: Mark, marked: bytes, leader_lives: bool
+) -> None:
+    """All four, whether the command itself still lives or not."""
+    if leader_lives:
+        system.add(LEADER)
+    system.add(501, group=LEADER, session=999)
+    system.add(502, session=LEADER, env=None)
+    system.add(503, parent=LEADER)
+    system.add(504, parent=503, env=None)
+    system.add(505, env=marked)
+    system.add(506, parent=505)
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506]
+
+
+async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: Mark, marked: bytes) -> None:
+    """A mistake here ends what is not ours, so one of these outweighs everything that speaks for it."""
+    system.add(LEADER)
+    system.add(600)
+    system.add(601, env=None)
+    system.add(602, env=f"{MARK}=.another\0".encode())
+    system.add(603, env=marked.replace(MARK.encode(), b"COPY_OF_IT"))
+    likeness = {"parent": LEADER, "group": LEADER, "env": marked}
+    system.add(604, session=LEADER, born=BEFORE, **likeness)  # type: ignore[arg-type]  # of several types
+    system.add(605, session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
+    system.add(606, session=0, **likeness)  # type: ignore[arg-type]
+    system.add(607, session=LEADER, state="Z", **likeness)  # type: ignore[arg-type]
+    system.add(os.getpid(), session=SESSION_OF_OURS, **likeness)  # type: ignore[arg-type]
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert system.hit == [LEADER]
+
+
+async def test_without_a_leader_only_the_mark_tells(system: System, mark: Mark, marked: bytes) -> None:
+    """As when a start was broken off before its pid was known."""
+    system.add(700, env=marked)
+    system.add(701, parent=700)
+    system.add(702)
+
+    await survivors.end(None, mark, grace_s=0)
+
+    assert system.hit == [700, 701]
+
+
+async def test_reaped_is_who_came_to_us_and_never_the_command_itself(system: System, mark: Mark, marked: bytes) -> None:
+    """The command's own end belongs to whoever started it, as do those of our other children."""
+    us = os.getpid()
+    system.add(LEADER, parent=us, state="Z")
+    system.add(801, parent=us, session=LEADER, state="Z")
+    system.add(802, parent=us, env=marked)
+    system.add(803, parent=us, state="Z")
+    system.add(804, parent=STRANGER, session=LEADER, state="Z")
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert system.hit == [802]
+    assert set(system.reaped) == {801, 802}
+
+
+@pytest.mark.parametrize("shown", ["another", "nobody"])
+async def test_a_proc_that_does_not_show_us_is_not_believed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mark: Mark, marked: bytes, shown: str
+) -> None:
+    """Its pids are those of another namespace, here those of others: only the command's own group is ended."""
+    system = System(tmp_path, monkeypatch, STRANGER)
+    if shown == "nobody":
+        (tmp_path / "self").unlink()
+    system.add(LEADER)
+    system.add(901, env=marked)
+
+    await survivors.end(LEADER, mark, grace_s=0)
+    await survivors.end(None, mark, grace_s=0)
+
+    assert system.hit == [-LEADER]
+
+
+async def test_where_proc_is_not_believed_the_group_is_ended(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a real process: what a system without /proc, such as macOS, has."""
+    monkeypatch.setattr(survivors, "_PROC", tmp_path / "none")
+    pid = pid_in(tmp_path / "pid")
+    running = asyncio.ensure_future(sh(f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
+    await eventually(pid)
+
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not alive(pid())

@@ -1,0 +1,91 @@
+"""concurrency/threads.py: synchronous work beside the loop, whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from ramet.concurrency.threads import in_thread
+
+who = contextvars.ContextVar("who", default="nobody")
+
+
+async def test_the_loop_goes_on_while_a_thread_works() -> None:
+    """And what it returns arrives in the loop."""
+    go_on = threading.Event()
+    working = in_thread(lambda: go_on.wait(10), name="test")
+
+    asyncio.get_running_loop().call_soon(go_on.set)
+
+    assert await working is True
+
+
+async def test_the_thread_is_named_and_never_keeps_the_process() -> None:
+    """A stuck tool can be found in a dump, and does not hold up an exit."""
+    name, daemon = await in_thread(
+        lambda: (threading.current_thread().name, threading.current_thread().daemon), name="ramet-grep"
+    )
+
+    assert (name, daemon) == ("ramet-grep", True)
+
+
+async def test_the_work_sees_its_callers_context_and_changes_only_its_own() -> None:
+    """A tool in a thread knows whose call it is."""
+    who.set("caller")
+
+    def work() -> str:
+        seen = who.get()
+        who.set("work")
+        return seen
+
+    seen = await in_thread(work, name="test")
+
+    assert (seen, who.get()) == ("caller", "caller")
+
+
+async def test_an_error_is_raised_where_the_work_is_awaited() -> None:
+    """The very same error."""
+    error = ValueError("mine")
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="mine") as raised:
+        await in_thread(work, name="test")
+
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(1), GeneratorExit()], ids=repr
+)
+async def test_work_that_raises_what_is_no_error_neither_ends_the_host_nor_looks_cancelled(
+    error: BaseException,
+) -> None:
+    """A tool that calls sys.exit() has failed, no more: the event loop and its other runs go on."""
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        await in_thread(work, name="test")
+
+
+async def test_cancelling_only_stops_the_waiting() -> None:
+    """The thread goes on to its end; what it returns late is nobody's, and disturbs nobody."""
+    go_on, ended = threading.Event(), threading.Event()
+
+    def work() -> str:
+        go_on.wait(10)
+        ended.set()
+        return "late"
+
+    working = in_thread(work, name="test")
+    working.cancel()
+    go_on.set()
+
+    assert await in_thread(lambda: ended.wait(10), name="test")
+    assert working.cancelled()
