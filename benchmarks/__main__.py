@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RuntimeError as problem:
         print(f"peers cannot be measured: {problem}", file=sys.stderr)
         return 1
-    about, sitting = _measure(chosen, asked.rounds, interpreters, argv)
+    about, sitting = _measure(chosen, asked, interpreters)
     _show(about, chosen, sitting, PEERS if asked.peers else ())
     if asked.json:
         _save(asked.json, about, chosen, sitting)
@@ -75,20 +75,20 @@ def _positive(text: str) -> int:
 
 
 def _measure(
-    chosen: Sequence[Measurement], rounds: int, interpreters: dict[str, str], argv: Sequence[str] | None
+    chosen: Sequence[Measurement], asked: argparse.Namespace, interpreters: dict[str, str]
 ) -> tuple[dict[str, Any], Sitting]:
-    arguments = sys.argv[1:] if argv is None else argv
+    switches = [f"--{name}" for name in ("peers", "write") if getattr(asked, name)]
     about: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks", *arguments]),
+        "command": " ".join(["python -m benchmarks", *asked.names, *switches]),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": machine.commit(),
         "machine": machine.machine(),
-        "rounds": rounds,
+        "rounds": asked.rounds,
         "peers": {peer.name: peer.packages for peer in PEERS if peer.name in interpreters},
         "load_before": machine.load(),
     }
     began = time.monotonic()
-    sitting = sit(chosen, rounds=rounds, peers=interpreters)
+    sitting = sit(chosen, rounds=asked.rounds, peers=interpreters)
     return {**about, "took_s": round(time.monotonic() - began, 1), "load_after": machine.load()}, sitting
 
 

@@ -31,7 +31,9 @@ def commit() -> str:
     name = _git("rev-parse", "--short=10", "HEAD")
     if name is None:
         return "uncommitted"
-    return f"{name}-changed" if _git("status", "--porcelain", "--", "src", "benchmarks") else name
+    return (
+        f"{name}-changed" if _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results") else name
+    )
 
 
 def _cpu() -> str:

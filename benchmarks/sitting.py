@@ -35,7 +35,7 @@ class Sitting:
         """Keep what one process printed."""
         kept = self.values.setdefault(measurement.name, {}).setdefault(who, {})
         for figure in measurement.figures:
-            kept.setdefault(figure.key, []).append(figures[figure.key])
+            kept.setdefault(figure.key, []).append(float(f"{figures[figure.key]:.6g}"))
 
     def of(self, measurement: Measurement, figure: Figure, who: str = OURS) -> list[float]:
         """The values of a figure, in the order of the rounds; empty if it was not measured."""

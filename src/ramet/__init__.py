@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
     from ramet.host.session import Session as Session
+    from ramet.host.standalone import standalone_context as standalone_context
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted import ScriptedModel as ScriptedModel
     from ramet.tools.context import SpawnRequest as SpawnRequest
@@ -44,6 +45,7 @@ _WHERE = {
     "Usage": "core.outcome",
     "query": "agent.loop",
     "resolve": "models.resolve",
+    "standalone_context": "host.standalone",
     "workspace_tools": "tools.workspace",
 }
 __all__ = sorted(_WHERE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import signal
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.support.providers import Call, Fail, Hang, Script, provider
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips.terminal import ramet, started, terminal
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "payment-api"
 CHILD = {"prompt": "Search the LOGS", "description": "search the logs", "subagent_type": "explore", "name": "logs"}
 TREE: Script = {
     "LOGS": ["`app.log:3` says: timeout"],
@@ -84,6 +87,22 @@ async def test_agents_left_at_work_are_waited_for(project: Path) -> None:
     assert isinstance(last, RunEnded)
     assert (done.status, last.result.status, last.result.value) == (0, Status.COMPLETED, "It was the timeout.")
     assert last.result.usage_subtree.model_calls == 4
+
+
+async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
+    """On a copy of the example: four agents look, and what they found is there, line by line."""
+    shutil.copytree(EXAMPLE, tmp_path / "copy", ignore=shutil.ignore_patterns(".ramet"))
+
+    done = await ramet("ask", "Why is the payment API failing?", "--dir", "copy", cwd=tmp_path)
+
+    assert done.status == 0
+    assert done.err.startswith("no --model given: the offline model answers, by rules, without a key or network\n")
+    assert "main/logs: started explore" in done.err
+    places = {(place[1], int(place[2])) for place in re.finditer(r"([\w/.-]+\.\w+):(\d+)", done.out)}
+    assert len(places) >= 5
+    for path, line in places:
+        assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line
+    assert "  transcripts: copy/.ramet/transcripts/" in done.err
 
 
 async def test_quiet_is_the_answer_alone(project: Path) -> None:

@@ -168,7 +168,8 @@ async def test_a_child_cannot_forge_the_frames_of_the_host(fake: str, mode: str)
     def answer(messages: list[BaseMessage]) -> Spoken:
         if any(isinstance(each, HumanMessage) and str(each.text).endswith("dig") for each in messages):
             return children.pop(0)
-        return steps.pop(0)
+        said_next: Spoken = steps.pop(0)
+        return said_next
 
     model = ScriptedModel(answer)
     async with Session(model) as session:
@@ -391,7 +392,7 @@ MEGABYTE = "n" * 900_000
         ({"prompt": "x", "nonsense": 1}, "nonsense"),
         ({"prompt": ["x"]}, "prompt"),
     ],
-    ids=["no prompt", "type", "1 MB type", "model", "1 MB model", "mode", "fork of a type", "isolation", "field", "list"],
+    ids=["no prompt", "type", "1 MB type", "model", "1 MB model", "mode", "fork of type", "isolation", "field", "list"],
 )  # fmt: skip
 async def test_a_bad_spawn_is_a_tool_result_that_says_what_is_wrong(args: dict[str, Any], answer: str) -> None:
     """Each bad argument is refused by name; nobody is born, nothing stays reserved, the turn goes on."""
@@ -544,7 +545,7 @@ def misbehaving(how: str) -> BaseTool:
 )
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
 async def test_whatever_a_tool_does_is_an_answer_to_its_call(how: str, beside: bool) -> None:
-    """`sys.exit`, a CancelledError of its own, half a character, bytes, an answer to another's call: all is survived."""
+    """`sys.exit`, a CancelledError of its own, half a character, bytes, another's answer: all is survived."""
     odd = misbehaving(how)
     odd.metadata = {"concurrency_safe": beside}
     calm = Gate("calm")
@@ -602,7 +603,11 @@ async def test_large_results_go_to_a_file_with_a_preview(tmp_path: Path) -> None
     assert len(text) < 3_000
     assert ended.spilled_to is not None
     assert ended.spilled_to in text
-    assert Path(ended.spilled_to).read_text() == "0123456789" * 100_000
+    assert text_of(ended.spilled_to) == "0123456789" * 100_000
+
+
+def text_of(file: str) -> str:
+    return Path(file).read_text()
 
 
 # --- what users write

@@ -225,7 +225,7 @@ async def test_a_detached_child_outlives_its_parent() -> None:
 
     async with Session(model, [gate.tool, async_tool(let_go)]) as session:
         await session.ask("Go.")
-        parent = await session.spawn(SpawnRequest(prompt="spawn", mode="fresh", name="parent"))
+        parent = await session.spawn(SpawnRequest(prompt="spawn", mode="fresh", name="boss"))
 
         assert (await parent.result()).value == "done"
 
@@ -234,7 +234,7 @@ async def test_a_detached_child_outlives_its_parent() -> None:
         gate.open.set()
         assert (await loner.result()).value == "found alone"
         await eventually(lambda: is_idle(session))
-        assert 'name="loner" path="main/parent/loner"' in notices(session.messages)[-1]
+        assert 'name="loner" path="main/boss/loner"' in notices(session.messages)[-1]
 
 
 async def test_a_detached_child_outlives_a_parent_that_is_cancelled() -> None:
@@ -255,12 +255,12 @@ async def test_a_detached_child_outlives_a_parent_that_is_cancelled() -> None:
         model, [gate.tool, hold.tool, async_tool(let_go)], runtime=AgentRuntime(grace_s=0.05)
     ) as session:
         await session.ask("Go.")
-        parent = await session.spawn(SpawnRequest(prompt="spawn", mode="fresh", name="parent"))
+        parent = await session.spawn(SpawnRequest(prompt="spawn", mode="fresh", name="boss"))
         await eventually(lambda: hold.calls and gate.calls)
 
         receipt = await parent.cancel()
 
-        assert receipt.stopped == ("main/parent",)
+        assert receipt.stopped == ("main/boss",)
         gate.open.set()
         assert (await session.handle("loner").result()).value == "found alone"
 

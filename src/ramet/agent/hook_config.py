@@ -107,6 +107,16 @@ def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
     return found
 
 
+def gates_of(config: Mapping[str, Any] | None) -> tuple[HookConfig, ...]:
+    """The part of a definition's hooks that binds what it spawns as well: a gate that a child need not pass is none."""
+    if not config:
+        return ()
+    inner = config.get("hooks")
+    events = inner if isinstance(inner, Mapping) else config
+    gates = {event: groups for event, groups in events.items() if event in GATES}
+    return (gates,) if gates else ()
+
+
 def _from_mapping(config: Mapping[str, Any], *, child: bool) -> list[Hook]:
     inner = config.get("hooks")
     if isinstance(inner, Mapping):  # a whole settings file

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 
@@ -12,13 +13,14 @@ from ramet.agent.compaction import Compaction
 from ramet.agent.context import calls_of, is_silent, with_call_ids, without_calls
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
-from ramet.core.errors import BudgetExceeded, InvalidValue, OutputInvalid
+from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, OutputInvalid
 from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
 from ramet.models.messages import encode
 from ramet.models.plain import clean
 from ramet.tools.context import ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 from ramet.tools.envelope import message as framed
+from ramet.tools.envelope import neutralise
 
 MAX_TURNS = 100
 OUTPUT_TRIES = 3  #: final answers that may miss their schema, or be empty, before that is a failure
@@ -124,6 +126,8 @@ async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGe
             return
         except BudgetExceeded as second:
             refusal = second
+        except ModelFailed:
+            return  # That the budget is spent is what counts; what was found so far is kept.
     context.emit(BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
 
 
@@ -138,24 +142,13 @@ def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseM
         if room < 0:
             break
         parts.append(text)
-    said = "\n\n".join(reversed([part for part in parts if part]))
+    said = neutralise("\n\n".join(reversed([part for part in parts if part])))[0]
     return [HumanMessage(content=f"{brief}\n\nWhat was done last:\n{said}\n\n{notice}")]
 
 
 def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
-    """Put a message into the history and on record; a tool's result that cannot be kept as data becomes an error."""
-    try:
-        data = encode(message)
-    except InvalidValue:
-        message = message.model_copy(update={"content": clean(message.content)})  # Half a character is no text.
-        try:
-            data = encode(message)
-        except InvalidValue as refusal:
-            if not isinstance(message, ToolMessage):
-                raise
-            text = f"The result cannot be kept as data: {refusal}"
-            message = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
-            data = encode(message)
+    """Put a message into the history and on record."""
+    message, data = storable(message)
     context.history.append(message)
     return context.emit(
         MessageRecorded,
@@ -164,6 +157,22 @@ def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None)
         call_id=getattr(message, "tool_call_id", None),
         usage=context.last_usage if step is not None else None,
     )
+
+
+def storable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]:
+    """The message, and as data; a tool's result that cannot be kept as data becomes an error that says so."""
+    try:
+        return message, encode(message)
+    except InvalidValue:
+        message = message.model_copy(update={"content": clean(message.content)})  # Half a character is no text.
+        try:
+            return message, encode(message)
+        except InvalidValue as refusal:
+            if not isinstance(message, ToolMessage):
+                raise
+            text = f"The result cannot be kept as data: {refusal}"
+            answer = ToolMessage(content=text, tool_call_id=message.tool_call_id, name=message.name, status="error")
+            return answer, encode(answer)
 
 
 def take_in(context: ToolUseContext, mail: Mail) -> Event:

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from ramet.cli.asking import Asked, Asking
 from ramet.cli.clean import one_line
-from ramet.cli.consent import hooks_for
+from ramet.cli.consent import changes_need_a_word
 from ramet.cli.consoles import console, is_live
 from ramet.cli.figures import count
-from ramet.cli.folder import load
+from ramet.cli.folder import open_project
 from ramet.cli.live import LiveTree
 from ramet.cli.picture import Picture
 from ramet.cli.places import nearby, temp_dir, user_dir, writable_dir
@@ -55,8 +55,8 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     out, err = console(sys.stdout), console(sys.stderr)
     attended = _is_attended(options, err)
     session, remarks = _session(options, clock, attended=attended)
-    if not options.quiet:
-        for remark in remarks:
+    with contextlib.suppress(OSError):
+        for remark in () if options.quiet else remarks:
             err.print(Text(remark, "dim"), soft_wrap=True)
     view = _view(options, err, picture, clock, logs=logs)
     questions = Questions(err, view, _answerer(session), sys.stdin.fileno()) if attended else None
@@ -65,10 +65,11 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         raise BrokenPipeError
     if isinstance(view, Written):
         view.finish()
+        said = False
     else:
-        _print_answer(asked, out, err, picture, quiet=options.quiet)
+        said = _print_answer(asked, out, err, picture, quiet=options.quiet)
     with contextlib.suppress(OSError):  # The answer is out; that nobody reads the rest is no failure.
-        _print_rest(asked, err, picture, clock, session.transcripts, options)
+        _print_rest(asked, err, picture, clock, session.transcripts, options, apart=said)
     return asked.result.exit_code
 
 
@@ -87,11 +88,11 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     remarks = []
     if options.model is None:
         remarks.append("no --model given: the offline model answers, by rules, without a key or network")
-    found = load(options.dir)
+    found = open_project(options.dir)
+    remarks += found.notes
     if found.problems:
-        remarks.append(f"{count(len(found.problems), 'problem')} in agent files: see ramet agents check")
-    hooks, off = hooks_for(options.dir)
-    remarks += off
+        where = "" if options.dir == Path.cwd() else f" --dir {one_line(nearby(options.dir))}"
+        remarks.append(f"{count(len(found.problems), 'problem')} in agent files: see ramet agents check{where}")
     keeping = _keeping(options, remarks)
     session = Session(
         model=options.model or OFFLINE,
@@ -109,27 +110,27 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         spawn_limits=SpawnLimits(
             **{name: value for name in ("depth", "running") if (value := getattr(options, name)) is not None}
         ),
-        hooks=hooks,
+        hooks=changes_need_a_word(),
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
-        definitions=found.snapshot(),
-        runtime=AgentRuntime(keeping, clock=clock, user_dir=user_dir()),
+        project=found,
+        runtime=AgentRuntime(transcripts=keeping, clock=clock, user_dir=user_dir()),
     )
     return session, remarks
 
 
 def _keeping(options: Namespace, remarks: list[str]) -> Path:
-    """The folder whose `.ramet/transcripts` is written to. Raises InvalidValue if one was asked for and cannot be."""
-    chosen = Path(options.transcripts).expanduser().absolute() if options.transcripts else options.dir
-    transcripts = writable_dir(chosen / ".ramet" / "transcripts")
-    if transcripts is None:
-        if options.transcripts:
+    """The folder for transcripts. Raises InvalidValue if one was asked for and cannot be written to."""
+    if options.transcripts:
+        chosen = writable_dir(Path(options.transcripts).expanduser().absolute())
+        if chosen is None:
             raise InvalidValue("--transcripts", options.transcripts, "a folder that can be written to")
-        remarks.append(f"{one_line(nearby(chosen))} cannot be written to: transcripts go to a temporary folder")
+        return chosen
+    usual = writable_dir(options.dir / ".ramet" / "transcripts")
+    if usual is None:
+        remarks.append(f"{one_line(nearby(options.dir))} cannot be written to: transcripts go to a temporary folder")
         return temp_dir()
-    with contextlib.suppress(OSError), (transcripts / ".gitignore").open("x") as ignore:
-        ignore.write("*\n")  # they hold what the agents read
-    return chosen
+    return usual
 
 
 def _is_attended(options: Namespace, err: Console) -> bool:
@@ -156,21 +157,29 @@ def _view(options: Namespace, err: Console, picture: Picture, clock: Clock, *, l
     return LiveTree(err, picture, clock) if is_live(err) and not logs else Told(err, picture)
 
 
-def _print_answer(asked: Asked, out: Console, err: Console, picture: Picture, *, quiet: bool) -> None:
+def _print_answer(asked: Asked, out: Console, err: Console, picture: Picture, *, quiet: bool) -> bool:
     if is_live(err) and not quiet:
         with contextlib.suppress(OSError):
             err.print()
-    print_result(out, asked.result, picture)
+    said = print_result(out, asked.result, picture)
     out.file.flush()
+    return said and out.is_terminal
 
 
 def _print_rest(
-    asked: Asked, err: Console, picture: Picture, clock: Clock, transcripts: Path | None, options: Namespace
+    asked: Asked,
+    err: Console,
+    picture: Picture,
+    clock: Clock,
+    transcripts: Path | None,
+    options: Namespace,
+    *,
+    apart: bool,
 ) -> None:
     for call in asked.left:
         err.print(Text(f"still running, its results go nowhere: {one_line(call)}", "yellow"), soft_wrap=True)
     if options.json or (options.quiet and asked.result.exit_code == 0):
         return
-    if is_live(err) and sys.stdout.isatty() and not options.quiet:
+    if is_live(err) and apart and not options.quiet:
         err.print()
     print_status(err, asked.result, picture, now=clock.now(), transcripts=None if options.quiet else transcripts)

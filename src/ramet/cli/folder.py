@@ -1,4 +1,4 @@
-"""The agent types of a folder, as this user and this folder define them."""
+"""What a folder brings, as this user and this folder define it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path
 from ramet.agent.files.definitions import Definitions, load_definitions
 from ramet.agent.files.trust import is_trusted
 from ramet.cli.places import user_dir
+from ramet.host.project import Project
 
 
-def load(project: Path) -> Definitions:
-    """Read them all; hooks of the folder's own files only if the folder is trusted."""
-    mine, home = user_dir(), os.environ.get("HOME")
-    return load_definitions(
-        project, user_dir=mine, home=Path(home) if home else None, trusted=is_trusted(project, mine)
-    )
+def load(folder: Path) -> Definitions:
+    """Its agent types; hooks of the folder's own files only if the folder is trusted."""
+    mine = user_dir()
+    return load_definitions(folder, user_dir=mine, home=_home(), trusted=is_trusted(folder, mine))
+
+
+def open_project(folder: Path) -> Project:
+    """Its agent types and its hooks. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    return Project.open(folder, user_dir=user_dir(), home=_home())
+
+
+def _home() -> Path | None:
+    home = os.environ.get("HOME")
+    return Path(home) if home else None

@@ -74,7 +74,7 @@ class Questions:
             self._print(asked)
             await asyncio.wait((line, question.void), return_when=asyncio.FIRST_COMPLETED)
             if not line.done():
-                self._err.print(Text("(answered elsewhere, or no longer asked)", "dim"))
+                self._err.print(Text("\n(no longer asked)", "dim"))
                 return
         self._open.pop(asked.approval_id, None)
         allowed = line.result().strip().lower() in ("y", "yes")

@@ -21,15 +21,15 @@ from ramet.core.outcome import Result, Status
 MAX_FINDING = 4_000  #: characters of each run's finding; the whole is in its transcript
 
 
-def print_result(out: Console, result: Result, picture: Picture) -> None:
-    """The answer; or, where there is none, what each run had found, under its path."""
+def print_result(out: Console, result: Result, picture: Picture) -> bool:
+    """The answer; or, where there is none, what each run had found, under its path. False if there is nothing."""
     if result.status is Status.COMPLETED:
         print_text(out, text_of(result))
-        return
+        return True
     findings = [(picture.root, result.text)] if picture.root is not None and result.text.strip() else []
     findings += [(row, text_of(row.result)) for row in picture.findings() if row.result]
     if not findings:
-        return
+        return False
     out.print(Text("No answer. This is what was found so far:", "bold"), soft_wrap=True)
     for row, text in findings:
         out.print()
@@ -37,6 +37,7 @@ def print_result(out: Console, result: Result, picture: Picture) -> None:
         print_text(
             out, text if len(text) <= MAX_FINDING else text[:MAX_FINDING] + "\n… (the rest is in the transcript)"
         )
+    return True
 
 
 def print_status(err: Console, result: Result, picture: Picture, *, now: datetime, transcripts: Path | None) -> None:

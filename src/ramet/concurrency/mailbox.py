@@ -77,6 +77,10 @@ class Mailbox:
             raise MailRefused(self.owner, f"its mailbox holds {self._bytes} unread bytes; try again later")
         return size
 
+    def has(self, kind: Kind) -> bool:
+        """Whether mail of this kind is unread."""
+        return any(mail.kind == kind for mail in self._unread)
+
     def drain(self) -> list[Mail]:
         """Take all unread mail, oldest first."""
         taken = list(self._unread)

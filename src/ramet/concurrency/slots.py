@@ -65,7 +65,7 @@ class Slots:
 class Slot:
     """One run's hold on a place: it is let go while every call in flight only waits for others."""
 
-    __slots__ = ("_busy", "_held", "_in_line", "_slots", "_waiting", "on_wait")
+    __slots__ = ("_busy", "_held", "_in_line", "_keyed", "_slots", "_waiting", "on_wait")
 
     def __init__(self, slots: Slots, on_wait: Callable[[bool], None] | None = None) -> None:
         self._slots = slots
@@ -74,6 +74,7 @@ class Slot:
         self._in_line = asyncio.Lock()  #: one of its calls stands in line for all of them
         self._busy = 0
         self._waiting = 0
+        self._keyed: dict[object, int] = {}
 
     @property
     def held(self) -> bool:
@@ -130,26 +131,37 @@ class Slot:
             while left:
                 end()
 
-    def begin_wait(self) -> None:
-        """One of the calls in flight waits for another run or a person."""
-        self._waiting += 1
+    def begin_wait(self, key: object = None) -> None:
+        """One of the calls in flight waits for another run or a person; without a key it is one by itself."""
+        if key is not None:
+            self._keyed[key] = self._keyed.get(key, 0) + 1
+        if key is None or self._keyed[key] == 1:
+            self._waiting += 1
         self._settle()
 
-    def end_wait(self) -> None:
+    def end_wait(self, key: object = None) -> None:
         """That wait is over. The place is taken again before the next step, not here."""
+        if key is not None:
+            left = self._keyed.pop(key) - 1
+            if left:
+                self._keyed[key] = left
+                return
         self._waiting -= 1
 
-    async def while_waiting(self, awaitable: Awaitable[T]) -> T:
-        """Wait for another run or a person; the last of several such waits takes the place again, failed or not."""
+    async def while_waiting(self, awaitable: Awaitable[T], *, key: object = None) -> T:
+        """Wait for another run or a person; the last of several such waits takes the place again, failed or not.
+
+        Waits with one `key` belong to one call, which waits only once.
+        """
         goes_on = True
-        self.begin_wait()
+        self.begin_wait(key)
         try:
             return await awaitable
         except BaseException as error:
             goes_on = isinstance(error, Exception)  # One that is being stopped needs no place.
             raise
         finally:
-            self.end_wait()
+            self.end_wait(key)
             if goes_on and not self._waiting:
                 await self.take()
 

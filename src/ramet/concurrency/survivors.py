@@ -19,12 +19,14 @@ import secrets
 import signal
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ramet.concurrency.deadline import to_its_end
 
 MARK = "RAMET_CALL"
 _GONE_S = 5.0  #: how long what is killed may take to be gone: longer only inside the kernel
 _PAUSES_S = (0.002, 0.05)  #: between two looks, first and at most
+_CLEAR_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)  #: before another look at who has no environment
 _PROC = pathlib.Path("/proc")
 
 
@@ -46,16 +48,16 @@ class Mark:
         """An environment with the mark."""
         return {**env, MARK: self._value}
 
-    def is_older(self, ticks: bytes) -> bool:
+    def is_older(self, ticks: int) -> bool:
         """Whether a process started before the command did: whatever else it looks like, it is not one of its."""
-        return int(ticks) < self._born
+        return ticks < self._born
 
-    def is_on(self, pid: str) -> bool:
-        """Whether a process carries the mark. Raises OSError if that cannot be seen."""
-        return any(
-            each.startswith(MARK.encode()) and self._token in each
-            for each in (_PROC / pid / "environ").read_bytes().split(b"\0")
-        )
+    def is_on(self, pid: int) -> bool | None:
+        """Whether a process carries the mark; None if it has no environment. Raises OSError if that cannot be seen."""
+        environ = (_PROC / str(pid) / "environ").read_bytes()
+        if not environ:
+            return None
+        return any(each.startswith(MARK.encode()) and self._token in each for each in environ.split(b"\0"))
 
 
 async def end(leader: int | None, mark: Mark, *, grace_s: float) -> None:
@@ -67,10 +69,29 @@ async def end(leader: int | None, mark: Mark, *, grace_s: float) -> None:
     left = True
     try:
         if grace_s > 0:
-            left = not await family.gone(signal.SIGTERM, within_s=grace_s, again=False)
+            left = not await family.gone(signal.SIGTERM, within_s=grace_s)
     finally:
-        if left and family.signal(signal.SIGKILL):
-            await to_its_end(family.gone(signal.SIGKILL, within_s=_GONE_S, again=True))
+        if left and (family.signal(family.living(), signal.SIGKILL) or family.unclear):
+            await to_its_end(family.gone(signal.SIGKILL, within_s=_GONE_S))
+
+
+class _Stat(NamedTuple):
+    """What /proc says of a process."""
+
+    pid: int
+    lives: bool
+    parent: int
+    group: int
+    session: int
+    born: int  #: in ticks; with the pid, it is this process and no other
+
+    @classmethod
+    def of(cls, pid: str) -> _Stat:
+        """Raises OSError, ValueError or IndexError if it is gone."""
+        fields = (_PROC / pid / "stat").read_bytes().rpartition(b")")[2].split()
+        # With more than one thread it lives, even if its first thread has ended.
+        lives = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
+        return cls(int(pid), lives, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 class _Family:
@@ -78,24 +99,36 @@ class _Family:
 
     def __init__(self, leader: int | None, mark: Mark) -> None:
         self._leader, self._mark = leader, mark
-        self._known: set[int] = set()  #: who was of it at some look
+        self._known: dict[int, int] = {}  #: who was found at some look, and when it was born
+        self.unclear = False  #: whether the latest look could not tell of somebody
 
-    async def gone(self, number: int, *, within_s: float, again: bool) -> bool:
-        """Signal all and wait until nobody lives, for a while; `again` is for whoever was forked in the meantime."""
+    async def gone(self, number: int, *, within_s: float) -> bool:
+        """Signal all and wait until nobody lives, for a while."""
         # Not on a `Clock`: real processes take real time, also where a test's clock stands still.
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         pause, longest = _PAUSES_S
-        left = self.signal(number)
-        while left and loop.time() < until:  # nobody tells of these ends
+        left = self.signal(await self._look(), number)
+        while left and loop.time() < until:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
-            left = self.signal(number) if again else self.living()
+            left = await self._look()
+            if number == signal.SIGKILL:  # Whoever is new may otherwise be part of cleaning up.
+                self.signal(left, number)
         return not left
 
-    def signal(self, number: int) -> set[int]:
-        """Signal everyone who lives; says who that was."""
+    async def _look(self) -> set[int]:
+        """Who lives. Looks again if somebody seems to be between two programs; some have no environment for good."""
         living = self.living()
+        for pause in _CLEAR_S:
+            if not self.unclear:
+                break
+            await asyncio.sleep(pause)
+            living = self.living()
+        return living
+
+    def signal(self, living: set[int], number: int) -> set[int]:
+        """Signal them; says who that was."""
         # PermissionError: it is another user's by now; nothing more can be done from here.
         for pid in living:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -104,39 +137,42 @@ class _Family:
 
     def living(self) -> set[int]:
         """Who lives; takes note of the ends of those that came to us, as to pid 1 of a container: nobody else does."""
+        self.unclear = False
         if not _shows_us():
             return self._group()
-        us, session_of_ours, leader = os.getpid(), os.getsid(0), self._leader
-        found: set[int] = set() if leader is None else {leader}
-        young: dict[int, int] = {}
-        ended: list[int] = []
+        found: set[int] = set() if self._leader is None else {self._leader}
+        young: dict[int, _Stat] = {}
+        us, session_of_ours = os.getpid(), os.getsid(0)
         for name in os.listdir(_PROC):  # noqa: PTH208 - only the names, hundreds of them
             if not name.isdigit():
                 continue
             try:
-                fields = (_PROC / name / "stat").read_bytes().rpartition(b")")[2].split()
-                state, parent, group, session = fields[0], int(fields[1]), int(fields[2]), int(fields[3])
-                if session in (0, session_of_ours) or self._mark.is_older(fields[19]):
+                stat = _Stat.of(name)
+                if stat.session in (0, session_of_ours) or self._mark.is_older(stat.born):
                     continue
-                pid = int(name)
-                if state in (b"Z", b"X"):
-                    if parent == us and pid != leader and (session == leader or pid in self._known):
-                        ended.append(pid)
-                    continue
-                young[pid] = parent
-                if leader in (group, session) or self._mark.is_on(name):
-                    found.add(pid)
+                if stat.lives:
+                    young[stat.pid] = stat
+                    if self._is_of_it(stat):
+                        found.add(stat.pid)
+                elif stat.parent == us and stat.pid != self._leader and self._is_of_it(stat):
+                    os.waitpid(stat.pid, os.WNOHANG)
             except (OSError, ValueError, IndexError):
                 continue  # Gone since, or another user's.
-        for pid in ended:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
         newer = found
         while newer:
-            newer = {pid for pid, parent in young.items() if parent in newer and pid not in found}
+            newer = {pid for pid, stat in young.items() if stat.parent in newer and pid not in found}
             found = found | newer
-        self._known |= found & young.keys()
-        return found & young.keys()
+        living = found & young.keys()
+        self._known.update((pid, young[pid].born) for pid in living)
+        return living
+
+    def _is_of_it(self, stat: _Stat) -> bool:
+        """Whether it is one of the family, but for its descent."""
+        if self._leader in (stat.group, stat.session) or self._known.get(stat.pid) == stat.born:
+            return True
+        marked = self._mark.is_on(stat.pid) if stat.lives else False
+        self.unclear = self.unclear or marked is None
+        return marked is True
 
     def _group(self) -> set[int]:
         """The group as one that can be signalled, if anybody in it lives."""

@@ -123,10 +123,6 @@ class BusyError(RametError):
     """A second turn was asked of a run that is still in one."""
 
 
-class UntrustedFolder(RametError):
-    """A folder names hooks or servers and has not been trusted: `ramet trust DIR` does so."""
-
-
 def _short(name: str) -> str:
     return name[:200]
 

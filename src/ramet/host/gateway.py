@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -48,7 +49,7 @@ class Gateway:
         self._prices = {**PRICES, **(prices or {})}
         self._gates = Gates(clock=clock, policy=retry)
         self._by_name: dict[str, _Port] = {}
-        self._by_object: dict[int, _Port] = {}
+        self._by_object: WeakValueDictionary[int, _Port] = WeakValueDictionary()  # a port keeps its model
 
     def port(self, model: str | BaseChatModel) -> ModelPort:
         """A model as runs reach it. Raises Unknown or MissingExtra for a name that leads nowhere."""
@@ -210,15 +211,17 @@ class _Call:
         """Count what the provider says was used; what it does not say is counted as reserved, and marked."""
         said = reply.usage_metadata
         if said is None:
+            most = hold.amount
             self._spend(
-                hold, Usage(model_calls=1, output_tokens=hold.amount.tokens, usd=hold.amount.usd, estimated=True)
+                hold,
+                Usage(model_calls=most.model_calls, output_tokens=most.tokens, usd=most.usd, estimated=True),
             )
             return
         details = said.get("input_token_details") or {}
         self._spend(
             hold,
             Usage(
-                model_calls=1,
+                model_calls=hold.amount.model_calls,  # More than one where the client may have tried by itself.
                 input_tokens=said["input_tokens"],
                 output_tokens=said["output_tokens"],
                 cache_read_tokens=details.get("cache_read") or 0,

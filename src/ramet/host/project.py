@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,12 @@ class Project(Mapping[str, Agent]):
             hooks += [hooks_in(path, fence=folder) for path in settings]
         elif settings:
             notes.append(UNTRUSTED)
+        notes += [str(note) for note in loaded.notes]
         return cls(loaded, [each for each in hooks if each], notes)
+
+    def with_call(self, call: Sequence[Agent]) -> Mapping[str, Agent]:
+        """These definitions, and those of a session, which go before them."""
+        return ChainMap({agent.name: agent for agent in call}, self) if call else self  # type: ignore[arg-type]  # only read
 
     @property
     def problems(self) -> tuple[Problem, ...]:

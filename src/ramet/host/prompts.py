@@ -28,7 +28,7 @@ class Prompts:
     ) -> None:
         self._project, self._user, self._session = project_dir, user_dir, session
 
-    def system(self, agent: Agent, cwd: pathlib.Path) -> str:
+    def system(self, agent: Agent, cwd: pathlib.Path, works_in: pathlib.Path | None = None) -> str:
         """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
         sections = [agent.instructions]
         if agent.skills:
@@ -39,7 +39,8 @@ class Prompts:
             sections.append(memory_prompt(folder))
         if self._project is not None:
             sections.append(load_instructions(cwd, root=self._project).text)
-            sections.append(f"You work in the folder {cwd}. Paths are relative to it; nothing outside can be reached.")
+            folder_line = f"You work in the folder {works_in or cwd}."
+            sections.append(f"{folder_line} Paths are relative to it; nothing outside can be reached.")
         if agent.output is not None:
             sections.append(OutputContract(agent.output).instructions())
         return "\n\n".join(section.strip() for section in sections if section.strip())

@@ -6,10 +6,12 @@ Events go straight from a run to here, whatever its depth: nobody above it passe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pathlib
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
@@ -87,6 +89,7 @@ class Recorder:
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._count = 0
+        self._closed = False
         self._readers: list[Subscription] = []
         self._closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
@@ -123,10 +126,19 @@ class Recorder:
         `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run.
         """
         reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
+        if self._closed:
+            reader.close()
         self._readers.append(reader)
         if self._closed:
             reader.close()  # Nothing more will come: what is kept, then the end.
         return reader
+
+    async def follow(self, run: RunInfo) -> AsyncGenerator[Event]:
+        """A run's events: those that are kept, then live, until the tree closes."""
+        async with aclosing(self.subscribe(run=run.id).items()) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    yield item
 
     def drop(self, reader: Subscription) -> None:
         """Forget a reader that has gone."""
@@ -141,7 +153,8 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Let all readers end, and leave no file open."""
+        """Let all readers end, and leave nothing unwritten; who comes later reads what is kept."""
+        self._closed = True
         self._closed = True
         for reader in list(self._readers):
             reader.close()
@@ -178,6 +191,8 @@ class _Transcripts:
                 out = file.open("ab")
             except FileNotFoundError:
                 file.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError), (self._folder.parent / ".gitignore").open("x") as ignore:
+                    ignore.write("*\n")  # They hold what the agents read.
                 out = file.open("ab")
             with out:
                 out.write(b"\n".join(lines) + b"\n")

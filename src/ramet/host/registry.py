@@ -19,7 +19,10 @@ class AgentRegistry(Mapping[str, RunView]):
     """Runs by id, read only."""
 
     def __getitem__(self, run_id: str) -> RunView:
-        return self._find(run_id)[1].view()
+        try:
+            return self._find(run_id)[1].view()
+        except Unknown:
+            raise KeyError(run_id) from None
 
     def __iter__(self) -> Iterator[str]:
         for tree in self._trees():

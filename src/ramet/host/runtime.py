@@ -7,6 +7,7 @@ import os
 import pathlib
 import secrets
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -18,7 +19,7 @@ from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
-from ramet.core.errors import Unknown
+from ramet.core.errors import RametError, Unknown
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.host.approvals import Inbox
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 _living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
 
 
+#: Trees of `spawn` that have ended and whose handles can still be asked for by id.
+KEPT_TREES = 256
+
+
 def living() -> list[AgentRuntime]:
     """The runtimes that live in this process."""
     return list(_living)
@@ -59,17 +64,25 @@ class OpenTree(NamedTuple):
     inbox: Inbox
     spill: Spill
 
+    def close(self) -> None:
+        """Let readers and questions end, and remove what was temporary."""
+        self.inbox.close()
+        self.recorder.close()
+        self.spill.close()
+
 
 class AgentRuntime:
     """Keeps trees of agents until `stop`, which ends every one and waits for that.
 
-    With a `working_dir`, transcripts are kept in `<working_dir>/.ramet/transcripts`; without one, all is in memory.
+    Transcripts are kept where `transcripts` says, else in `<working_dir>/.ramet/transcripts`; without either, all is in
+    memory.
     """
 
     def __init__(
         self,
         working_dir: str | os.PathLike[str] | None = None,
         *,
+        transcripts: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
@@ -78,12 +91,17 @@ class AgentRuntime:
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
+        if transcripts is None and self.working_dir is not None:
+            transcripts = self.working_dir / ".ramet" / "transcripts"
+        self._transcripts = pathlib.Path(transcripts).absolute() if transcripts is not None else None
         self.clock: Clock = clock or SystemClock()
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._entropy = entropy
         self._trees: dict[RunId, OpenTree] = {}
-        self._running = False
+        self._closing: dict[RunId, asyncio.Task[None]] = {}
+        self._finished: OrderedDict[RunId, OpenTree] = OrderedDict()  #: of `spawn`, for `get`
+        self._running = self._stopped = False
 
     @property
     def durable(self) -> bool:
@@ -92,15 +110,16 @@ class AgentRuntime:
 
     async def start(self) -> Self:
         """Begin; idempotent."""
-        self._running = True
+        self._running, self._stopped = True, False
         _living.add(self)
         return self
 
     async def stop(self) -> None:
         """End every agent of every tree and wait until they are gone; idempotent."""
-        self._running = False
+        self._running, self._stopped = False, True
         _living.discard(self)
         await asyncio.gather(*(self.close_tree(root, "the runtime stopped") for root in list(self._trees)))
+        self._finished.clear()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -118,7 +137,7 @@ class AgentRuntime:
 
     def get(self, run: str) -> Handle:
         """A handle on any run of this runtime, by id. Raises Unknown."""
-        for opened in self._trees.values():
+        for opened in (*self._trees.values(), *self._finished.values()):
             found = opened.tree.register.runs.get(RunId(run))
             if found is not None:
                 return opened.tree.handle(found)
@@ -142,7 +161,7 @@ class AgentRuntime:
         limits: Limits | None = None,
         spawn_limits: SpawnLimits | None = None,
     ) -> Handle:
-        """Start a tree of one agent or function and return at once; the tree closes when its root has ended."""
+        """Start a tree of one agent or function and return at once; the tree closes when its last run has ended."""
         definition = as_agent(agent)
         opened = self.open_tree(definitions=agents or {}, cwd=cwd, spawn_limits=spawn_limits or SpawnLimits())
         request = SpawnRequest(prompt=prompt, name="main", args=args, kwargs=kwargs or {})
@@ -156,7 +175,7 @@ class AgentRuntime:
         )
         self.keep(opened, run)
         opened.tree.supervisor.prompt(run, HumanMessage(content=prompt) if prompt else None)
-        run.ended().add_done_callback(lambda _: opened.recorder.close())
+        run.ended().add_done_callback(lambda _: self._root_over(run.info.id))
         return opened.tree.handle(run)
 
     def open_tree(
@@ -172,22 +191,27 @@ class AgentRuntime:
         omitted_type: Literal["fork", "general-purpose"] = "fork",
         compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None,
     ) -> OpenTree:
-        """A tree without a root yet, with services of its own."""
+        """A tree without a root yet, with services of its own. Raises RametError once the runtime was stopped."""
+        if self._stopped:
+            raise RametError("this runtime was stopped; start() it again, or make another")
         number = self._entropy(8).hex()
-        folder = self.working_dir / ".ramet" / "transcripts" / number if self.working_dir is not None else None
+        folder = self._transcripts / number if self._transcripts is not None else None
         recorder = Recorder(self.clock, folder)
         inbox = Inbox(clock=self.clock, mint=lambda: self._entropy(6).hex(), approver=approver, unattended=unattended)
         prompts = Prompts(cwd, self.user_dir, session)
         runner = _merged(hooks, cwd, recorder)
-        spill = Spill(folder)
+        spill = Spill(folder, number)
 
         def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
             recorder.feed(run, chunk, step)
 
-        def hooks_of(agent: Agent, is_child: bool) -> HookRunner | None:
-            if not agent.hooks:
-                return runner if len(runner) else None
-            return runner.extended(agent.hooks, child=is_child)
+        def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
+            merged = runner
+            for gate in gates:
+                merged = merged.extended(gate)
+            if agent.hooks:
+                merged = merged.extended(agent.hooks, child=is_child)
+            return merged if len(merged) else None
 
         services = Services(
             model=self.gateway.port,
@@ -200,6 +224,7 @@ class AgentRuntime:
             own_tools=prompts.tools,
             spill=spill.of,
             read_roots=spill.roots,
+            follow=recorder.follow,
             hooks=hooks_of,
             approve=inbox.ask,
             compaction=compaction,
@@ -214,14 +239,32 @@ class AgentRuntime:
         self._trees[root.info.id] = opened
 
     async def close_tree(self, root: RunId, reason: str) -> None:
-        """End a tree, wait until it is gone, and let its readers end."""
-        opened = self._trees.pop(root, None)
-        if opened is None:
+        """End a tree, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""
+        closing = self._closing.get(root)
+        if closing is None:
+            opened = self._trees.get(root)
+            if opened is None:
+                return
+            closing = self._closing[root] = asyncio.create_task(self._close(root, opened, reason), name="ramet close")
+        await asyncio.shield(closing)
+
+    async def _close(self, root: RunId, opened: OpenTree, reason: str) -> None:
+        try:
+            await opened.tree.supervisor.close(reason)
+        finally:
+            opened.close()
+            self._trees.pop(root, None)
+            self._closing.pop(root, None)
+
+    def _root_over(self, root: RunId) -> None:
+        """Let go of a spawned tree in which nobody lives any more; the newest stay to be asked for."""
+        opened = self._trees.get(root)
+        if opened is None or root in self._closing or any(opened.tree.register.living()):
             return
-        await opened.tree.supervisor.stop_tree(reason)
-        opened.inbox.close()
-        opened.recorder.close()
-        opened.spill.close()
+        opened.close()
+        self._finished[root] = self._trees.pop(root)
+        while len(self._finished) > KEPT_TREES:
+            self._finished.popitem(last=False)
 
 
 def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pathlib
@@ -69,7 +70,6 @@ class Session:
         unattended: bool = False,
         omitted_type: Literal["fork", "general-purpose"] = "fork",
         session_id: str | None = None,
-        definitions: Mapping[str, Agent] | None = None,
         project: Project | None = None,
         runtime: AgentRuntime | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class Session:
         self.runtime = runtime or AgentRuntime(self._cwd)
         call = tuple(as_agent(each) for each in agents)
         self.project = project or Project.open(self._cwd, user_dir=self.runtime.user_dir, call=call)
-        definitions = self.project if definitions is None else {**definitions, **{each.name: each for each in call}}
+        definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
         self._opened: OpenTree = self.runtime.open_tree(
             definitions=definitions,
@@ -95,7 +95,7 @@ class Session:
             root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
             cwd=self._cwd or pathlib.Path.cwd(),
-            limits=limits,
+            limits=_tighter(root.limits, limits),
             session=session_id,
             persistent=True,
             request=SpawnRequest(name=ROOT_NAME, description=root.description),
@@ -113,7 +113,10 @@ class Session:
         by another. Raises BusyError while a turn is under way, InvalidValue for what is no prompt, Denied by a hook.
         """
         run = self._ready(text)
-        message = HumanMessage(content=await self._hooked(text))
+        brief = self._root.agent.initial_prompt if run.turns == 0 else ""
+        message = HumanMessage(
+            content=f"{brief}\n\n{await self._hooked(text)}".strip() if brief else await self._hooked(text)
+        )
         self._check_free()  # Another prompt may have come in while the hooks looked at this one.
         reader = self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False)
 
@@ -215,7 +218,7 @@ class Session:
 
     @property
     def context(self) -> ToolUseContext:
-        """The root's context, for driving `ramet.query` by hand."""
+        """What the root may reach, to look at. Its turns are the session's: drive `query` with a standalone context."""
         return self._root.context
 
     @property
@@ -278,6 +281,12 @@ class Session:
         if decision.verdict == "deny":
             raise Denied("prompt", decision.reason or "a hook said no")
         return f"{text}\n\n{decision.context}" if decision.context else text
+
+
+def _tighter(one: Limits, other: Limits) -> Limits:
+    """Of two limits on the same tree, the smaller of each."""
+    both = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(Limits)}
+    return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
 
 
 def _whole_chunk(event: MessageRecorded) -> AIMessageChunk:

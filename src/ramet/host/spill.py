@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 import tempfile
@@ -14,34 +15,37 @@ from ramet.tools.context import RunInfo
 class Spill:
     """Keeps large results beside the transcripts, or in a temporary folder that goes with the tree."""
 
-    def __init__(self, transcripts: pathlib.Path | None) -> None:
-        self._folder = transcripts / "results" if transcripts is not None else None
-        self._temporary: pathlib.Path | None = None
+    def __init__(self, transcripts: pathlib.Path | None, secret: str) -> None:
+        """`secret` is a name that nobody can guess, for a folder that others might make first."""
+        self._is_temporary = transcripts is None
+        base = pathlib.Path(tempfile.gettempdir()) / f"ramet-{secret}" if transcripts is None else transcripts
+        self._folder = base / "results"
+        self._numbers = itertools.count(1)
 
     def of(self, run: RunInfo) -> Callable[[str, str], pathlib.Path]:
-        """The way for one run to put a result away."""
+        """The way for one run to put a result away; no result replaces another."""
 
         def put(call_id: str, text: str) -> pathlib.Path:
-            file = self._made() / run.id / f"{safe_name(call_id, 'result')}.txt"
-            file.parent.mkdir(exist_ok=True)
+            folder = self._made(run)
+            file = folder / f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
             file.write_text(text, encoding="utf-8", errors="surrogateescape")
             return file
 
         return put
 
     def roots(self, run: RunInfo) -> tuple[pathlib.Path, ...]:
-        """Folders that this run may read beside its own: its results, once there are any."""
-        folder = self._folder
-        return (folder / run.id,) if folder is not None else ()
+        """What this run may read beside its own folder: its results, once there are any."""
+        return (self._folder / run.id,)
 
     def close(self) -> None:
         """Remove what was temporary."""
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._is_temporary:
+            shutil.rmtree(self._folder.parent, ignore_errors=True)
 
-    def _made(self) -> pathlib.Path:
-        if self._folder is None:
-            self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-results-"))
-            self._folder = self._temporary
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder
+    def _made(self, run: RunInfo) -> pathlib.Path:
+        folder = self._folder / run.id
+        if not folder.exists():
+            if self._is_temporary and not self._folder.parent.exists():
+                self._folder.parent.mkdir(mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder

@@ -9,7 +9,7 @@ limit can deadlock a tree.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ramet.core.errors import SpawnRefused
@@ -26,6 +26,10 @@ class Asker(Protocol):
     @property
     def below_now(self) -> Iterable[Asker]:
         """Its living children."""
+
+    @property
+    def waits_for(self) -> Sequence[Asker]:
+        """Runs that it waits for, wherever they stand."""
 
     def above(self) -> Iterable[Asker]:
         """Itself and all that cannot end before it does."""
@@ -101,6 +105,11 @@ class Admission:
             raise self._refusal(parent, full)
         return self._take(parent)
 
+    def look_again(self) -> None:
+        """Refuse those who have nothing to hope for any more, now that somebody has begun to wait for somebody."""
+        if self._asking:
+            self._serve()
+
     def release(self, place: Place) -> None:
         """Give a place back and let in whoever now fits."""
         if not place.held:
@@ -139,18 +148,43 @@ class Admission:
                 self._asking.remove(asking)
                 if not asking.granted.done():
                     asking.granted.set_result(self._take(asking.parent))
-        for asking in reversed(list(self._asking)):
-            full = self._full(asking.parent)
-            if full is not None and self._hopeless(asking.parent, full):
-                self._asking.remove(asking)
-                if not asking.granted.done():
-                    why = ", and only runs that wait for this very birth could make room"
-                    asking.granted.set_exception(self._refusal(asking.parent, full, why))
+        while self._asking:
+            hopeless = self._newest_hopeless()
+            if hopeless is None:
+                return
+            self._asking.remove(hopeless)
+            if not hopeless.granted.done():
+                full = self._full(hopeless.parent)
+                assert full is not None, "those who fit were let in"
+                why = ", and only runs that wait for this very birth could make room"
+                hopeless.granted.set_exception(self._refusal(hopeless.parent, full, why))
 
-    def _hopeless(self, parent: Asker, full: str) -> bool:
-        stuck = {id(run) for asking in self._asking for run in asking.parent.above()}
+    def _newest_hopeless(self) -> _Asking | None:
         living = list(self._living())
         if len(living) < self.taken:
-            return False  # A birth is under way: that run will end some day.
-        makers = parent.below_now if full == "children" else living
-        return all(id(run) in stuck or run.persistent for run in makers)
+            return None  # A birth is under way: that run will end some day.
+        stuck = self._stuck(living)
+        runs_hopeless = all(id(run) in stuck or run.persistent for run in living)
+        for asking in reversed(self._asking):
+            if self._full(asking.parent) == "runs":
+                if runs_hopeless:
+                    return asking
+            elif all(id(run) in stuck for run in asking.parent.below_now):
+                return asking
+        return None
+
+    def _stuck(self, living: list[Asker]) -> set[int]:
+        """Those that cannot end before a queued birth is decided: who asks, who waits for them, and all above these."""
+        stuck: set[int] = set()
+        pending: list[Asker] = [asking.parent for asking in self._asking]
+        waiting = [run for run in living if run.waits_for]
+        while pending:
+            for run in pending.pop().above():
+                if id(run) in stuck:
+                    break  # Those above it are in, too.
+                stuck.add(id(run))
+            if not pending:
+                pending = [
+                    run for run in waiting if id(run) not in stuck and any(id(each) in stuck for each in run.waits_for)
+                ]
+        return stuck

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
+from ramet.core.events import Event
 from ramet.core.ids import Path, RunId
 from ramet.core.outcome import Result
 from ramet.spawn.post import Post
@@ -47,8 +49,21 @@ class Handle:
     async def result(self) -> Result:
         """Wait for its end, however long that takes, and return its result; never raises for what the run did."""
         end = asyncio.shield(self._run.ended())
-        caller = current_call.get(None)
-        return await (end if caller is None else caller.context.slot.while_waiting(end))
+        call = current_call.get(None)
+        caller = self._supervisor.run_of(call.context) if call is not None else None
+        if call is None or caller is None:
+            return await end
+        caller.waits_for.append(self._run)
+        self._supervisor.begins_to_wait()
+        try:
+            return await call.context.slot.while_waiting(end, key=call.step_id)
+        finally:
+            caller.waits_for.remove(self._run)
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Follow it: what was kept of it from its birth, then live, until its end. Children have their own."""
+        async for event in self._supervisor.follow(self._run):
+            yield event
 
     def send(self, text: str) -> str:
         """Put a user's word into its mailbox, waking or resuming it. Raises MailRefused."""

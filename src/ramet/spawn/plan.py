@@ -94,9 +94,11 @@ def spawnable(parent: Run, services: Services) -> Mapping[str, str]:
     }
 
 
-def system_messages(agent: Agent, cwd: pathlib.Path, services: Services) -> tuple[BaseMessage, ...]:
-    """What stands before a fresh agent's conversation."""
-    text = services.instructions(agent, cwd)
+def system_messages(
+    agent: Agent, cwd: pathlib.Path, services: Services, *, works_in: pathlib.Path | None = None
+) -> tuple[BaseMessage, ...]:
+    """What stands before a fresh agent's conversation. `works_in` is its own copy of `cwd`, if it has one."""
+    text = services.instructions(agent, cwd, works_in or cwd)
     return (SystemMessage(content=text),) if text else ()
 
 

@@ -69,6 +69,8 @@ class Post:
         """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""
         above = run.parent
         while above is not None and not above.is_living:
+            if above.own_budget is not None:
+                raise MailRefused(run.info.path, f"{above.info.path}, whose budget it had a part in, has ended")
             above = above.parent
         if above is None:
             raise MailRefused(run.info.path, "its tree has ended")

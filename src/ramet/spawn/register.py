@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slots
 from ramet.core.errors import Unknown
 from ramet.core.ids import RunId
@@ -32,9 +33,11 @@ class Register:
         self.slots = Slots(limits.running)
         self.admission = Admission(limits, self.living)
         self.root: Run | None = None
+        self.abort = AbortController()  #: above all runs; those that outlive their parents hang on it directly
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}
         self._names: dict[str, RunId] = {}
+        self._versions: dict[str, int] = {}  #: of each name that was asked for, the newest given
         self._finished: OrderedDict[RunId, None] = OrderedDict()
 
     def living(self) -> Iterator[Run]:
@@ -43,10 +46,11 @@ class Register:
 
     def free_name(self, wanted: str) -> str:
         """The name itself, or its first version that nobody in this tree ever had."""
-        name, version = wanted, 1
+        name, version = wanted, self._versions.get(wanted, 1)
         while self._means_another(name):
             version += 1
             name = f"{wanted}-{version}"
+        self._versions[wanted] = version
         return name
 
     def _means_another(self, name: str) -> bool:

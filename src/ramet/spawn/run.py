@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.hook_config import HookConfig
 from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
 from ramet.core.ids import RunId
@@ -42,9 +43,11 @@ class Run:
     request: SpawnRequest
     context: ToolUseContext
     place: Place
+    waits_for: list[Run] = field(default_factory=list)  #: runs whose results it awaits by handle
     max_turns: int
     limits: Limits
-    toolset: Toolset
+    rights: tuple[Toolset, ...]  #: of every run above at its birth, and its own
+    gates: tuple[HookConfig, ...] = ()  #: hooks of definitions above that bind what is below
     model: str = ""
     state: State = State.STARTING
     persistent: bool = False  #: the root of a session: a turn's end is not its end
@@ -126,13 +129,8 @@ class Run:
             run = run.parent
 
     def may_spawn_type(self, name: str) -> bool:
-        """Whether it, and every run above it, may spawn this type: a right that one lacks, none below has."""
-        run: Run | None = self
-        while run is not None:
-            if not run.toolset.may_spawn_type(name):
-                return False
-            run = run.parent
-        return True
+        """Whether it, and every run that was above it at its birth, may spawn this type: coming back widens nothing."""
+        return all(each.may_spawn_type(name) for each in self.rights)
 
     def seconds_at_most(self) -> float:
         """The tightest time limit here and above: nothing that ends with this run lives longer."""

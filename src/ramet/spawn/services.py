@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.hook_config import HookConfig
 from ramet.concurrency.clock import Clock
 from ramet.core.events import Event
 from ramet.core.ids import RunId
@@ -40,10 +41,13 @@ class Services:
     clock: Clock
     mint: Callable[[], RunId]
     definitions: Mapping[str, Agent]
-    instructions: Callable[[Agent, pathlib.Path], str]  #: the system prompt of a fresh agent in a folder
+    instructions: Callable[[Agent, pathlib.Path, pathlib.Path], str]  #: of a fresh agent, by its folder; where it works
     own_tools: Callable[[Agent, pathlib.Path], Sequence[BaseTool]]  #: what a definition brings itself, such as memory
+    follow: Callable[[RunInfo], AsyncGenerator[Event]]  #: a run's events, kept ones first, then live
     spill: Callable[[RunInfo], Callable[[str, str], pathlib.Path] | None]
-    hooks: Callable[[Agent, bool], Hooks | None]  #: of a definition, and whether it runs as a child
+    hooks: Callable[
+        [Agent, tuple[HookConfig, ...], bool], Hooks | None
+    ]  #: of a definition, and whether it runs as a child
     approve: Approve | None = None
     compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None
     grace_s: float = GRACE_S

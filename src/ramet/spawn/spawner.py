@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import pathlib
@@ -13,6 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from ramet.agent import context as conversation
 from ramet.agent.definition import Agent
+from ramet.agent.hook_config import gates_of
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import resolve_tools
 from ramet.concurrency.cancel import AbortController
@@ -20,7 +22,7 @@ from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused
-from ramet.core.events import ClampEvent, RunSpawned
+from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
@@ -32,7 +34,7 @@ from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
 from ramet.tools.agents import agent_tool
-from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree
+from ramet.tools.context import ModelRequest, RunInfo, SpawnRequest, ToolUseContext, Tree, current_call
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -56,10 +58,7 @@ class Spawner:
         for what cannot be, NoToolsLeft when its tools resolve to nothing.
         """
         plan = plan_birth(parent, request, self._services, self._register.limits)
-        place = self._register.admission.try_admit(parent)
-        if place is None:
-            room = self._register.admission.admit(parent)
-            place = await (slot.while_waiting(room) if slot is not None else room)
+        place = self._register.admission.try_admit(parent) or await self._room(parent, slot)
         with ExitStack() as undo:
             undo.callback(self._register.admission.release, place)
             self._check_living(parent)
@@ -115,11 +114,24 @@ class Spawner:
             system=system_messages(agent, cwd, self._services),
             cwd=cwd,
         )
-        run = self._build(info, None, plan, self._register.admission.admit_root(), budget, AbortController())
+        run = self._build(info, None, plan, self._register.admission.admit_root(), budget, self._register.abort.child())
         run.persistent = persistent
         self._register.enter(run)
         _record_birth(run, plan)
         return run
+
+    async def _room(self, parent: Run, slot: Slot | None) -> Place:
+        """Wait for a place. Given up on, it takes none, also not the one that came in the same moment."""
+        room = asyncio.ensure_future(self._register.admission.admit(parent))
+        call = current_call.get(None)
+        try:
+            await (room if slot is None else slot.while_waiting(room, key=call.step_id if call else None))
+        except BaseException:
+            if room.done() and not room.cancelled() and room.exception() is None:
+                self._register.admission.release(room.result())
+            room.cancel()
+            raise
+        return room.result()
 
     # ---- after admission: nothing here waits but the worktree
 
@@ -152,13 +164,15 @@ class Spawner:
             parent_call=plan.request.call_id,
             session=parent.info.session,
         )
-        root = self._register.root
-        above = root.context.abort if plan.request.detached and root is not None else parent.context.abort
+        above = self._register.abort if plan.request.detached else parent.context.abort
         budget = parent.context.budget
         if scope is not None:
             budget, scope.budget.scope = scope.budget, path
         cwd = plan.cwd if own_tree is None else own_tree.cwd
-        plan = dataclasses.replace(plan, name=name or path, cwd=cwd)
+        system = plan.system
+        if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief says where it is.
+            system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
+        plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self._build(info, parent, plan, place, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
@@ -181,6 +195,7 @@ class Spawner:
             ask, label = services.model(agent.model)
         else:
             ask, label = no_model, ""
+        gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
         context = ToolUseContext(
             run=info,
@@ -192,7 +207,7 @@ class Spawner:
             budget=budget,
             record=services.record,
             tree=self._face,
-            hooks=services.hooks(agent, parent is not None),
+            hooks=services.hooks(agent, gates, parent is not None),
             approve=services.approve,
             spill=services.spill(info),
             read_roots=services.read_roots(info),
@@ -212,7 +227,8 @@ class Spawner:
             model=label,
             background=background or request.detached,
             detached=request.detached,
-            toolset=plan.toolset,
+            rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
+            gates=(*gates, *gates_of(agent.hooks)),
             compaction=services.compaction(agent.model) if agent.model is not None else None,
         )
         context.on_usage = run.count
@@ -244,6 +260,8 @@ class Spawner:
         parent.count(_AGENT_USAGE)
         brief = plan.request.prompt
         if plan.is_fork:
+            if run.worktree is not None:
+                brief = f"(You work in a copy of the repository of your own: {run.context.cwd}.)\n\n{brief}"
             run.context.history[:] = conversation.fork(parent.context.history)
             run.pending.append(conversation.fork_brief(brief))
         else:
@@ -299,6 +317,9 @@ def _record_birth(run: Run, plan: Plan) -> None:
         detached=run.detached,
         session=run.info.session,
     )
+    lost = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
+    if lost:
+        run.context.emit(Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(lost)}")
     for clamp in plan.clamps:
         run.context.emit(ClampEvent, field=f"limits.{clamp.name}", asked=clamp.asked, given=clamp.given)
 

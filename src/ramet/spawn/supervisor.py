@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 from msgspec.structs import replace
 
 from ramet.agent.compaction import repair
-from ramet.core.events import MessageRecorded, RunEnded, StateChanged, TurnEnded, TurnStarted
+from ramet.agent.loop import storable
+from ramet.core.events import Event, MessageRecorded, RunEnded, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
-from ramet.models.messages import encode
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.turn import cut, recordable, work
-from ramet.tools.context import StopReceipt, current_call
+from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 
 _log = logging.getLogger("ramet.supervisor")
 #: A notice may wake an idle run this often before a user says something new.
@@ -51,8 +53,14 @@ class Supervisor:
     def fact(self, run: Run, fact: Fact, why: str = "") -> None:
         """Move a run in its lifecycle, and do what the table says, in its order. Facts after an end are void."""
         run.state, effects = step(run.state, fact)
+        failed: Exception | None = None
         for effect in effects:
-            self._do[effect](run, why)
+            try:
+                self._do[effect](run, why)
+            except Exception as error:  # The rest must happen all the same: others wait for it.
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _record_state(self, run: Run, why: str) -> None:
         run.context.emit(StateChanged, state=run.state.value, why=why)
@@ -110,8 +118,8 @@ class Supervisor:
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
         if run.limits.seconds is not None and run.deadline is None:
-            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds))
-        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path)
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_nobodys_call())
+        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_nobodys_call())
         run.task.add_done_callback(lambda task: self._never_began(run) if task.cancelled() else None)
 
     def _never_began(self, run: Run) -> None:
@@ -126,6 +134,7 @@ class Supervisor:
             _log.exception("the turn of %s could not be brought to its end", run.info.path)
             error = ErrorInfo(type=type(bug).__name__, message=str(bug))
             run.verdict = Verdict(Status.FAILED, error=error, partial=run.verdict.partial if run.verdict else "")
+            await self._stop_all(run.bound_children(), "its parent failed")
             if run.is_living:
                 self._end(run)
             if run.result is None:
@@ -146,7 +155,8 @@ class Supervisor:
         run.heard.clear()
         if verdict.status is not Status.COMPLETED:
             self._mend_history(run)
-            if run.children and not run.persistent and run.state is not State.STOPPING:
+            ends = self._would_end(run, verdict) and run.state is not State.STOPPING
+            if ends and run.children:
                 await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
         if run.worktree is not None and self._would_end(run, verdict):
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder goes.
@@ -158,12 +168,13 @@ class Supervisor:
         if not run.context.history:
             return
         known = {id(message) for message in run.context.history}
-        mended = repair([*run.context.history, *run.context.answered.values()])
-        for message in mended:
-            if id(message) not in known:
-                run.context.emit(MessageRecorded, message=encode(message))
-        run.context.history[:] = mended
+        answered = [storable(message)[0] for message in run.context.answered.values()]
+        run.context.history[:] = repair([*run.context.history, *answered])
         run.context.answered.clear()
+        for message in run.context.history:
+            if id(message) not in known:
+                call_id = getattr(message, "tool_call_id", None)
+                run.context.emit(MessageRecorded, message=storable(message)[1], call_id=call_id)
 
     def _turn_over(self, run: Run, verdict: Verdict) -> None:
         """Decide, without a pause in which mail could slip by, whether that was the end, a rest, or the next turn."""
@@ -175,7 +186,8 @@ class Supervisor:
         if self._would_end(run, verdict):
             return self._end(run)
         self.fact(run, Fact.TURN_OVER)
-        run.announce_turn(self.result_of(run, verdict))
+        if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came into it has yet to be answered.
+            run.announce_turn(self.result_of(run, verdict))
         self.consider(run)
 
     def _would_end(self, run: Run, verdict: Verdict) -> bool:
@@ -189,10 +201,22 @@ class Supervisor:
         """Wake an idle run that has mail, or end it if nothing can come any more."""
         if run.state is not State.IDLE:
             return
+        held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
+        if held and not run.context.mailbox.has("user"):
+            return  # It was interrupted: a notice does not start it again, a user does.
         if len(run.context.mailbox) and run.wakes < MAX_WAKES:
             run.wakes, run.waking = run.wakes + 1, True
             self.fact(run, Fact.WOKEN)
         elif not run.persistent and not run.bound_children():
+            if run.worktree is None:
+                self._end(run)
+            elif run.context.mailbox.closed is None:
+                run.context.mailbox.close("it is finishing")
+                run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
+
+    async def _end_in_worktree(self, run: Run) -> None:
+        await self._leave_worktree(run)
+        if run.is_living:
             self._end(run)
 
     def _end(self, run: Run) -> None:
@@ -214,20 +238,57 @@ class Supervisor:
 
     async def stop_tree(self, reason: str) -> StopReceipt:
         """End every run there is, those that may outlive their parents included."""
-        return await self._stop_all(
-            [run for run in self._register.living() if run.parent is None or run.detached], reason
-        )
+        return await self._stop_all(self._tops(), reason)
+
+    async def close(self, reason: str) -> None:
+        """End the tree in good order: what is at work is stopped, a root at rest ends as its last turn did."""
+        root = self._register.root
+        if root is not None and root.persistent and root.state is State.IDLE:
+            root.wakes = MAX_WAKES  # What ends now must not wake it.
+            await self._stop_all([run for run in self._tops() if run is not root] + root.bound_children(), reason)
+            if root.state is State.IDLE:
+                self._end(root)
+        await self.stop_tree(reason)
+
+    def _tops(self) -> list[Run]:
+        """Living runs that nobody living stops with itself."""
+        return [
+            run for run in self._register.living() if run.parent is None or run.detached or not run.parent.is_living
+        ]
+
+    def run_of(self, context: ToolUseContext) -> Run | None:
+        """The run whose context this is, if it is one of this tree's."""
+        return self._register.runs.get(context.run.id)
+
+    def begins_to_wait(self) -> None:
+        """Somebody waits for a run by its handle from now on: a queued birth may have lost its last hope by that."""
+        self._register.admission.look_again()
+
+    async def follow(self, run: Run) -> AsyncGenerator[Event]:
+        """The events of one run until its end."""
+        async with aclosing(self._services.follow(run.info)) as events:
+            if run.result is None:
+                async for event in events:
+                    yield event
+                    if isinstance(event, RunEnded) and not run.is_living:
+                        return
+            else:
+                async for event in events:
+                    yield event
+                    if isinstance(event, RunEnded):
+                        return
 
     async def interrupt(self, run: Run, reason: str) -> None:
         """End the turn of a session's root, not the root: its history stays valid and it takes the next prompt."""
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        run.cut = cut(run, Status.CANCELLED, reason)
+        mine = run.cut = cut(run, Status.CANCELLED, reason)
         task.cancel()  # Before its children end, or it would go on with what they leave.
         await self._stop_all([each for each in run.bound_children() if not each.background], reason)
         await asyncio.wait([task], timeout=self._services.grace_s)
-        run.cut = None
+        if run.cut is mine:  # Nobody stopped it for good meanwhile.
+            run.cut = None
 
     async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
         doomed = [run for top in tops for run in top.below()]
@@ -256,7 +317,8 @@ class Supervisor:
                 task.cancel()
         for run in reversed(doomed):
             if run.is_living and run.task is not current and run.info.id not in waiting:
-                run.verdict = run.cut
+                run.verdict = run.cut or cut(run, status, reason)
+                await self._leave_worktree(run)
                 self._end(run)  # Idle, or deaf to cancelling: fenced off, whatever its task still does.
         return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(await self._threads_left(doomed)))
 
@@ -292,10 +354,25 @@ class Supervisor:
 
     async def _leave_worktree(self, run: Run) -> None:
         """Remove the run's worktree if nothing changed in it; else its path is an artifact."""
-        assert run.worktree is not None
-        left = await worktree.finish(run.worktree)
-        run.artifacts = (str(left),) if left is not None else ()
-        run.worktree = None
+        if run.worktree is None:
+            return
+        made, run.worktree = run.worktree, None
+        finishing = asyncio.create_task(worktree.finish(made))
+        try:
+            await asyncio.wait([finishing])
+        finally:
+            while not finishing.done():  # Half removed is no state to leave it in; git's own time bounds it.
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([finishing])
+            left = made.path if finishing.exception() is not None else finishing.result()
+            run.artifacts = (str(left),) if left is not None else ()
+
+
+def _nobodys_call() -> contextvars.Context:
+    """A context for a task of its own: whoever started a run is not the call that the run's work is done in."""
+    context = contextvars.copy_context()
+    context.run(current_call.set, None)
+    return context
 
 
 async def _greeting(run: Run) -> list[BaseMessage]:

@@ -34,7 +34,7 @@ async def work(run: Run, messages: Sequence[BaseMessage], begin: Begin, feed: Fe
         run.context.abort.raise_if_aborted()
         await begin()
         if run.agent.function is not None:
-            return Verdict(Status.COMPLETED, await _call(run))
+            return Verdict(Status.COMPLETED, await _call(run, messages))
         return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
     except asyncio.CancelledError:
         if run.cut is None and not run.context.abort.aborted and not is_being_cancelled():
@@ -110,16 +110,24 @@ def recordable(run: Run, value: Any) -> Any:
     try:
         return plain(value, "value")
     except InvalidValue:
-        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": repr(value)[:1000]}
+        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": _shown(value)}
 
 
-async def _call(run: Run) -> Any:
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:1000]
+    except Exception as error:
+        return f"(its repr failed: {type(error).__name__})"
+
+
+async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     """Run a plain function as an agent: in the loop if it is async, else in a thread."""
     function, request = run.agent.function, run.request
     assert function is not None
     arguments = request.args
-    if not arguments and not request.kwargs and request.prompt and _takes_one(function):
-        arguments = (request.prompt,)
+    prompt = messages[0].text if messages else request.prompt
+    if not arguments and not request.kwargs and prompt and _takes_one(function):
+        arguments = (str.__str__(prompt),)
     step = run.context.next_step()
     run.context.slot.begin_calls()  # It counts as one call, so that it holds no slot while it waits for children.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))

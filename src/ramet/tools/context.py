@@ -253,9 +253,17 @@ class CurrentCall(NamedTuple):
     step_id: StepId
 
 
-current_call: ContextVar[CurrentCall] = ContextVar("ramet_current_call")
+current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)
+
+
+def calling() -> CurrentCall:
+    """The tool call being executed. Raises LookupError outside of one."""
+    call = current_call.get()
+    if call is None:
+        raise LookupError("no tool call and no agent's function is being executed here")
+    return call
 
 
 def current() -> ToolUseContext:
-    """The context of the tool call being executed. Raises LookupError outside of one."""
-    return current_call.get().context
+    """The context of the tool call, or of the agent's function, being executed. Raises LookupError outside of one."""
+    return calling().context

@@ -23,7 +23,7 @@ from langchain_core.tools.simple import Tool
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
-from ramet.core.errors import BudgetExceeded, Bug, RametError
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import BudgetRefused, ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
@@ -68,8 +68,8 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[
                 async with asyncio.TaskGroup() as group:
                     for call in batch:
                         group.create_task(_answer(context, by_name, call, end_call, bound))
-            except* Bug as bugs:
-                raise bugs.exceptions[0] from None
+            except* (Bug, Aborted) as raised:
+                raise raised.exceptions[0] from None
     await context.slot.take()
     return [context.answered.pop(call["id"] or "") for call in calls]
 

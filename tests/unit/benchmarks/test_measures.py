@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -51,8 +52,10 @@ def test_each_measurement_is_tried() -> None:
 
 
 @pytest.mark.parametrize("adapter", ["bench_ramet", "bench_ramet_transcripts"])
-def test_the_harness_drives_ramet(adapter: str) -> None:
+def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The adapter fits the harness of the peers, with and without transcripts."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # The harness leaves what it made there.
+
     assert '"child_turns": 3' in _printed(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")
 
 

@@ -51,4 +51,4 @@ async def test_one_that_got_away_and_prints_without_end_does_not_hold_up_the_cal
     pid = pid_in(tmp_path / "pid")()
     await eventually(lambda: not alive(pid))
     with contextlib.suppress(ChildProcessError):  # ours only where we are pid 1
-        os.waitpid(pid, os.WNOHANG)
+        os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - it does not wait

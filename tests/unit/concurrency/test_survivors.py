@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import pathlib
+import re
 import signal
 from collections.abc import Iterator
 
@@ -100,6 +101,7 @@ class System:
         self.root = root
         self.signals: list[tuple[int, int]] = []
         self.reaped: list[int] = []
+        self.ending: dict[int, int] = {}  #: the signal that ends a process, if it is not SIGKILL
         (root / "self").symlink_to(str(pid))
         monkeypatch.setattr(survivors, "_PROC", root)
         monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
@@ -116,12 +118,13 @@ class System:
         session: int | None = None,
         born: int = NOW,
         state: str = "S",
-        env: bytes | None = b"",
+        threads: int = 1,
+        env: bytes | None = b"A=1\0",
     ) -> None:
         """A process, by default a stranger that leads a session of its own; without `env` it is another user's."""
         folder = self.root / str(pid)
         folder.mkdir()
-        middle = " ".join(["0"] * 15)
+        middle = " ".join(["0"] * 13 + [str(threads), "0"])
         stat = f"{pid} (a) b) {state} {parent} {group or pid} {pid if session is None else session} {middle} {born} 0"
         (folder / "stat").write_text(stat)
         if env is not None:
@@ -131,9 +134,9 @@ class System:
         if pid < 0 and any(each == (pid, signal.SIGKILL) for each in self.signals):
             raise ProcessLookupError
         self.signals.append((pid, number))
-        if number == signal.SIGKILL and pid > 0:
+        if number == self.ending.get(pid, signal.SIGKILL) and pid > 0:
             stat = self.root / str(pid) / "stat"
-            stat.write_text(stat.read_text().replace(") S ", ") Z "))
+            stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
 
     @property
     def hit(self) -> list[int]:
@@ -161,7 +164,7 @@ def marked(mark: Mark) -> bytes:
 async def test_found_by_group_session_descent_or_mark(
     system: System, mark: Mark, marked: bytes, leader_lives: bool
 ) -> None:
-    """All four, whether the command itself still lives or not."""
+    """All four, whether the command itself still lives or not; one lives as long as any of its threads does."""
     if leader_lives:
         system.add(LEADER)
     system.add(501, group=LEADER, session=999)
@@ -170,10 +173,11 @@ async def test_found_by_group_session_descent_or_mark(
     system.add(504, parent=503, env=None)
     system.add(505, env=marked)
     system.add(506, parent=505)
+    system.add(507, session=LEADER, state="Z", threads=2)
 
     await survivors.end(LEADER, mark, grace_s=0)
 
-    assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506]
+    assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
 
 async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: Mark, marked: bytes) -> None:
@@ -193,6 +197,36 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
     await survivors.end(LEADER, mark, grace_s=0)
 
     assert system.hit == [LEADER]
+
+
+async def test_one_between_two_programs_is_looked_at_again(system: System, mark: Mark, marked: bytes) -> None:
+    """Then it has no environment for a moment; a look at that moment must not lose it, nor who never has one."""
+    system.add(650, env=b"")
+    system.add(651, env=b"")
+    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    await asyncio.sleep(0)  # it has looked
+    (system.root / "650" / "environ").write_bytes(marked)
+
+    await ending
+
+    assert system.hit == [650]
+
+
+async def test_one_that_was_found_stays_found(system: System, mark: Mark, marked: bytes) -> None:
+    """On its way out a process has no environment any more, and may have no parent of the family either."""
+    system.add(LEADER)
+    system.add(660, parent=LEADER)
+    system.add(661, env=marked)
+    system.ending = {LEADER: signal.SIGTERM}
+    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0.01))
+    await eventually(lambda: system.hit)
+    (system.root / "661" / "environ").write_bytes(b"")
+    stat = system.root / "660" / "stat"
+    stat.write_text(stat.read_text().replace(f" S {LEADER} ", f" S {STRANGER} "))
+
+    await ending
+
+    assert [(pid, signal.SIGKILL) in system.signals for pid in (LEADER, 660, 661)] == [False, True, True]
 
 
 async def test_without_a_leader_only_the_mark_tells(system: System, mark: Mark, marked: bytes) -> None:

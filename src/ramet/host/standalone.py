@@ -1,0 +1,48 @@
+"""A context for driving `ramet.query` by hand: one run, no tree around it."""
+
+from __future__ import annotations
+
+import pathlib
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.messages import SystemMessage
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.budget import NO_LIMITS, Budget, Limits
+from ramet.core.ids import ROOT_NAME, Path, run_id
+from ramet.host.gateway import Gateway
+from ramet.host.recorder import Recorder
+from ramet.tools.context import RunInfo, ToolUseContext
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.tools import BaseTool
+
+
+def standalone_context(
+    llm: BaseChatModel | str,
+    tools: Sequence[BaseTool] = (),
+    *,
+    system_prompt: str = "",
+    cwd: pathlib.Path | None = None,
+    limits: Limits = NO_LIMITS,
+    clock: Clock | None = None,
+) -> ToolUseContext:
+    """What `QueryParams(context=…)` needs: a model behind a gate and a budget, tools, a record of its own.
+
+    There is no runtime behind it: tools that lead other agents say so. Raises Unknown, MissingExtra for the model.
+    """
+    clock = clock or SystemClock()
+    own_id = run_id(secrets.token_bytes(8))
+    return ToolUseContext(
+        run=RunInfo(id=own_id, root=own_id, path=Path(ROOT_NAME), agent=ROOT_NAME),
+        ask=Gateway(clock).port(llm).ask,
+        tools=tuple(tools),
+        system_messages=(SystemMessage(content=system_prompt),) if system_prompt else (),
+        cwd=cwd or pathlib.Path.cwd(),
+        budget=Budget(limits, scope=ROOT_NAME),
+        record=Recorder(clock).append,
+        clock=clock,
+    )

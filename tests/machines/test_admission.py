@@ -1,0 +1,272 @@
+"""Births are asked for, granted, refused and called off in any order; counts stay exact, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ramet.core.errors import SpawnRefused
+from ramet.core.limits import SpawnLimits
+from ramet.spawn.admission import Admission, Place
+
+indexes = st.integers(0, 10**6)
+
+
+@dataclass(eq=False)
+class Node:
+    """A run, as far as admission must know it."""
+
+    path: str
+    parent: Node | None
+    place: Place
+    persistent: bool = False
+    detached: bool = False
+    below_now: list[Node] = field(default_factory=list)
+    waits_for: list[Node] = field(default_factory=list)
+    living: bool = True
+    births: int = 0
+
+    def above(self) -> Iterator[Node]:
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = None if node.detached else node.parent
+
+
+@dataclass(eq=False)
+class Asked:
+    """One birth that was asked for; decided when its task is done, and over when the decision was taken notice of."""
+
+    parent: Node
+    task: asyncio.Task[Place]
+    over: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return not self.task.done()
+
+    @property
+    def granted(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
+
+    @property
+    def refused(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is not None
+
+
+class Births(RuleBasedStateMachine):
+    """The oracle keeps the tree; whether a birth may be refused it finds by letting all end that can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.nodes: list[Node] = []
+        self.asked: list[Asked] = []
+
+    @initialize(
+        children=st.integers(1, 3),
+        runs=st.integers(1, 5),
+        when_full=st.sampled_from(["queue", "queue", "queue", "refuse"]),
+        persistent=st.booleans(),
+    )
+    def begin(self, children: int, runs: int, when_full: Literal["queue", "refuse"], persistent: bool) -> None:
+        limits = SpawnLimits(children=children, runs=runs, when_full=when_full, depth=50)
+        self.admission = Admission(limits, lambda: [node for node in self.nodes if node.living])
+        self.nodes.append(Node("main", None, self.admission.admit_root(), persistent=persistent))
+
+    def turn(self) -> None:
+        for _ in range(3):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+
+    @property
+    def living(self) -> list[Node]:
+        return [node for node in self.nodes if node.living]
+
+    @property
+    def waiting(self) -> list[Asked]:
+        return [each for each in self.asked if each.waits]
+
+    @property
+    def under_way(self) -> list[Asked]:
+        return [each for each in self.asked if each.granted and not each.over]
+
+    def may_end(self, node: Node, asking: set[int]) -> bool:
+        """A run ends by itself once it neither asks nor waits for anybody, nor has children that end with it."""
+        return (
+            node.living
+            and not node.persistent
+            and id(node) not in asking
+            and not any(each.living for each in node.waits_for)
+            and not any(child.living and not child.detached for child in node.below_now)
+            and not any(each.parent is node for each in self.under_way)
+        )
+
+    # --- what may happen ----------------------------------------------------------------------------------------------
+
+    @rule()
+    def pass_on(self) -> None:
+        self.watched(lambda: None)
+
+    @precondition(lambda self: self.living)
+    @rule(who=indexes)
+    def ask(self, who: int) -> None:
+        parent = self.living[who % len(self.living)]
+        self.watched(lambda: self.asked.append(Asked(parent, self.loop.create_task(self.admission.admit(parent)))))
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=indexes, detached=st.booleans())
+    def be_born(self, which: int, detached: bool) -> None:
+        """Between the place and the newborn on the register there may be a while."""
+        born = self.under_way[which % len(self.under_way)]
+        born.over = True
+        born.parent.births += 1
+        path = f"{born.parent.path}/{born.parent.births}"
+        node = Node(path, born.parent, born.task.result(), detached=detached)
+        self.nodes.append(node)
+        born.parent.below_now.append(node)
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=indexes)
+    def fail_to_be_born(self, which: int) -> None:
+        """Something after admission refused it: its place goes back."""
+        lost = self.under_way[which % len(self.under_way)]
+        lost.over = True
+        self.watched(lambda: self.admission.release(lost.task.result()))
+
+    @precondition(lambda self: self.living)
+    @rule(who=indexes)
+    def end(self, who: int) -> None:
+        asking = {id(each.parent) for each in self.waiting}
+        able = [node for node in self.living if self.may_end(node, asking)]
+        if able:
+            self.watched(lambda: self.finish(able[who % len(able)]))
+
+    def finish(self, node: Node) -> None:
+        node.living = False
+        node.waits_for.clear()
+        self.admission.release(node.place)
+        self.admission.release(node.place)  # A second time does nothing.
+        if node.parent is not None:
+            node.parent.below_now.remove(node)
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=indexes)
+    def call_off(self, which: int) -> None:
+        each = self.waiting[which % len(self.waiting)]
+        self.watched(lambda: each.task.cancel())
+
+    @precondition(lambda self: len(self.living) > 1)
+    @rule(who=indexes, whom=indexes)
+    def wait_for(self, who: int, whom: int) -> None:
+        """By a handle: for anybody who does not wait for it in turn (a circle is its writer's own)."""
+        others = [each.parent for each in self.waiting] or self.living  # Those who are stuck are who matters most.
+        node, other = self.living[who % len(self.living)], others[whom % len(others)]
+        if not self.needs(other, node) and not other.persistent:
+            self.watched(lambda: self.begin_to_wait(node, other))
+
+    def begin_to_wait(self, node: Node, other: Node) -> None:
+        node.waits_for.append(other)
+        self.admission.look_again()
+
+    def needs(self, node: Node, other: Node) -> bool:
+        """Whether `node` cannot end before `other` does."""
+        if node is other:
+            return True
+        below = [child for child in node.below_now if child.living and not child.detached]
+        return any(self.needs(each, other) for each in [*below, *(each for each in node.waits_for if each.living)])
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+
+    def watched(self, act: Callable[[], object]) -> None:
+        """Do something; whoever is refused by that must have had nothing to hope for."""
+        act()
+        self.turn()
+        refused = [each for each in self.asked if each.refused and not each.over]
+        for each in refused:
+            each.over = True
+            error = each.task.exception()
+            assert isinstance(error, SpawnRefused)
+            assert error.free == 0
+            if self.admission.limits.when_full == "queue":
+                assert not self.would_be_served(each, refused), "refused although somebody's end would have made room"
+
+    def would_be_served(self, asker: Asked, refused: list[Asked]) -> bool:
+        """Whether it would get room if nobody were refused and all that can end came to its end."""
+        asking = {id(each.parent) for each in [*self.waiting, *refused]}
+        gone: set[int] = set()
+        under_way = [id(each.parent) for each in self.under_way]
+
+        def stays(node: Node) -> bool:
+            return node.living and id(node) not in gone
+
+        while True:
+            living = [node for node in self.nodes if stays(node)]
+            children = sum(child.parent is asker.parent for child in living)
+            if len(living) < self.admission.limits.runs and children < self.admission.limits.children:
+                return True
+            able = next(
+                (
+                    node
+                    for node in living
+                    if not node.persistent
+                    and id(node) not in asking
+                    and not any(stays(each) for each in node.waits_for)
+                    and not any(stays(child) and not child.detached for child in node.below_now)
+                ),
+                None,
+            )
+            if able is None:
+                return bool(under_way)  # It will be born, and end.
+            gone.add(id(able))
+
+    @invariant()
+    def counts_are_exact(self) -> None:
+        if not self.nodes:
+            return
+        limits = self.admission.limits
+        assert self.admission.taken == len(self.living) + len(self.under_way) <= max(limits.runs, 1)
+        for node in self.nodes:
+            below = sum(child.living for child in node.below_now)
+            assert below + sum(each.parent is node for each in self.under_way) <= limits.children
+        assert self.admission.queued == len(self.waiting)
+
+    @invariant()
+    def nobody_waits_while_there_is_room(self) -> None:
+        for each in self.waiting:
+            held = sum(child.living for child in each.parent.below_now)
+            held += sum(other.parent is each.parent for other in self.under_way)
+            assert held >= self.admission.limits.children or self.admission.taken >= self.admission.limits.runs
+
+    def teardown(self) -> None:
+        """Nobody waits for ever: if all that can end does, and nothing new is asked for, every birth is decided."""
+        try:
+            progress = bool(self.nodes)
+            while progress:
+                progress = False
+                while self.under_way:
+                    self.be_born(0, False)
+                    progress = True
+                asking = {id(each.parent) for each in self.waiting}
+                able = next((node for node in self.living if self.may_end(node, asking)), None)
+                if able is not None:
+                    self.watched(partial(self.finish, able))
+                    progress = True
+            assert not self.waiting, "a deadlock"
+            assert all(node.persistent for node in self.living)
+        finally:
+            for each in self.waiting:
+                each.task.cancel()
+            self.turn()
+            self.loop.close()
+
+
+TestBirths = Births.TestCase
+TestBirths.settings = settings(max_examples=300, stateful_step_count=40)

@@ -1,0 +1,81 @@
+"""What a folder brings to a session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ramet import Agent, ScriptedModel, Session
+from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.trust import trust
+from ramet.agent.hooks import HookRunner
+from ramet.core.errors import InvalidValue
+from ramet.host.project import UNTRUSTED, Project
+
+GATE = {"hooks": {"PreToolUse": [{"matcher": "Read", "hooks": [{"type": "command", "command": "exit 2"}]}]}}
+CODER = "---\nname: coder\ndescription: {}\n---\nYou write code.\n"
+
+
+def settings(project: Path, text: str) -> None:
+    """Write the project's settings."""
+    (project / ".claude").mkdir(exist_ok=True)
+    (project / ".claude" / "settings.json").write_text(text)
+
+
+def definition(project: Path, description: str) -> None:
+    """Write the project's agent type."""
+    (project / ".ramet" / "agents").mkdir(parents=True, exist_ok=True)
+    (project / ".ramet" / "agents" / "coder.md").write_text(CODER.format(description))
+
+
+def test_a_folder_gates_only_once_it_is_trusted(tmp_path: Path) -> None:
+    """Until then its hooks are off, and that is said."""
+    folder, mine = tmp_path / "project", tmp_path / "mine"
+    folder.mkdir()
+    settings(folder, json.dumps(GATE))
+
+    stranger = Project.open(folder, user_dir=mine)
+    trust(folder, mine)
+    trusted = Project.open(folder, user_dir=mine)
+
+    assert (stranger.hooks, stranger.notes) == ((), (UNTRUSTED,))
+    assert [HookRunner(each).listens("PreToolUse") for each in trusted.hooks] == [True]
+
+
+@pytest.mark.parametrize(("text", "error"), [("{", Unreadable), ("[]", InvalidValue), ('{"hooks": []}', InvalidValue)])
+def test_a_gate_that_is_written_down_wrongly_is_no_open_gate(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    """Trusted settings that cannot be understood are an error before anything starts."""
+    folder, mine = tmp_path / "project", tmp_path / "mine"
+    folder.mkdir()
+    settings(folder, text)
+    trust(folder, mine)
+
+    with pytest.raises(error):
+        Project.open(folder, user_dir=mine)
+
+
+async def test_definitions_change_for_a_session_only_when_it_is_told_to_reload(tmp_path: Path) -> None:
+    """A file that a run writes does not change what its own tree may spawn; its owner's word does (AC-S1-16)."""
+    definition(tmp_path, "Writes.")
+    async with Session(ScriptedModel(["ok"]), cwd=tmp_path) as session:
+
+        def listing() -> str:
+            return next(tool.description for tool in session.context.tools if tool.name == "Agent")
+
+        before = listing()
+        definition(tmp_path, "Writes better.")
+        unchanged = listing()
+        changed = session.reload()
+
+        assert ("- coder: Writes." in before, unchanged == before, changed) == (True, True, True)
+        assert "- coder: Writes better." in listing()
+
+
+async def test_a_definition_of_the_call_goes_before_the_project_s(tmp_path: Path) -> None:
+    """Managed, call, project, user, plugin, built in: the first wins (AC-S1-16)."""
+    definition(tmp_path, "From the project.")
+    mine = Agent(name="coder", description="From the call.")
+    async with Session(ScriptedModel(["ok"]), cwd=tmp_path, agents=[mine]) as session:
+        assert session.project["coder"].description == "From the call."
