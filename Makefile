@@ -43,7 +43,7 @@ bench: setup ## measure; see docs/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## remove what these targets made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -163,6 +163,21 @@ class Births(RuleBasedStateMachine):
         each = self.waiting[which % len(self.waiting)]
         self.watched(lambda: each.task.cancel())
 
+    @precondition(lambda self: self.waiting)
+    @rule(who=indexes, which=indexes)
+    def call_off_in_the_moment_of_an_end(self, who: int, which: int) -> None:
+        """Room comes and the one it is given to goes, between two turns of the loop."""
+        asking = {id(each.parent) for each in self.waiting}
+        able = [node for node in self.living if self.may_end(node, asking)]
+        each = self.waiting[which % len(self.waiting)]
+
+        def both() -> None:
+            if able:
+                self.finish(able[who % len(able)])
+            each.task.cancel()
+
+        self.watched(both)
+
     @precondition(lambda self: len(self.living) > 1)
     @rule(who=indexes, whom=indexes)
     def wait_for(self, who: int, whom: int) -> None:

@@ -33,6 +33,8 @@ class Lifecycle(RuleBasedStateMachine):
         except Bug:
             assert before in LIVING, "after an end nothing is a bug: it is void"
             return
+        if fact is Fact.PARENT_STOPS and before in LIVING:
+            self.aborted = True  # Its parent's controller has done so.
         if before in OVER and not (before is State.ENDED and fact is Fact.RESUMED):
             assert self.state in OVER, "only mail to a finished run brings one back"
             assert set(effects) <= {Effect.FORGET}, "an effect after the end"

@@ -57,16 +57,16 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     try:
         for _ in range(params.max_turns):
             context.abort.raise_if_aborted()
-            for mail in context.mailbox.drain():
-                yield take_in(context, mail)
+            for event in [take_in(context, mail) for mail in context.mailbox.drain()]:  # All of it, whoever leaves.
+                yield event
             if params.compaction is not None and params.compaction.needed(context):
                 await params.compaction.compact(context)
             async with aclosing(reply(context, question(context))) as pieces:
                 async for piece in pieces:
                     yield piece
             calls = calls_of(last_reply(context))
-            for answer in await run_tools(context, calls) if calls else ():
-                yield keep(context, answer)
+            for event in [keep(context, answer) for answer in await run_tools(context, calls)] if calls else ():
+                yield event
             if context.exhausted is not None:
                 raise context.exhausted
             if not calls and not len(context.mailbox):

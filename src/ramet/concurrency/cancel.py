@@ -17,6 +17,7 @@ from typing import Any
 from ramet.core.errors import Aborted, InvalidValue
 
 _log = logging.getLogger("ramet.cancel")
+_FEW = 64
 Listener = Callable[["AbortController"], Any]
 
 
@@ -29,13 +30,14 @@ def is_being_cancelled() -> bool:
 class AbortController:
     """Stops itself and everything below it, once, with a reason. Aborting a child never touches its parent."""
 
-    __slots__ = ("__weakref__", "_children", "_event", "_listeners", "deadline", "parent", "reason")
+    __slots__ = ("__weakref__", "_children", "_event", "_listeners", "_sweep_at", "deadline", "parent", "reason")
 
     def __init__(self, parent: AbortController | None = None, *, deadline: float | None = None) -> None:
         self.parent = parent
         self.reason: str | None = None  #: set exactly once; not None means aborted
         self.deadline = deadline  #: on the clock's monotonic scale; the nearest of own and parent's
-        self._children: weakref.WeakSet[AbortController] | None = None
+        self._children: list[weakref.ref[AbortController]] | None = None
+        self._sweep_at = _FEW  #: so many references, and the dead ones among them are dropped
         self._listeners: list[weakref.ref[Any]] | None = None
         self._event: asyncio.Event | None = None
         if deadline is not None and math.isnan(deadline):
@@ -46,9 +48,7 @@ class AbortController:
             if parent.reason is not None:
                 self.reason = parent.reason
             else:
-                if parent._children is None:
-                    parent._children = weakref.WeakSet()
-                parent._children.add(self)
+                parent._adopt(self)
 
     @property
     def aborted(self) -> bool:
@@ -65,7 +65,8 @@ class AbortController:
         for controller in stopped:  # It grows as it goes: all are stopped before the first listener hears of it.
             controller.reason = reason
             if controller._children:
-                stopped.extend(each for each in controller._children if each.reason is None)
+                living = (reference() for reference in controller._children)
+                stopped.extend(each for each in living if each is not None and each.reason is None)
             controller._children = None
         for controller in stopped:
             controller._tell()
@@ -102,6 +103,15 @@ class AbortController:
             await self._event.wait()
         assert self.reason is not None
         return self.reason
+
+    def _adopt(self, child: AbortController) -> None:
+        """Know a child, weakly. A list that is swept now and then costs less than a WeakSet, at births and at ends."""
+        if self._children is None:
+            self._children = []
+        elif len(self._children) >= self._sweep_at:
+            self._children = [reference for reference in self._children if reference() is not None]
+            self._sweep_at = max(_FEW, 2 * len(self._children))
+        self._children.append(weakref.ref(child))
 
     def _tell(self) -> None:
         if self._event is not None:

@@ -59,28 +59,21 @@ async def run(
         abort.raise_if_aborted()
     mark, child = survivors.Mark(), _Child()
     captures = [stdout] if stderr is None else [stdout, stderr]
-    timed_out = nobody_left = False
+    timed_out = False
     with contextlib.ExitStack() as ours:
         try:
-            try:
-                with contextlib.ExitStack() as theirs:
-                    if isinstance(stdin, bytes):
-                        stdin = pipes.feeding(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
-                    out, *err = [
-                        pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs) for each in captures
-                    ]
-                    await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
-            except (OSError, ValueError):
-                nobody_left = True
-                raise
+            with contextlib.ExitStack() as theirs:
+                if isinstance(stdin, bytes):
+                    stdin = pipes.feeding(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
+                out, *err = [pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs) for each in captures]
+                await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
             try:
                 await within(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
                 timed_out = True
-            nobody_left = child.exited.is_set() and not forks
         finally:
             try:
-                if not nobody_left:
+                if forks or not child.exited.is_set():
                     unwanted = any(each.is_enough for each in captures)
                     await survivors.end(child.pid, mark, grace_s=0 if unwanted else grace_s)
             finally:

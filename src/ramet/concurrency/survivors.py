@@ -129,8 +129,9 @@ class _Family:
 
     def signal(self, living: set[int], number: int) -> set[int]:
         """Signal them; says who that was."""
+        # The command first, then by age: a parent that saw its child end could still do something about it.
         # PermissionError: it is another user's by now; nothing more can be done from here.
-        for pid in living:
+        for pid in sorted(living, key=lambda pid: (pid != self._leader, pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         return living

@@ -41,6 +41,7 @@ class Fact(StrEnum):
     TURN_OVER = "turn_over"
     WOKEN = "woken"
     STOP_ASKED = "stop_asked"
+    PARENT_STOPS = "parent_stops"  #: it is stopped with what is above it: that one's record and controller speak for it
     FINISHED = "finished"
     CUT_OFF = "cut_off"  #: finished by somebody's word, from above or by a person
     RESUMED = "resumed"
@@ -110,6 +111,7 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.STARTING, Fact.TURN_OVER): Step(State.IDLE, (Effect.LET_GO_SLOT, Effect.RECORD_STATE)),
 }
 for _state in LIVING:
+    TABLE[_state, Fact.PARENT_STOPS] = Step(State.STOPPING)
     TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
     TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
 TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # Told to stop, it does not come back.

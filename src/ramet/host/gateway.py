@@ -82,6 +82,7 @@ class _Port:
         self.name = model_name(model)
         self._gate = gates.of(self.name)
         self._prices, self._clock = prices, clock
+        self._price: Price | Unknown | None = None  #: looked up once
         self._shown: dict[tuple[int, ...], _Shown] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
@@ -128,7 +129,14 @@ class _Port:
 
     def price(self) -> Price:
         """What it costs. Raises Unknown where money is limited and nobody knows."""
-        return price_of(self.name, self._prices)
+        if self._price is None:
+            try:
+                self._price = price_of(self.name, self._prices)
+            except Unknown as unknown:
+                self._price = unknown
+        if isinstance(self._price, Unknown):
+            raise self._price
+        return self._price
 
 
 class _Call:

@@ -12,15 +12,16 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from ramet.models.research.history import text_of
 from ramet.models.research.researcher import decide
+from ramet.models.streamed import streamed, tool_name
 
 
 class OfflineResearcher(BaseChatModel):
@@ -41,7 +42,7 @@ class OfflineResearcher(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """This model, knowing these tools by their names."""
-        return self.model_copy(update={"tool_names": frozenset(map(_tool_name, tools))})
+        return self.model_copy(update={"tool_names": frozenset(map(tool_name, tools))})
 
     def _generate(
         self,
@@ -68,7 +69,7 @@ class OfflineResearcher(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from _pieces(self._reply(messages))
+        yield from streamed(self._reply(messages))
 
     async def _astream(
         self,
@@ -77,7 +78,7 @@ class OfflineResearcher(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        for piece in _pieces(self._reply(messages)):
+        for piece in streamed(self._reply(messages)):
             yield piece
 
     def _reply(self, messages: Sequence[BaseMessage]) -> AIMessage:
@@ -96,25 +97,3 @@ class OfflineResearcher(BaseChatModel):
 def _tokens(text: str) -> int:
     """An estimate that is the same everywhere: a token for every four bytes."""
     return -(-len(text.encode("utf-8", "replace")) // 4)
-
-
-def _pieces(reply: AIMessage) -> Iterator[ChatGenerationChunk]:
-    """The reply as a stream: its text word by word, its calls whole, its usage at the end."""
-    words = reply.text.split(" ")
-    for at, word in enumerate(words if reply.text else ()):
-        yield _chunk(content=word if at == len(words) - 1 else f"{word} ")
-    for index, call in enumerate(reply.tool_calls):
-        made = tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index)
-        yield _chunk(tool_call_chunks=[made])
-    yield _chunk(usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata, chunk_position="last")
-
-
-def _chunk(content: str = "", **fields: Any) -> ChatGenerationChunk:
-    # Any: the keywords of LangChain's message class.
-    return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
-
-
-def _tool_name(tool: object) -> str:
-    if isinstance(tool, dict):
-        return str(tool.get("name") or tool.get("function", {}).get("name") or "?")
-    return str(getattr(tool, "name", None) or getattr(tool, "__name__", "?"))

@@ -60,7 +60,8 @@ def _client(value: object) -> _Client | None:
     """The SDK client that `value` is, or that it is a part of (`client.chat.completions`)."""
     for candidate in (value, getattr(value, "_client", None)):
         if (
-            isinstance(candidate, _Client)
+            hasattr(candidate, "max_retries")  # a Protocol's isinstance costs a hundred times as much
+            and isinstance(candidate, _Client)
             and not isinstance(candidate, type)
             and isinstance(candidate.max_retries, int)
         ):

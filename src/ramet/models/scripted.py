@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
-from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
@@ -21,6 +20,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import ModelFailed
 from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script
 from ramet.models.failure import RETRYABLE_STATUSES
+from ramet.models.streamed import chunk, streamed, tool_name
 
 __all__ = ["Call", "Cut", "Fail", "Hang", "Request", "Say", "Script", "ScriptedModel", "reply_of"]
 
@@ -70,7 +70,7 @@ class ScriptedModel(BaseChatModel):
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """This model with tools; their names are kept with each request."""
-        return self.bind(tools=[_tool_name(tool) for tool in tools], **kwargs)
+        return self.bind(tools=[tool_name(tool) for tool in tools], **kwargs)
 
     def _generate(
         self,
@@ -105,33 +105,15 @@ class ScriptedModel(BaseChatModel):
         line = self._next(messages, kwargs)
         await self._delay(line)
         if isinstance(line.step, Cut | Hang):
-            yield _chunk(content=line.step.text[: line.step.after_chars])
+            yield chunk(content=line.step.text[: line.step.after_chars])
             await self._break_off(line.step)
-        reply = self._reply(messages, line)
-        pieces = line.step.chunks if isinstance(line.step, Say) else None
-        if isinstance(reply.content, list):
-            yield _chunk(content=reply.content)
-        else:
-            for piece in pieces or _words(reply.content):
-                yield _chunk(content=piece)
-        for index, call in enumerate(reply.tool_calls):
-            for name, args in ((call["name"], ""), (None, json.dumps(call["args"]))):
-                piece_id = call["id"] if name else None
-                yield _chunk(tool_call_chunks=[tool_call_chunk(name=name, args=args, id=piece_id, index=index)])
-        for index, bad in enumerate(reply.invalid_tool_calls, len(reply.tool_calls)):
-            broken = tool_call_chunk(name=bad["name"], args=bad["args"], id=bad["id"], index=index)
-            yield _chunk(tool_call_chunks=[broken])
-        yield _chunk(
-            usage_metadata=reply.usage_metadata,
-            response_metadata=reply.response_metadata,
-            additional_kwargs=reply.additional_kwargs,
-            id=reply.id,
-            chunk_position="last",
-        )
+        texts = line.step.chunks if isinstance(line.step, Say) else None
+        for piece in streamed(self._reply(messages, line), texts or ()):
+            yield piece
 
     def _next(self, messages: Sequence[BaseMessage], kwargs: dict[str, Any]) -> Line:
         if self.keep_requests:
-            tools = tuple(_tool_name(tool) for tool in kwargs.get("tools", ()))
+            tools = tuple(tool_name(tool) for tool in kwargs.get("tools", ()))
             self._requests.append(Request(tuple(messages), tools, kwargs.get("max_tokens", self.max_tokens)))
         return self._dialogue.line(messages)
 
@@ -196,21 +178,3 @@ def _failure(fail: Fail, model: str) -> Exception:
             model, "scripted failure", status=error, retryable=retryable, retry_after_s=fail.retry_after_s
         )
     return ModelFailed(model, error) if isinstance(error, str) else error
-
-
-def _chunk(content: str | list[Any] = "", **fields: Any) -> ChatGenerationChunk:
-    # Any: LangChain's content blocks and the keywords of its message class.
-    return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
-
-
-def _words(text: str) -> list[str]:
-    words = text.split(" ")
-    return [word + " " for word in words[:-1]] + words[-1:] if text else []
-
-
-def _tool_name(tool: object) -> str:
-    if isinstance(tool, str):
-        return tool
-    if isinstance(tool, dict):
-        return str(tool.get("name") or tool.get("function", {}).get("name") or "?")
-    return str(getattr(tool, "name", None) or getattr(tool, "__name__", "?"))

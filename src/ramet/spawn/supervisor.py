@@ -181,7 +181,8 @@ class Supervisor:
         if run.state in OVER:
             return  # It was fenced off before it came to its end.
         run.verdict = verdict
-        run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
+        if run.state is not State.STOPPING:  # Its end, which comes now, says the same of the turn.
+            run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
         run.drop_deadline(keep=not run.persistent)
         if self._would_end(run, verdict):
             return self._end(run)
@@ -296,7 +297,7 @@ class Supervisor:
             own = run in tops
             word = reason if own else f"stopped with its parent: {reason}"
             run.cut = cut(run, status if own else Status.CANCELLED, word)
-            self.fact(run, Fact.STOP_ASKED, word)
+            self.fact(run, Fact.STOP_ASKED if own else Fact.PARENT_STOPS, word)
         current = asyncio.current_task()
         caller = current_call.get(None)
         if caller is not None:  # Called from inside a run: what waits for this very call cannot be waited for.

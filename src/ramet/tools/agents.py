@@ -60,37 +60,26 @@ class AgentTool(BaseTool):
 
     name: str = "Agent"
     description: str = _DESCRIPTION.format(types="")
-    args_schema: Any = _AgentArgs
+    args_schema: Any = _AgentArgs.model_json_schema()  # a dict: LangChain then validates nothing, this tool does
     metadata: dict[str, Any] | None = {"concurrency_safe": True, "waits": True}  # noqa: RUF012 - pydantic copies it
 
     def _run(self, **kwargs: Any) -> str:
         raise Bug("the Agent tool runs in the event loop")
 
-    async def _arun(
-        self,
-        prompt: str,
-        name: str | None = None,
-        description: str | None = None,
-        subagent_type: str | None = None,
-        mode: Literal["fork", "fresh"] | None = None,
-        model: str | None = None,
-        run_in_background: bool | None = None,
-        isolation: str | None = None,
-        cwd: str | None = None,
-        **_: Any,
-    ) -> str:
+    async def _arun(self, **arguments: Any) -> str:
+        asked = _AgentArgs.model_validate(arguments)
         call = calling()
         context, tree = _tree()
         request = SpawnRequest(
-            prompt=prompt,
-            name=name or None,
-            description=description or name or "",
-            subagent_type=subagent_type or None,
-            mode=mode,
-            model=model or None,
-            background=run_in_background,
-            isolation=isolation,
-            cwd=cwd or None,
+            prompt=asked.prompt,
+            name=asked.name or None,
+            description=asked.description or asked.name or "",
+            subagent_type=asked.subagent_type or None,
+            mode=asked.mode,
+            model=asked.model or None,
+            background=asked.run_in_background,
+            isolation=asked.isolation,
+            cwd=asked.cwd or None,
             call_id=CallId(call.call_id),
         )
         handle = await tree.spawn(context, request)

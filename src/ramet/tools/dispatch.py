@@ -45,9 +45,12 @@ def declares(tool: BaseTool, what: str, default: Any = False) -> Any:
 
 
 def find_tool(tools: Iterable[BaseTool], name: str) -> BaseTool | None:
-    """The tool of that name, or of the name that it is an alias of."""
-    wanted = ALIASES.get(name, name)
-    return next((tool for tool in tools if tool.name == name or tool.name == wanted), None)
+    """The tool of that very name, else of the name that it is an alias of."""
+    return _named({tool.name: tool for tool in tools}, name)
+
+
+def _named(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
+    return by_name.get(name) or by_name.get(ALIASES.get(name, name))
 
 
 async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[ToolMessage]:
@@ -56,22 +59,24 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[
     An answer is put into `context.answered` the moment it exists, so that a turn that is cut off keeps it.
     """
     by_name = {tool.name: tool for tool in context.tools}
+    answers: list[ToolMessage] = []
     for batch in _batches(context, by_name, calls):
         context.abort.raise_if_aborted()
         await context.slot.take()  # at once, unless it was let go while all calls only waited
         with context.slot.calls(len(batch)) as end_call:
             if len(batch) == 1:
-                await _answer(context, by_name, batch[0], end_call)
+                answers.append(await _answer(context, by_name, batch[0], end_call))
                 continue
             bound = asyncio.Semaphore(context.max_parallel_tools)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for call in batch:
-                        group.create_task(_answer(context, by_name, call, end_call, bound))
+                    tasks = [group.create_task(_answer(context, by_name, call, end_call, bound)) for call in batch]
             except* (Bug, Aborted) as raised:
                 raise raised.exceptions[0] from None
+            answers += [task.result() for task in tasks]
     await context.slot.take()
-    return [context.answered.pop(call["id"] or "") for call in calls]
+    context.answered.clear()
+    return answers
 
 
 def _batches(
@@ -80,7 +85,7 @@ def _batches(
     """Runs of safe calls together, every other call alone."""
 
     def is_safe(call: ToolCall) -> bool:
-        tool = by_name.get(ALIASES.get(call["name"], call["name"]))
+        tool = _named(by_name, call["name"])
         return tool is not None and bool(declares(tool, "concurrency_safe"))
 
     for safe, group in groupby(calls, key=is_safe):
@@ -96,8 +101,8 @@ async def _answer(
     call: ToolCall,
     end_call: Callable[[], None],
     bound: asyncio.Semaphore | None = None,
-) -> None:
-    tool = by_name.get(ALIASES.get(call["name"], call["name"])) or by_name.get(call["name"])
+) -> ToolMessage:
+    tool = _named(by_name, call["name"])
     try:
         if tool is None:
             answer = _unknown(context, by_name, call)
@@ -107,6 +112,7 @@ async def _answer(
             async with bound:
                 answer = await _gated(context, tool, call)
         context.answered[call["id"] or ""] = answer
+        return answer
     finally:
         end_call()
 

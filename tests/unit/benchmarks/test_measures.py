@@ -14,6 +14,8 @@ from benchmarks.cost import Figures
 from benchmarks.machine import ROOT
 from benchmarks.measures import batch, cancel, crowd, depth, history, limit, memory, opening, recording, tree
 
+pytestmark = pytest.mark.slow  # each starts interpreters of its own
+
 SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "batch": lambda: batch.measure(3),
     "cancel-deep": lambda: cancel.cancel((2, 1, 1)),

@@ -102,6 +102,7 @@ class System:
         self.signals: list[tuple[int, int]] = []
         self.reaped: list[int] = []
         self.ending: dict[int, int] = {}  #: the signal that ends a process, if it is not SIGKILL
+        self.forking: dict[int, int] = {}  #: who gives birth to whom while being ended
         (root / "self").symlink_to(str(pid))
         monkeypatch.setattr(survivors, "_PROC", root)
         monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
@@ -136,6 +137,8 @@ class System:
         self.signals.append((pid, number))
         if number == self.ending.get(pid, signal.SIGKILL) and pid > 0:
             stat = self.root / str(pid) / "stat"
+            if pid in self.forking:
+                self.add(self.forking[pid], group=LEADER)
             stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
 
     @property
@@ -180,6 +183,16 @@ async def test_found_by_group_session_descent_or_mark(
     assert system.hit == [LEADER] * leader_lives + [501, 502, 503, 504, 505, 506, 507]
 
 
+async def test_the_command_hears_it_first(system: System, mark: Mark) -> None:
+    """It must not see its children end, and go on."""
+    for pid in (LEADER - 1, LEADER, LEADER + 1):
+        system.add(pid, group=LEADER)
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert [pid for pid, _ in system.signals] == [LEADER, LEADER - 1, LEADER + 1]
+
+
 async def test_never_found_are_strangers_elders_and_our_own(system: System, mark: Mark, marked: bytes) -> None:
     """A mistake here ends what is not ours, so one of these outweighs everything that speaks for it."""
     system.add(LEADER)
@@ -199,11 +212,15 @@ async def test_never_found_are_strangers_elders_and_our_own(system: System, mark
     assert system.hit == [LEADER]
 
 
-async def test_one_between_two_programs_is_looked_at_again(system: System, mark: Mark, marked: bytes) -> None:
+@pytest.mark.parametrize("grace_s", [0, 600])
+async def test_one_between_two_programs_is_looked_at_again(
+    system: System, mark: Mark, marked: bytes, grace_s: float
+) -> None:
     """Then it has no environment for a moment; a look at that moment must not lose it, nor who never has one."""
     system.add(650, env=b"")
     system.add(651, env=b"")
-    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    system.ending = {650: signal.SIGTERM} if grace_s else {}
+    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=grace_s))
     await asyncio.sleep(0)  # it has looked
     (system.root / "650" / "environ").write_bytes(marked)
 
@@ -212,8 +229,20 @@ async def test_one_between_two_programs_is_looked_at_again(system: System, mark:
     assert system.hit == [650]
 
 
-async def test_one_that_was_found_stays_found(system: System, mark: Mark, marked: bytes) -> None:
-    """On its way out a process has no environment any more, and may have no parent of the family either."""
+async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: Mark) -> None:
+    """Each look may find somebody who was not there before."""
+    system.add(LEADER)
+    system.forking = {LEADER: 671, 671: 672, 672: 673, 673: 674}
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert system.hit == [LEADER, 671, 672, 673, 674]
+
+
+async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
+    system: System, mark: Mark, marked: bytes
+) -> None:
+    """On its way out a process may have neither environment nor parent, and may need another to clean up."""
     system.add(LEADER)
     system.add(660, parent=LEADER)
     system.add(661, env=marked)
@@ -224,9 +253,13 @@ async def test_one_that_was_found_stays_found(system: System, mark: Mark, marked
     stat = system.root / "660" / "stat"
     stat.write_text(stat.read_text().replace(f" S {LEADER} ", f" S {STRANGER} "))
 
+    system.add(662, parent=660)
+
     await ending
 
-    assert [(pid, signal.SIGKILL) in system.signals for pid in (LEADER, 660, 661)] == [False, True, True]
+    asked = [pid for pid, number in system.signals if number == signal.SIGTERM]
+    killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
+    assert (sorted(asked), sorted(killed)) == ([LEADER, 660, 661], [660, 661, 662])
 
 
 async def test_without_a_leader_only_the_mark_tells(system: System, mark: Mark, marked: bytes) -> None:

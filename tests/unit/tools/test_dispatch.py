@@ -1,0 +1,425 @@
+"""`run_tools`: every call of a turn is answered, in the order asked, whatever becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.messages.tool import tool_call
+from langchain_core.tools import BaseTool, ToolException, tool
+
+from ramet.agent.hooks import HookRunner
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.slots import Slot, Slots
+from ramet.core.budget import Budget, Limits
+from ramet.core.errors import Aborted, Bug
+from ramet.core.events import BudgetRefused, Event, ToolEnded, ToolStarted
+from ramet.tools.context import ToolUseContext, current, current_call
+from ramet.tools.dispatch import PREVIEW_CHARS, find_tool, is_async, run_tools
+from tests.support.context import make_context
+from tests.support.waiting import eventually
+from tests.trips.kit import Gate, Stuck, async_tool, of_kind
+
+
+class Seen:
+    """A context, and all events of its calls."""
+
+    def __init__(self, *tools: BaseTool, **fields: Any) -> None:
+        self.events: list[Event] = []
+        self.context: ToolUseContext = make_context(None, tools, record=self._keep, **fields)
+
+    def _keep(self, event: Event) -> Event:
+        self.events.append(event)
+        return event
+
+    async def run(self, *calls: Any) -> list[ToolMessage]:
+        return await run_tools(self.context, list(calls))
+
+
+def call(name: str, number: int = 1, **args: Any) -> Any:
+    return tool_call(name=name, args=args, id=f"call-{number}")
+
+
+def texts(answers: list[ToolMessage]) -> list[str]:
+    return [str(answer.text) for answer in answers]
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def fail(how: str) -> str:
+    """Fail in some way."""
+    raise {"value": ValueError("wrong"), "tool": ToolException("refused"), "timeout": TimeoutError("its own")}[how]
+
+
+# --- order and concurrency
+
+
+async def test_answers_come_in_the_order_of_the_calls() -> None:
+    """Whoever is done first: results stand in the order asked, each with its call's id and tool's name."""
+    gates = [Gate(f"g{number}") for number in range(3)]
+    seen = Seen(*(gate.tool for gate in gates))
+    running = asyncio.create_task(seen.run(*(call(f"g{number}", number) for number in range(3))))
+    for gate in reversed(gates):
+        await gate.entered.wait()
+        gate.open.set()
+
+    answers = await running
+
+    assert [(answer.tool_call_id, answer.name) for answer in answers] == [(f"call-{n}", f"g{n}") for n in range(3)]
+    assert seen.context.answered == {}
+
+
+async def test_safe_calls_run_together_up_to_the_bound() -> None:
+    """Not one more than `max_parallel_tools` at once."""
+    at_work, most = 0, 0
+
+    async def busy() -> str:
+        """Work."""
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        at_work -= 1
+        return "done"
+
+    seen = Seen(async_tool(busy, concurrency_safe=True), max_parallel_tools=3)
+
+    answers = await seen.run(*(call("busy", number) for number in range(10)))
+
+    assert (len(answers), most) == (10, 3)
+
+
+async def test_calls_that_only_wait_are_not_counted_against_the_bound() -> None:
+    """`waits`: children may be as many as the limits of the tree allow."""
+    gate = Gate("gate")
+    gate.tool.metadata = {"concurrency_safe": True, "waits": True}
+    seen = Seen(gate.tool, max_parallel_tools=2)
+    running = asyncio.create_task(seen.run(*(call("gate", number) for number in range(7))))
+
+    await eventually(lambda: gate.calls == 7)
+
+    gate.open.set()
+    assert len(await running) == 7
+
+
+async def test_a_tool_that_does_not_say_that_it_is_safe_runs_alone() -> None:
+    """It waits for those before it, and those behind it wait for it."""
+    safe, lone = Gate("safe"), Gate("lone", safe=False)
+    seen = Seen(safe.tool, lone.tool)
+    running = asyncio.create_task(seen.run(call("safe", 1), call("lone", 2), call("safe", 3)))
+    await safe.entered.wait()
+    assert lone.calls == 0
+    safe.open.set()
+
+    await lone.entered.wait()
+
+    assert safe.calls == 1
+    lone.open.set()
+    assert len(await running) == 3
+    assert safe.calls == 2
+
+
+# --- one failing alone
+
+
+@pytest.mark.parametrize(
+    ("bad", "answer"),
+    [
+        (call("nonsense"), "There is no tool named 'nonsense'. Tools here: add, fail."),
+        (call("add", a=1), "b"),
+        (call("add", a="x", b=2), "a"),
+        (call("fail", how="value"), "ValueError: wrong"),
+        (call("fail", how="tool"), "refused"),
+        (call("fail", how="timeout"), "TimeoutError: its own"),
+    ],
+    ids=["unknown", "missing", "type", "exception", "ToolException", "its own timeout"],
+)
+async def test_a_failing_call_is_an_error_result_for_that_call_only(bad: Any, answer: str) -> None:
+    """AC-S2-4: unknown tool, bad arguments, exceptions: the model is told, and the others run."""
+    seen = Seen(add, fail)
+
+    before, broken, after = await seen.run(call("add", 1, a=1, b=2), {**bad, "id": "bad"}, call("add", 3, a=3, b=4))
+
+    assert (before.text, after.text) == ("3", "7")
+    assert broken.status == "error"
+    assert answer in broken.text
+    assert broken.tool_call_id == "bad"
+
+
+async def test_broken_arguments_are_told_and_not_guessed() -> None:
+    """A call whose JSON could not be read does not run with other arguments."""
+    seen = Seen(add)
+
+    (answer,) = await seen.run({**call("add"), "error": "Expecting value: line 1 column 7"})
+
+    assert answer.status == "error"
+    assert "Expecting value" in answer.text
+    assert of_kind(seen.events, ToolStarted) == []
+
+
+async def test_a_bug_of_ours_is_not_shown_to_the_model() -> None:
+    """A failure of our machinery passes through, out of a single call or out of several."""
+
+    async def ours() -> str:
+        """Break."""
+        raise Bug("a state that should not have been possible")
+
+    seen = Seen(async_tool(ours, concurrency_safe=True))
+
+    with pytest.raises(Bug):
+        await seen.run(call("ours"))
+    with pytest.raises(Bug):
+        await seen.run(call("ours", 1), call("ours", 2))
+
+
+async def test_a_tool_that_takes_too_long_is_stopped() -> None:
+    """Its own limit goes before the context's; the answer says which it was."""
+
+    async def slow() -> str:
+        """Never finish."""
+        return str(await asyncio.get_running_loop().create_future())
+
+    async def hasty() -> str:
+        """Never finish, sooner."""
+        return str(await asyncio.get_running_loop().create_future())
+
+    seen = Seen(async_tool(slow), async_tool(hasty, timeout_s=0.01), tool_timeout_s=0.02)
+
+    answers = await seen.run(call("slow", 1), call("hasty", 2))
+
+    assert texts(answers) == [
+        "slow did not finish within 0.02 s and was stopped.",
+        "hasty did not finish within 0.01 s and was stopped.",
+    ]
+
+
+async def test_a_thread_that_takes_too_long_is_given_up_on() -> None:
+    """It cannot be ended: it is noted as left running until it comes back, and its result is nobody's."""
+    stuck = Stuck()
+    stuck.tool.metadata = {"timeout_s": 0.01}
+    seen = Seen(stuck.tool)
+
+    (answer,) = await seen.run(call("stuck"))
+
+    assert "did not finish" in answer.text
+    assert [left.tool for left in seen.context.left_running.values()] == ["stuck"]
+    stuck.free.set()
+    await eventually(lambda: not seen.context.left_running)
+
+
+# --- where tools run, and what they find there
+
+
+async def test_synchronous_tools_run_in_a_thread_of_their_own() -> None:
+    """A tool that blocks stops nobody; it finds its context all the same."""
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    variable.set("from the caller")
+
+    @tool
+    def where() -> str:
+        """Tell."""
+        return f"{threading.current_thread() is threading.main_thread()} {variable.get()} {current().run.path}"
+
+    seen = Seen(where)
+
+    answers = await seen.run(call("where"))
+
+    assert texts(answers) == ["False from the caller main"]
+
+
+async def test_a_tool_finds_its_context_and_its_key() -> None:
+    """`current_call` is set during a call, differs from call to call, and is gone afterwards."""
+    keys: list[tuple[str, str]] = []
+
+    async def look() -> str:
+        """Look."""
+        here = current_call.get()
+        assert here is not None
+        assert here.context is seen.context
+        keys.append((here.call_id, here.step_id))
+        return "ok"
+
+    seen = Seen(async_tool(look, concurrency_safe=True))
+
+    await seen.run(call("look", 1), call("look", 2))
+
+    started = {(event.call_id, event.step_id) for event in of_kind(seen.events, ToolStarted)}
+    assert len(set(keys)) == 2
+    assert set(keys) == started
+    assert current_call.get(None) is None
+
+
+@pytest.mark.parametrize(("given", "expected"), [(add, False), (fail, True)])
+def test_which_tools_run_in_the_loop(given: BaseTool, expected: bool) -> None:
+    """Coroutines do; what is written for threads gets one."""
+    assert is_async(given) is expected
+
+
+async def test_tools_are_found_by_name_and_alias() -> None:
+    """`Task` is `Agent`; a tool of the very name goes before an alias."""
+    gate = Gate("Agent")
+    gate.open.set()
+    seen = Seen(gate.tool)
+
+    answers = await seen.run(call("Task"))
+
+    assert (gate.calls, answers[0].status) == (1, "success")
+    own = Gate("Task")
+    assert find_tool([gate.tool, own.tool], "Task") is own.tool
+    assert find_tool([gate.tool], "Task") is gate.tool
+    assert find_tool([gate.tool], "Bash") is None
+
+
+# --- records
+
+
+async def test_each_call_is_on_record_before_and_after() -> None:
+    """Intent, then effect, then outcome, with a preview; a call that never ran has no beginning."""
+    seen = Seen(add, fail)
+
+    await seen.run(call("add", 1, a=1, b=2), call("fail", 2, how="value"), call("nonsense", 3))
+
+    assert [(type(event).__name__, event.call_id) for event in seen.events] == [
+        ("ToolStarted", "call-1"),
+        ("ToolEnded", "call-1"),
+        ("ToolStarted", "call-2"),
+        ("ToolEnded", "call-2"),
+        ("ToolEnded", "call-3"),
+    ]
+    assert [(event.status, event.preview[:17]) for event in of_kind(seen.events, ToolEnded)] == [
+        ("ok", "3"),
+        ("error", "ValueError: wrong"),
+        ("error", "There is no tool "),
+    ]
+
+
+async def test_a_long_result_is_cut_and_kept(tmp_path: Path) -> None:
+    """Above the size: a file with all of it, a preview for the model; without a place for it, that is said."""
+
+    async def read(size: int) -> str:
+        """Read."""
+        return "x" * size
+
+    def spill(call_id: str, text: str) -> Path:
+        file = tmp_path / f"{call_id}.txt"
+        file.write_text(text)
+        return file
+
+    kept, lost = Seen(async_tool(read), spill=spill), Seen(async_tool(read))
+
+    (short,) = await kept.run(call("read", 1, size=30_000))
+    (long,) = await kept.run(call("read", 2, size=30_001))
+    (gone,) = await lost.run(call("read", 3, size=30_001))
+
+    assert len(short.text) == 30_000
+    assert long.text.startswith("x" * PREVIEW_CHARS + "\n… [30001 characters, the first 2000 shown.")
+    assert str(tmp_path / "call-2.txt") in long.text
+    assert (tmp_path / "call-2.txt").stat().st_size == 30_001
+    assert "dropped" in gone.text
+    assert of_kind(kept.events, ToolEnded)[1].spilled_to == str(tmp_path / "call-2.txt")
+
+
+# --- budgets, slots, stops
+
+
+async def test_tool_calls_are_reserved_one_by_one() -> None:
+    """Three of five run; the others are refused and recorded, and the loop is told why it must end."""
+    seen = Seen(add, budget=Budget(Limits(tool_calls=3), scope="main"))
+
+    answers = await seen.run(*(call("add", number, a=number, b=0) for number in range(5)))
+
+    assert texts(answers)[:3] == ["0", "1", "2"]
+    assert [answer.status for answer in answers[3:]] == ["error", "error"]
+    assert seen.context.exhausted is not None
+    assert len(of_kind(seen.events, BudgetRefused)) == 2
+    assert seen.context.usage.tool_calls == 3
+    assert seen.context.budget.held("tool_calls") == 0
+
+
+async def test_what_is_denied_or_unknown_costs_nothing() -> None:
+    """Only calls that run are counted."""
+    hooks = HookRunner({"PreToolUse": [{"matcher": "add", "hooks": [lambda _: "deny"]}]})
+    seen = Seen(add, fail, hooks=hooks, budget=Budget(Limits(tool_calls=3), scope="main"))
+
+    await seen.run(call("add", 1, a=1, b=2), call("nonsense", 2), call("fail", 3, how="value"))
+
+    assert seen.context.usage.tool_calls == 1
+    assert seen.context.budget.spent("tool_calls") == 1
+
+
+async def test_a_stopped_run_begins_no_call() -> None:
+    """What comes behind an abort is not begun; what was answered before it is kept for the history."""
+    abort = AbortController()
+
+    async def stop() -> str:
+        """Stop the run."""
+        abort.abort("enough")
+        return "stopped it"
+
+    seen = Seen(async_tool(stop), add, abort=abort)
+
+    with pytest.raises(Aborted, match="enough"):
+        await seen.run(call("stop", 1), call("add", 2, a=1, b=2))
+
+    assert {key: str(answer.text) for key, answer in seen.context.answered.items()} == {"call-1": "stopped it"}
+
+
+async def test_cancelling_keeps_the_answers_that_exist() -> None:
+    """Of calls that run together, those that were done stay done; the others are on record as cancelled."""
+    gate, quick = Gate("gate"), Gate("quick")
+    quick.open.set()
+    seen = Seen(gate.tool, quick.tool)
+    running = asyncio.create_task(seen.run(call("quick", 1), call("gate", 2)))
+    await eventually(lambda: gate.calls and "call-1" in seen.context.answered)
+
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert set(seen.context.answered) == {"call-1"}
+    assert {event.call_id: event.status for event in of_kind(seen.events, ToolEnded)} == {
+        "call-1": "ok",
+        "call-2": "cancelled",
+    }
+
+
+async def test_the_slot_is_held_again_when_all_calls_are_answered() -> None:
+    """A run whose calls all waited takes its place again before it thinks on."""
+    slots = Slots(1)
+    slot = Slot(slots)
+    other = asyncio.Event()
+
+    async def wait() -> str:
+        """Wait for somebody else."""
+        await current().slot.while_waiting(other.wait())
+        return "waited"
+
+    seen = Seen(async_tool(wait, concurrency_safe=True, waits=True), slot=slot)
+    await slot.take()
+    running = asyncio.create_task(seen.run(call("wait", 1), call("wait", 2)))
+    await eventually(lambda: not slot.held)
+    assert slots.taken == 0
+    other.set()
+
+    await running
+
+    assert slot.held
+    assert slots.taken == 1
+
+
+async def test_two_calls_with_one_id_are_both_answered() -> None:
+    """A caller who does not name calls apart gets as many answers as calls, none taken for another."""
+    seen = Seen(add)
+
+    answers = await seen.run(call("add", 1, a=1, b=1), call("add", 1, a=2, b=2))
+
+    assert texts(answers) == ["2", "4"]
