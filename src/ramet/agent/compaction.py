@@ -30,6 +30,7 @@ Summarise = Callable[[list[BaseMessage]], Awaitable[str]]
 SUMMARY_TOKENS = 4_096  #: the most a summary may take; of a small window, a tenth
 _WORTH_IT = 2  #: of those: as much must go for a summary, or one turn after the other would ask for one
 _TAIL = 0.5  #: of the threshold: the newest messages get at most this, but what is still unread is always kept
+LEAST_WINDOW = 100  #: tokens
 _SHORT = 200  #: characters: results up to here stay as they are
 _BLOCK_TOKENS = 1_600  #: for an image or other block that is no text
 _MESSAGE_TOKENS = 8
@@ -53,7 +54,7 @@ class Compaction:
     summarise: Summarise | None = None  #: None asks the agent's own model, from its own budget
 
     def __post_init__(self) -> None:
-        for name, least in (("window_tokens", 100), ("keep_last", 1)):
+        for name, least in (("window_tokens", LEAST_WINDOW), ("keep_last", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidValue(name, value, f"a whole number from {least}")

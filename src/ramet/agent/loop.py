@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 
-from ramet.agent.compaction import Compaction
+from ramet.agent.compaction import LEAST_WINDOW, Compaction, estimated_tokens
 from ramet.agent.context import calls_of, is_silent, with_call_ids, without_calls
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, OutputInvalid
 from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
+from ramet.models.failure import is_overflow
 from ramet.models.messages import encode
 from ramet.models.plain import clean
 from ramet.tools.context import ModelRequest, ToolUseContext
@@ -61,9 +62,14 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 yield event
             if params.compaction is not None and params.compaction.needed(context):
                 await params.compaction.compact(context)
-            async with aclosing(reply(context, question(context))) as pieces:
-                async for piece in pieces:
-                    yield piece
+            try:
+                async with aclosing(reply(context, question(context))) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except ModelFailed as failed:
+                if not await _made_room(params, failed):
+                    raise
+                continue
             calls = calls_of(last_reply(context))
             for event in [keep(context, answer) for answer in await run_tools(context, calls)] if calls else ():
                 yield event
@@ -91,6 +97,16 @@ def question(context: ToolUseContext) -> ModelRequest:
 def conversation(context: ToolUseContext) -> list[BaseMessage]:
     """What a model sees: all that was said, but for replies that said nothing, which no provider takes back."""
     return [*context.system_messages, *(message for message in context.history if not is_silent(message))]
+
+
+async def _made_room(params: QueryParams, failed: ModelFailed) -> bool:
+    """Whether the conversation was longer than the model takes, and is shorter now: then asking again may help."""
+    if params.compaction is None or not is_overflow(failed):
+        return False
+    # Whatever was thought of the window, it is smaller than this conversation.
+    size = estimated_tokens([*params.context.system_messages, *params.context.history])
+    tighter = replace(params.compaction, window_tokens=max(LEAST_WINDOW, min(size, params.compaction.window_tokens)))
+    return await tighter.compact(params.context, trigger="manual")
 
 
 async def reply(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:

@@ -61,7 +61,7 @@ class Gateway:
             found = self._by_object.get(id(model))
             if found is None:
                 found = self._by_object[id(model)] = self._made(model)
-        return ModelPort(found.ask, found.name)
+        return ModelPort(found.ask, found.name, found.window)
 
     def _made(self, model: BaseChatModel) -> _Port:
         return _Port(model, self._gates, self._prices, self._clock)
@@ -82,6 +82,7 @@ class _Port:
         self.name = model_name(model)
         self._gate = gates.of(self.name)
         self._prices, self._clock = prices, clock
+        self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
         self._price: Price | Unknown | None = None  #: looked up once
         self._shown: dict[tuple[int, ...], _Shown] = {}
 

@@ -36,7 +36,6 @@ from ramet.tools.agents import agent_tool, companion_tools
 from ramet.tools.context import RunInfo, SpawnRequest
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessageChunk
     from langchain_core.tools import BaseTool
 
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
 _living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
 
 
+#: Tokens that a model is taken to read where it does not say how many.
+UNKNOWN_WINDOW = 128_000
 #: Trees of `spawn` that have ended and whose handles can still be asked for by id.
 KEPT_TREES = 256
 
@@ -189,7 +190,7 @@ class AgentRuntime:
         approver: Any = None,
         unattended: bool = False,
         omitted_type: Literal["fork", "general-purpose"] = "fork",
-        compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None,
+        compaction: Compaction | Literal[False] | None = None,
     ) -> OpenTree:
         """A tree without a root yet, with services of its own. Raises RametError once the runtime was stopped."""
         if self._stopped:
@@ -227,7 +228,9 @@ class AgentRuntime:
             follow=recorder.follow,
             hooks=hooks_of,
             approve=inbox.ask,
-            compaction=compaction,
+            compaction=lambda window: (
+                Compaction(window_tokens=window or UNKNOWN_WINDOW) if compaction is None else compaction or None
+            ),
             grace_s=self.grace_s,
             omitted_type=omitted_type,
         )

@@ -65,7 +65,7 @@ class Session:
         spawn: bool = True,
         hooks: HookRunner | HookConfig = None,
         max_turns: int = MAX_TURNS,
-        compaction: Compaction | None = None,
+        compaction: Compaction | Literal[False] | None = None,
         approver: Callable[..., Any] | None = None,
         unattended: bool = False,
         omitted_type: Literal["fork", "general-purpose"] = "fork",
@@ -89,7 +89,7 @@ class Session:
             approver=approver,
             unattended=unattended,
             omitted_type=omitted_type,
-            compaction=lambda _: compaction,
+            compaction=compaction,
         )
         self._root: Run = self._opened.tree.spawner.root(
             root,

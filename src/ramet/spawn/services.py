@@ -29,6 +29,7 @@ class ModelPort(NamedTuple):
 
     ask: Ask
     label: str  #: for events and prices
+    window: int | None = None  #: input tokens that it takes, if it says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Services:
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
     approve: Approve | None = None
-    compaction: Callable[[str | BaseChatModel], Compaction | None] = lambda _: None
+    compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means
     kept_runs: int = 256  #: finished runs whose history stays, so that mail can take them up again

@@ -190,11 +190,13 @@ class Spawner:
         agent, request, services = plan.agent, plan.request, self._services
         if parent is not None and agent.model is None:
             ask, label, model = parent.context.ask, parent.model, parent.agent.model
+            compaction = parent.compaction
             agent = agent.replace(model=model) if model is not None else agent
         elif agent.model is not None:
-            ask, label = services.model(agent.model)
+            ask, label, window = services.model(agent.model)
+            compaction = services.compaction(window)
         else:
-            ask, label = no_model, ""
+            ask, label, compaction = no_model, "", None
         gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
         context = ToolUseContext(
@@ -229,7 +231,7 @@ class Spawner:
             detached=request.detached,
             rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
             gates=(*gates, *gates_of(agent.hooks)),
-            compaction=services.compaction(agent.model) if agent.model is not None else None,
+            compaction=compaction,
         )
         context.on_usage = run.count
         context.slot = Slot(self._register.slots, lambda waits: self._waits(run, waits))
