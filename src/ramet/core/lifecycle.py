@@ -100,6 +100,7 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.ENDED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
     (State.STOPPED, Fact.EXPIRED): Step(State.EXPIRED, (Effect.FORGET,)),
     # Facts that arrive twice, or a moment after the state they speak of.
+    (State.STARTING, Fact.WAIT_BEGAN): Step(State.STARTING),
     (State.STARTING, Fact.WAIT_ENDED): Step(State.STARTING),
     (State.IDLE, Fact.WAIT_BEGAN): Step(State.IDLE),
     (State.IDLE, Fact.WAIT_ENDED): Step(State.IDLE),

@@ -96,4 +96,14 @@ class Result(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What a reader wants to see: the value, or what was found so far."""
-        return self.value if isinstance(self.value, str) else self.partial if self.value is None else repr(self.value)
+        if isinstance(self.value, str):
+            return self.value
+        return self.partial if self.value is None else shown(self.value)
+
+
+def shown(value: Any) -> str:
+    """A value for people to read; one whose repr fails costs nobody the rest."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"(a {type(value).__qualname__} whose repr failed: {type(error).__name__})"

@@ -33,6 +33,7 @@ class Register:
         self.slots = Slots(limits.running)
         self.admission = Admission(limits, self.living)
         self.root: Run | None = None
+        self.loop_is_ending = False  #: a new turn would never run
         self.abort = AbortController()  #: above all runs; those that outlive their parents hang on it directly
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}

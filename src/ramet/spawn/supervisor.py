@@ -106,6 +106,7 @@ class Supervisor:
         if message is not None:
             run.pending.append(message)
         run.wakes, run.waking = 0, False
+        self._register.loop_is_ending = False
         if run.state is State.IDLE:
             self.fact(run, Fact.WOKEN)
         else:
@@ -152,6 +153,8 @@ class Supervisor:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
         verdict = await work(run, messages, begin, feed)
+        if verdict.status is Status.CANCELLED and run.cut is None and not run.context.abort.aborted:
+            self._register.loop_is_ending = True  # Nobody of ours cancelled it: the event loop goes.
         run.heard.clear()
         if verdict.status is not Status.COMPLETED:
             self._mend_history(run)
@@ -200,7 +203,7 @@ class Supervisor:
 
     def consider(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more."""
-        if run.state is not State.IDLE:
+        if run.state is not State.IDLE or self._register.loop_is_ending:
             return
         held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
         if held and not run.context.mailbox.has("user"):

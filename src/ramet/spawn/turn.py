@@ -17,7 +17,7 @@ from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
-from ramet.core.outcome import ErrorInfo, Status
+from ramet.core.outcome import ErrorInfo, Status, shown
 from ramet.models.plain import plain
 from ramet.spawn.run import Run, Verdict
 from ramet.tools.context import CurrentCall, current_call
@@ -110,14 +110,7 @@ def recordable(run: Run, value: Any) -> Any:
     try:
         return plain(value, "value")
     except InvalidValue:
-        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": _shown(value)}
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)[:1000]
-    except Exception as error:
-        return f"(its repr failed: {type(error).__name__})"
+        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": shown(value)[:1000]}
 
 
 async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
