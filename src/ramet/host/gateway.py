@@ -6,7 +6,8 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -67,10 +68,16 @@ class Gateway:
         return _Port(model, self._gates, self._prices, self._clock)
 
 
-class _Shown(NamedTuple):
-    tools: tuple[BaseTool, ...]  # kept, so that its identity stays its own
-    bound: Bound
-    schema_bytes: int
+class _Shown:
+    """A model bound to a list of tools. It keeps the tools, so that their identity stays their own."""
+
+    def __init__(self, tools: tuple[BaseTool, ...], bound: Bound) -> None:
+        self.tools, self.bound = tools, bound
+
+    @cached_property
+    def schema_bytes(self) -> int:
+        """What showing the tools takes of a prompt, at most; counted only where a budget asks."""
+        return sum(len(json.dumps(convert_to_openai_tool(tool)).encode()) for tool in self.tools)
 
 
 class _Port:
@@ -122,8 +129,7 @@ class _Port:
         shown = self._shown.get(key)
         if shown is None:
             tools = tuple(request.tools)
-            size = sum(len(json.dumps(convert_to_openai_tool(tool)).encode()) for tool in tools)
-            shown = self._shown[key] = _Shown(tools, bind(self._model, tools), size)
+            shown = self._shown[key] = _Shown(tools, bind(self._model, tools))
             if len(self._shown) > MAX_SHOWN:
                 del self._shown[next(iter(self._shown))]
         return shown

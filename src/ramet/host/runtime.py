@@ -9,6 +9,7 @@ import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from langchain_core.messages import HumanMessage
@@ -281,6 +282,7 @@ def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | N
 _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})
 
 
+@cache
 def spawning_tools() -> tuple[BaseTool, ...]:
-    """The tools by which a model leads other agents."""
+    """The tools by which a model leads other agents: the same for all, since they keep nothing."""
     return (agent_tool({}), *companion_tools())
