@@ -14,7 +14,7 @@ from langchain_core.tools import tool
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import FakeClock
 from ramet.core.budget import Limits
-from ramet.core.events import decode, encode
+from ramet.core.events import Event, decode, encode
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
@@ -40,12 +40,14 @@ def countable() -> AgentRuntime:
 
 def lines(session: Session) -> str:
     """The record as JSON lines, its time being the same for all left out."""
-    shown = []
-    for event in kept(session):
-        data = json.loads(encode(event))
-        del data["at"]
-        shown.append(json.dumps(data, ensure_ascii=False))
-    return "\n".join(shown) + "\n"
+    return "".join(line(event) for event in kept(session))
+
+
+def line(event: Event) -> str:
+    """One event of the record."""
+    data = json.loads(encode(event))
+    del data["at"]
+    return json.dumps(data, ensure_ascii=False) + "\n"
 
 
 # --- AC-S1-1
@@ -187,9 +189,9 @@ async def test_trip_a_gone_wrong_is_on_record_as_approved() -> None:
 def test_golden_transcripts_can_be_read() -> None:
     """What was approved is what today's reader understands: every line decodes to an event, and encodes to the same."""
     folder = Path(__file__).parents[1] / "golden"
-    for name in ("trip-a.jsonl", "trip-a-gone-wrong.jsonl"):
-        for line in (folder / name).read_text(encoding="utf-8").splitlines():
-            assert json.loads(encode(decode(line))) == json.loads(line)
+    for name in ("trip-a.jsonl", "trip-a-gone-wrong.jsonl", "trip-b.jsonl", "trip-c.jsonl"):
+        for text in (folder / name).read_text(encoding="utf-8").splitlines():
+            assert json.loads(encode(decode(text))) == json.loads(text)
 
 
 async def test_the_same_dialogue_gives_the_same_record() -> None:
