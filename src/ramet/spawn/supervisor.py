@@ -19,6 +19,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
+from ramet.spawn.stopping import stop_all
 from ramet.spawn.turn import cut, recordable, work
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 
@@ -295,54 +296,11 @@ class Supervisor:
             run.cut = None
 
     async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
-        doomed = [run for top in tops for run in top.below()]
-        for run in doomed:
-            own = run in tops
-            word = reason if own else f"stopped with its parent: {reason}"
-            run.cut = cut(run, status if own else Status.CANCELLED, word)
-            self.fact(run, Fact.STOP_ASKED if own else Fact.PARENT_STOPS, word)
-        current = asyncio.current_task()
-        caller = current_call.get(None)
-        if caller is not None:  # Called from inside a run: what waits for this very call cannot be waited for.
-            waiting = {each.info.id for run in doomed if run.context is caller.context for each in run.above()}
-        else:
-            waiting = set()
-        tasks = [run.task for run in doomed if run.task is not None and not run.task.done()]
-        for task in tasks:
-            task.cancel()
-        others = [
-            run.task
-            for run in doomed
-            if run.task is not None and run.task is not current and not run.task.done() and run.info.id not in waiting
-        ]
-        if others:
-            _, stuck = await asyncio.wait(others, timeout=self._services.grace_s)
-            for task in stuck:
-                task.cancel()
-        for run in reversed(doomed):
-            if run.is_living and run.task is not current and run.info.id not in waiting:
-                run.verdict = run.cut or cut(run, status, reason)
-                await self._leave_worktree(run)
-                self._end(run)  # Idle, or deaf to cancelling: fenced off, whatever its task still does.
-        return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(await self._threads_left(doomed)))
+        return await stop_all(tops, reason, status, tell=self.fact, end=self._fence_off, grace_s=self._services.grace_s)
 
-    async def _threads_left(self, doomed: list[Run]) -> list[str]:
-        """Give threads the grace to come back, then name those that did not."""
-        threads = [left.thread for run in doomed for left in run.context.left_running.values()]
-        if threads:
-            await asyncio.wait(threads, timeout=self._services.grace_s)
-        names = [
-            f"{run.info.path}: {left.tool}"
-            for run in doomed
-            for left in list(run.context.left_running.values())
-            if not left.thread.done()
-        ]
-        deaf = [
-            f"{run.info.path}: its task ignores cancelling"
-            for run in doomed
-            if run.task is not None and not run.task.done() and run.task is not asyncio.current_task()
-        ]
-        return names + deaf
+    async def _fence_off(self, run: Run) -> None:
+        await self._leave_worktree(run)
+        self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
         await self._services.clock.sleep(seconds)

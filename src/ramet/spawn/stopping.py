@@ -1,0 +1,75 @@
+"""Stopping runs and all below them: told, cancelled, waited for, fenced off, and what could not be ended named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from ramet.core.lifecycle import Fact
+from ramet.core.outcome import Status
+from ramet.spawn.run import Run
+from ramet.spawn.turn import cut
+from ramet.tools.context import StopReceipt, current_call
+
+Tell = Callable[[Run, Fact, str], None]
+End = Callable[[Run], Awaitable[None]]
+
+
+async def stop_all(
+    tops: Collection[Run], reason: str, status: Status, *, tell: Tell, end: End, grace_s: float
+) -> StopReceipt:
+    """End `tops` and everything that ends with them. When this returns they are over, or are the caller's own.
+
+    `tell` moves a run in its lifecycle, `end` ends one that is idle or deaf to cancelling: it is fenced off, whatever
+    its task still does.
+    """
+    doomed = [run for top in tops for run in top.below()]
+    named = {id(run) for run in tops}
+    for run in doomed:
+        own = id(run) in named
+        word = reason if own else f"stopped with its parent: {reason}"
+        run.cut = cut(run, status if own else Status.CANCELLED, word)
+        tell(run, Fact.STOP_ASKED if own else Fact.PARENT_STOPS, word)
+    spared = _waiting_for_this(doomed)
+    for run in doomed:
+        if is_at_work(run):
+            run.task.cancel()  # type: ignore[union-attr]  # at work means that there is one
+    others = [run.task for run in doomed if run.task is not None and is_at_work(run) and id(run) not in spared]
+    if others:
+        _, stuck = await asyncio.wait(others, timeout=grace_s)
+        for task in stuck:
+            task.cancel()
+    for run in reversed(doomed):
+        if run.is_living and id(run) not in spared:
+            run.verdict = run.cut or cut(run, status, reason)
+            await end(run)
+    left = await _left_running([run for run in doomed if id(run) not in spared], grace_s)
+    return StopReceipt(stopped=tuple(run.info.path for run in doomed), left=tuple(left))
+
+
+def is_at_work(run: Run) -> bool:
+    """Whether a task of its is under way."""
+    return run.task is not None and not run.task.done()
+
+
+def _waiting_for_this(doomed: list[Run]) -> set[int]:
+    """Runs that wait for the very call that stops them: they are cancelled, and cannot be waited for."""
+    current, call = asyncio.current_task(), current_call.get(None)
+    spared = {id(run) for run in doomed if run.task is current and current is not None}
+    if call is not None:
+        spared |= {id(each) for run in doomed if run.context is call.context for each in run.above()}
+    return spared
+
+
+async def _left_running(doomed: list[Run], grace_s: float) -> list[str]:
+    """Give threads the grace to come back, then name those that did not, and tasks that are deaf to cancelling."""
+    threads = [left.thread for run in doomed for left in run.context.left_running.values()]
+    if threads:
+        await asyncio.wait(threads, timeout=grace_s)
+    names = [
+        f"{run.info.path}: {left.tool}"
+        for run in doomed
+        for left in list(run.context.left_running.values())
+        if not left.thread.done()
+    ]
+    return names + [f"{run.info.path}: its task ignores cancelling" for run in doomed if is_at_work(run)]
