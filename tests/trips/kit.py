@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from ramet.core.budget import RESOURCES, Budget
 from ramet.core.events import Event
 from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Status
 from ramet.host.runtime import OpenTree
 from ramet.host.session import Session
 from ramet.models.dialogue import Call
@@ -120,6 +121,12 @@ async def following(session: Session, **how: bool) -> AsyncIterator[list[Event]]
     finally:
         await session.close()
         await task
+
+
+def all_is_quiet(session: Session) -> bool:
+    """Whether the root rests and nobody else lives: what holds at this moment goes on to hold."""
+    root, *others = session.runs()
+    return root.state == "idle" and all(view.state in set(Status) for view in others)
 
 
 def scopes(session: Session) -> list[Budget]:

@@ -28,6 +28,7 @@ from tests.support.waiting import eventually
 from tests.trips.kit import (
     WIDE,
     Gate,
+    all_is_quiet,
     answers,
     background,
     brief_of,
@@ -548,8 +549,7 @@ async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
         await session.ask("Go.")
         await gate.entered.wait()
         await session.handle("kind-3").cancel()
-        await eventually(lambda: all(not run.is_living or run.persistent for run in runs(session)))
-        await eventually(lambda: run_of(session, "main").state == "idle")
+        await eventually(lambda: all_is_quiet(session))
 
         assert nothing_is_held(session)
         ends = {event.path: event.result.status for event in of_kind(kept(session), RunEnded)}
@@ -566,10 +566,6 @@ async def test_nothing_stays_reserved_whatever_becomes_of_a_tree() -> None:
         assert root.context.budget.spent("model_calls") == root.subtree.model_calls
         assert root.context.budget.spent("tool_calls") == root.subtree.tool_calls
         assert root.context.budget.spent("agents") == root.subtree.agents == 6
-
-
-def runs(session: Session) -> list[Any]:
-    return list(session._opened.tree.register.runs.values())
 
 
 async def test_background_children_cannot_use_their_parent_s_last_word() -> None:

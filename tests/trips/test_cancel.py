@@ -386,16 +386,19 @@ async def test_interrupting_ends_foreground_children_and_keeps_background_ones()
 
 
 async def test_interrupting_does_not_ask_the_model_again() -> None:
-    """A child that ends because of an interrupt does not set its parent to work for a moment more."""
-    gate = Gate()
-    model = ScriptedModel({"front": [Call("gate"), "front found"], "": [fresh("front"), "wasted"]})
-    async with Session(model, [gate.tool], runtime=quick()) as session:
-        turn = await at_the_gate(session, gate, 1)
+    """A child that ends because of an interrupt does not set its parent to work, however long the child takes to go."""
+    stuck = Stuck()
+    model = ScriptedModel({"front": [Call("stuck"), "front found"], "": [fresh("front"), "wasted"]})
+    async with Session(model, [stuck.tool], runtime=quick()) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(stuck.entered.is_set)
 
         await session.interrupt()
 
         await turn
         assert len(model.requests) == 2
+        stuck.free.set()
+        await eventually(lambda: not run_of(session, "main/1").context.left_running)
 
 
 async def test_interrupting_in_the_very_moment_of_the_prompt_ends_the_turn() -> None:

@@ -33,6 +33,7 @@ from tests.support.waiting import eventually
 from tests.trips.kit import (
     GENERAL,
     Gate,
+    all_is_quiet,
     answers,
     async_tool,
     background,
@@ -252,7 +253,7 @@ async def test_an_agent_that_copies_itself_for_ever_is_bounded() -> None:
     spawn_limits = SpawnLimits(depth=3, children=4, runs=20, running=4, when_full="refuse")
     async with Session(model, limits=limits, spawn_limits=spawn_limits) as session:
         result = await session.ask("Go.")
-        await eventually(lambda: all(view.state in set(Status) for view in session.runs()[1:]))
+        await eventually(lambda: all_is_quiet(session))
         born = of_kind(kept(session), RunSpawned)
         assert nothing_is_held(session)
 

@@ -24,6 +24,7 @@ from ramet.models.scripted import Call, ScriptedModel
 from tests.support.waiting import eventually
 from tests.trips.kit import (
     Gate,
+    all_is_quiet,
     answers,
     async_tool,
     brief_of,
@@ -242,6 +243,37 @@ async def test_nobody_is_made_to_go_on_for_ever(event: str) -> None:
 
     assert result.status is Status.COMPLETED
     assert len(told) == STOP_HOOK_LIMIT == 8
+
+
+@pytest.mark.parametrize("who", ["child", "root"])
+async def test_mail_that_comes_while_a_hook_looks_at_the_answer_is_read(who: str) -> None:
+    """AC-S1-8: a message between the last answer and the end is not lost: it is answered before the end."""
+    looking, go_on = asyncio.Event(), asyncio.Event()
+
+    async def look(_: Payload) -> None:
+        looking.set()
+        await go_on.wait()
+
+    hooks = {"SubagentStop" if who == "child" else "Stop": look}
+    model = ScriptedModel({"toil": ["first", "second"], "": [fresh("toil", "toiler"), "top", "top again"]})
+    async with Session(model, hooks=hooks) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await looking.wait()
+        if who == "child":
+            session.handle("toiler").send("one more thing")
+        else:
+            session.send("one more thing")
+        go_on.set()
+
+        result = await turn
+
+        await eventually(lambda: all_is_quiet(session))
+        history = run_of(session, "toiler" if who == "child" else "main").context.history
+        assert [text for kind, text in said(history) if kind == "human"][-1] == "one more thing"
+        assert said(history)[-1] == ("ai", "second" if who == "child" else "top again")
+        assert result.status is Status.COMPLETED
+        if who == "child":
+            assert list(answers(session.messages).values()) == ["second"]
 
 
 @pytest.mark.parametrize("as_main", [True, False])

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+from ramet.core.budget import Limits
 from ramet.core.errors import SpawnRefused
 from ramet.core.events import RunEnded, RunSpawned, ToolEnded
 from ramet.core.limits import SpawnLimits
@@ -22,12 +23,14 @@ from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually
 from tests.trips.kit import (
     Gate,
+    all_is_quiet,
     answers,
     async_tool,
     background,
     brief_of,
     fork,
     fresh,
+    is_valid,
     kept,
     nothing_is_held,
     of_kind,
@@ -395,8 +398,7 @@ async def test_a_tree_of_any_shape_comes_to_an_end(seed: int, when_full: Literal
     )
     async with Session(model, [tool], spawn_limits=limits, runtime=AgentRuntime(grace_s=5)) as session:
         await session.ask("node")
-        await eventually(lambda: all(view.state in set(Status) for view in session.runs()[1:]))
-        await eventually(lambda: run_of(session, "main").state == "idle")
+        await eventually(lambda: all_is_quiet(session))
         register = opened(session).tree.register
 
         assert (register.admission.taken, register.admission.queued) == (1, 0)
@@ -464,3 +466,71 @@ async def test_other_tools_run_alone_in_their_place() -> None:
     assert log == [
         "safe begins", "safe begins", "safe ends", "safe ends", "lone begins", "lone ends", "safe begins", "safe ends"
     ]  # fmt: skip
+
+
+# --- and stopped anywhere, at any moment
+
+
+def is_consistent(session: Session) -> bool:
+    """Every history could be sent to a provider, and every life has exactly one end on record."""
+    events = kept(session)
+    runs = list(opened(session).tree.register.runs.values())
+    ends = [event.run for event in of_kind(events, RunEnded)]
+    return all(is_valid(run.context.history) for run in runs if not run.is_living or run.state == "idle") and all(
+        ends.count(run.info.id) == run.lives - run.is_living for run in runs
+    )
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_a_tree_that_is_interrupted_and_cancelled_at_any_moment_leaves_nothing(seed: int) -> None:
+    """Interrupts, stops of single runs and prompts at random moments, then a cancel: nobody lives, nothing is held."""
+    chance, wood = random.Random(seed), Wood(seed)
+    limits = SpawnLimits(running=chance.choice([1, 2, None]), runs=8, children=3, depth=4)
+    tool = async_tool(wood.lead, concurrency_safe=True, waits=True)
+    model, runtime = ScriptedModel(wood.answer, keep_requests=False), AgentRuntime(grace_s=5)
+    budget = Limits(model_calls=300, tool_calls=500, tokens=10_000_000, agents=200)
+    async with Session(model, [tool], spawn_limits=limits, runtime=runtime, limits=budget) as session:
+
+        async def dawdle_a_while() -> None:
+            await dawdle_for(chance.randrange(120))
+
+        turn = asyncio.create_task(session.ask("node"))
+        for number in range(4):
+            await dawdle_a_while()
+            what = chance.randrange(3)
+            if what == 0:
+                await session.interrupt()
+                await turn
+                assert (
+                    is_valid(session.messages) or run_of(session, "main").state != "idle"
+                )  # A word may have woken it.
+                turn = asyncio.create_task(session.ask(f"node{number}"))
+            elif what == 1:
+                await session.handle(chance.choice(session.runs()[1:] or session.runs()[:1]).id).cancel("chance")
+                if not run_of(session, "main").is_living:
+                    break
+            else:
+                session.send(f"node{number}")
+        await dawdle_a_while()
+
+        await session.cancel("enough")
+
+        (result,) = await asyncio.gather(turn, return_exceptions=True)
+        if isinstance(result, BaseException):  # The cancel came before its first step.
+            assert str(result) == "this session has ended"
+        else:
+            assert result.status in set(Status)
+        register = opened(session).tree.register
+        assert not list(register.living())
+        assert (register.admission.taken, register.admission.queued) == (0, 0)
+        assert (register.slots.taken, register.slots.queued) == (0, 0)
+        assert nothing_is_held(session)
+        assert is_consistent(session)
+        spent = {name: run_of(session, "main").context.budget.spent(name) for name in ("model_calls", "tool_calls")}
+        assert spent == {"model_calls": session.usage.model_calls, "tool_calls": session.usage.tool_calls}
+        assert len(asyncio.all_tasks()) == 1
+
+
+async def dawdle_for(turns: int) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -263,7 +263,11 @@ class AgentRuntime:
     def _root_over(self, root: RunId) -> None:
         """Let go of a spawned tree in which nobody lives any more; the newest stay to be asked for."""
         opened = self._trees.get(root)
-        if opened is None or root in self._closing or any(opened.tree.register.living()):
+        if opened is None or root in self._closing:
+            return
+        detached = next(iter(opened.tree.register.living()), None)
+        if detached is not None:  # It outlives its root: look again when it is over.
+            detached.ended().add_done_callback(lambda _: self._root_over(root))
             return
         opened.close()
         self._finished[root] = self._trees.pop(root)

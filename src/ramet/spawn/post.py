@@ -53,7 +53,7 @@ class Post:
         if not run.background or run.result is None:
             return
         above = run.parent
-        while above is not None and above.state in OVER:
+        while above is not None and (above.state in OVER or above.context.mailbox.closed is not None):
             above = above.parent
         if above is None or above.state is State.STOPPING or above.agent.function is not None:
             return

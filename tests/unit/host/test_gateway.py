@@ -1,0 +1,268 @@
+"""The gateway: reserve, wait, ask, try again, settle; what a run pays is what was asked of the provider."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.budget import RESOURCES, Budget, Limits
+from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
+from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
+from ramet.host.gateway import DEFAULT_OUTPUT_TOKENS, Gateway
+from ramet.models.gate import RetryPolicy
+from ramet.models.scripted import Cut, Fail, Hang, Say, ScriptedModel
+from ramet.tools.context import ModelRequest, ToolUseContext
+from tests.support.context import make_context
+from tests.support.providers import provider
+from tests.support.waiting import eventually
+from tests.trips.kit import of_kind
+
+
+class Asking:
+    """A run that asks through a gateway of its own."""
+
+    def __init__(self, limits: Limits = Limits(), *, attempts: int = 3, clock: FakeClock | None = None) -> None:  # noqa: B008 - immutable
+        self.clock = clock or FakeClock()
+        self.gateway = Gateway(self.clock, retry=RetryPolicy(attempts=attempts, base_s=0 if clock is None else 1.0))
+        self.events: list[Event] = []
+        self.budget = Budget(limits, scope="main")
+        self.context: ToolUseContext = make_context(budget=self.budget, record=self._keep)
+
+    def _keep(self, event: Event) -> Event:
+        self.events.append(event)
+        return event
+
+    async def ask(self, model: BaseChatModel, **request: Any) -> list[AIMessageChunk | AIMessage]:
+        asked = ModelRequest(messages=[HumanMessage("hello")], step=self.context.next_step(), **request)
+        return [piece async for piece in self.gateway.port(model).ask(self.context, asked)]
+
+    @property
+    def held(self) -> dict[str, float]:
+        return {resource: self.budget.held(resource) for resource in RESOURCES}
+
+
+NOTHING: dict[str, float] = dict.fromkeys(RESOURCES, 0)
+
+
+async def test_chunks_come_first_and_then_the_whole_message() -> None:
+    """What streamed is provisional; the message that follows is what counts."""
+    *chunks, whole = await Asking().ask(ScriptedModel(["one two"]))
+
+    assert all(isinstance(chunk, AIMessageChunk) for chunk in chunks)
+    assert type(whole) is AIMessage
+    assert (whole.text, "".join(chunk.text for chunk in chunks)) == ("one two", "one two")
+
+
+async def test_a_model_that_cannot_stream_gives_one_message() -> None:
+    """Nothing is made up: one piece, which is the message."""
+    pieces = await Asking().ask(ScriptedModel(["one two"], streaming=False))
+
+    assert [type(piece) for piece in pieces] == [AIMessage]
+
+
+async def test_a_request_is_on_record_before_it_is_made() -> None:
+    """ModelAsked, with what was reserved, stands there when the provider is reached."""
+    run = Asking(Limits(tokens=50_000))
+    seen: list[int] = []
+
+    def answer(_: object) -> str:
+        seen.append(len(of_kind(run.events, ModelAsked)))
+        assert run.budget.held("tokens") == of_kind(run.events, ModelAsked)[-1].reserved_tokens > 0
+        return "ok"
+
+    await run.ask(ScriptedModel(answer))
+
+    assert seen == [1]
+    assert run.held == NOTHING
+
+
+async def test_one_port_for_one_model() -> None:
+    """The same object, or the same name, is bound and gated once; a model is never asked under another's name."""
+    gateway = Gateway(FakeClock())
+    first, second = ScriptedModel(["a"]), ScriptedModel(["b"])
+
+    ports = [gateway.port(each) for each in (first, first, second)]
+
+    assert ports[0].ask == ports[1].ask
+    assert ports[0].ask != ports[2].ask
+    with pytest.raises(Unknown):
+        gateway.port("nowhere:nothing")
+
+
+async def test_a_user_s_model_object_is_not_changed() -> None:
+    """Retries are ours, so the client's own are off: in a copy, never in the object that was handed over."""
+    async with provider([Fail(500), Fail(500), Fail(500), "ok"]) as server:
+        model = server.openai(max_retries=2)
+        before = model.model_dump()
+        run = Asking(attempts=3)
+
+        with pytest.raises(ModelFailed):
+            await run.ask(model)
+
+        assert server.count == 3
+        assert run.context.usage.model_calls == 3
+        assert model.max_retries == 2
+        assert model.model_dump() == before
+
+
+async def test_retries_that_cannot_be_switched_off_are_charged() -> None:
+    """A model that may ask four times for one call is charged four calls, or it would go through a limit of three."""
+
+    class Stubborn(BaseChatModel):
+        """Retries by itself, in a way that nobody sees."""
+
+        max_retries: int = 3
+
+        @property
+        def _llm_type(self) -> str:
+            return "stubborn"
+
+        def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            return ChatResult(generations=[ChatGeneration(message=AIMessage("ok"))])
+
+    run = Asking(Limits(model_calls=4))
+
+    with pytest.raises(BudgetExceeded) as refusal:
+        await run.ask(Stubborn())
+
+    assert (refusal.value.resource, refusal.value.asked, refusal.value.left) == ("model_calls", 4, 3)
+    assert run.held == NOTHING
+
+
+async def test_nothing_is_held_while_waiting_to_ask_again() -> None:
+    """A wait between attempts holds no reservation: others may use the budget meanwhile."""
+    clock = FakeClock()
+    run = Asking(Limits(model_calls=10, tokens=90_000), clock=clock)
+    asking = asyncio.create_task(run.ask(ScriptedModel([Fail(429, retry_after_s=5), "ok"])))
+    await eventually(lambda: clock.sleeping)
+
+    assert run.held == NOTHING
+    assert run.budget.spent("model_calls") == 1
+
+    await clock.advance(10)
+    assert (await asking)[-1].text == "ok"
+    (retried,) = of_kind(run.events, ModelRetried)
+    assert retried.wait_s >= 5
+
+
+async def test_who_is_refused_for_asking_too_much_closes_the_gate_for_all() -> None:
+    """A 429 holds back every other run that asks the same model, until the provider's time is over."""
+    clock = FakeClock()
+    run = Asking(clock=clock)
+    model = ScriptedModel([Fail(429, retry_after_s=5), "first", "second"])
+    first = asyncio.create_task(run.ask(model))
+    await eventually(lambda: clock.sleeping == 1)
+    second = asyncio.create_task(run.ask(model))
+    await eventually(lambda: clock.sleeping == 2)
+
+    assert len(model.requests) == 1
+
+    await clock.advance(4)
+    assert len(model.requests) == 1
+    await clock.advance(10)
+    await asyncio.gather(first, second)
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize("left_after", range(4))
+async def test_leaving_in_mid_stream_ends_the_request(left_after: int) -> None:
+    """Whoever stops reading: the task that talks to the provider is gone, its call settled as reserved."""
+    run = Asking(Limits(tokens=50_000))
+    request = ModelRequest(messages=[HumanMessage("hello")], step=run.context.next_step())
+    pieces = run.gateway.port(ScriptedModel([Say("a b c d e f", chunks=tuple("abcdef"))])).ask(run.context, request)
+
+    for _ in range(left_after):
+        await anext(pieces)
+    await pieces.aclose()
+
+    assert len(asyncio.all_tasks()) == 1
+    assert run.held == NOTHING
+
+
+async def test_a_request_that_hangs_is_settled_as_reserved_when_it_is_cancelled() -> None:
+    """It may have cost all that it could: marked as an estimate."""
+    run = Asking(Limits(tokens=50_000))
+    asking = asyncio.create_task(run.ask(ScriptedModel([Hang(3, "never")])))
+    await eventually(lambda: run.budget.held("tokens"))
+    reserved = run.budget.held("tokens")
+
+    asking.cancel()
+    await asyncio.wait([asking])
+
+    assert (run.budget.spent("tokens"), run.held) == (reserved, NOTHING)
+    assert run.context.usage.estimated
+
+
+async def test_what_streamed_before_a_cut_is_discarded() -> None:
+    """Deltas of an attempt that broke are void, and said to be, before the next attempt's."""
+    run = Asking()
+
+    pieces = await run.ask(ScriptedModel([Cut(4, "half a word"), "whole"]))
+
+    kinds = [type(event).__name__ for event in run.events]
+    assert kinds == ["ModelAsked", "MessageDiscarded", "ModelRetried", "ModelAsked"]
+    assert len(of_kind(run.events, MessageDiscarded)) == 1
+    assert pieces[-1].text == "whole"
+
+
+async def test_the_reply_s_length_is_bounded_by_request_model_and_budget() -> None:
+    """The least of what is asked, what the model allows, and what is left; a stated figure where nobody says."""
+    free, tight = Asking(), Asking(Limits(tokens=1_000))
+    model = ScriptedModel(["a", "b", "c", "d", "e"])
+
+    await free.ask(model)
+    await free.ask(model, max_tokens=77)
+    await tight.ask(model)
+    await Asking(Limits(tokens=90_000)).ask(model)
+    await Asking(Limits(tokens=90_000)).ask(model, max_tokens=77)
+
+    assert [request.max_tokens for request in model.requests[:2]] == [None, 77]
+    bounded = model.requests[2].max_tokens
+    assert bounded is not None
+    assert 16 <= bounded < 1_000
+    assert [request.max_tokens for request in model.requests[3:]] == [DEFAULT_OUTPUT_TOKENS, 77]
+
+
+async def test_tool_schemas_count_as_input() -> None:
+    """A request with many tools reserves more: their schemas are sent, too."""
+
+    @tool
+    def search(words: str) -> str:
+        """Search for words, wherever they may stand."""
+        return words
+
+    bare, armed = Asking(Limits(tokens=90_000)), Asking(Limits(tokens=90_000))
+    await bare.ask(ScriptedModel(["ok"]))
+    await armed.ask(ScriptedModel(["ok"]), tools=(search,))
+
+    reserved = [of_kind(run.events, ModelAsked)[0].reserved_tokens for run in (bare, armed)]
+    assert reserved[1] > reserved[0] + 100
+
+
+async def test_usage_that_nobody_reports_counts_as_reserved() -> None:
+    """Stock models that report nothing are not free."""
+    run = Asking(Limits(tokens=50_000))
+
+    await run.ask(GenericFakeChatModel(messages=iter([AIMessage("fine")])))
+
+    assert run.context.usage.estimated
+    assert run.context.usage.tokens == of_kind(run.events, ModelAsked)[0].reserved_tokens
+
+
+async def test_an_attempt_that_does_not_fit_is_not_made() -> None:
+    """Reserved before each attempt, not once per call: a failing provider cannot go through the limit."""
+    run = Asking(Limits(model_calls=3), attempts=9)  # One of the three is kept for a last word.
+    model = ScriptedModel([Fail(500)] * 9)
+
+    with pytest.raises(BudgetExceeded):
+        await run.ask(model)
+
+    assert len(model.requests) == 2
+    assert (run.budget.spent("model_calls"), run.held) == (2, NOTHING)

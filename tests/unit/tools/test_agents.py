@@ -1,0 +1,183 @@
+"""The tools by which a model leads other agents: what they tell a model, and what they make of its arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.messages.tool import tool_call
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from ramet.agent.definition import Agent
+from ramet.core.events import RunSpawned
+from ramet.host.session import Session
+from ramet.models.dialogue import Script
+from ramet.models.scripted import Call, ScriptedModel
+from ramet.tools.agents import OUTPUT_WAIT_MAX_S, agent_tool, companion_tools
+from ramet.tools.dispatch import declares, is_async, run_tools
+from tests.support.context import make_context
+from tests.trips.kit import answers, background, fresh, kept, of_kind, run_of
+
+ALL: list[BaseTool] = [agent_tool({}), *companion_tools()]
+
+
+def parameters(tool: BaseTool) -> dict[str, Any]:
+    """What a provider is told of its arguments."""
+    shown: dict[str, Any] = convert_to_openai_tool(tool)["function"]["parameters"]
+    return shown
+
+
+def test_the_agent_tool_needs_a_prompt_and_nothing_else() -> None:
+    """Its arguments have the names that users of this field know; only `prompt` is required."""
+    shown = parameters(agent_tool({}))
+
+    assert shown["required"] == ["prompt"]
+    assert set(shown["properties"]) == {
+        "prompt",
+        "name",
+        "description",
+        "subagent_type",
+        "mode",
+        "model",
+        "run_in_background",
+        "isolation",
+        "cwd",
+    }
+
+
+def test_the_agent_tool_lists_the_types_with_their_descriptions() -> None:
+    """A model delegates by description: each type is in the tool's own text, in the order given."""
+    listing = agent_tool({"explore": "Finds things.", "plan": "Makes plans."}).description
+
+    assert listing.endswith("Types:\n- explore: Finds things.\n- plan: Makes plans.")
+    assert "Types" not in agent_tool({}).description
+
+
+@pytest.mark.parametrize("tool", ALL, ids=lambda tool: tool.name)
+def test_each_says_what_it_is(tool: BaseTool) -> None:
+    """Description and schema for the model, in the loop and not in a thread; a schema that is plain JSON."""
+    assert tool.description
+    assert is_async(tool)
+    assert json.loads(json.dumps(parameters(tool)))["type"] == "object"
+
+
+def test_only_those_that_wait_hold_no_place_in_line() -> None:
+    """Agent and TaskOutput wait for other runs: no timeout of ours, and no share of the parallel calls."""
+    assert {tool.name for tool in ALL if declares(tool, "waits")} == {"Agent", "TaskOutput"}
+    assert {tool.name for tool in ALL if declares(tool, "concurrency_safe")} == {"Agent", "TaskOutput", "ListAgents"}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("Agent", {"prompt": "x"}),
+        ("SendMessage", {"to": "a", "message": "b"}),
+        ("TaskOutput", {"task_id": "a"}),
+        ("TaskStop", {"task_id": "a"}),
+        ("ListAgents", {}),
+    ],
+)
+async def test_without_a_tree_they_say_so(name: str, args: dict[str, Any]) -> None:
+    """In a loop of one's own there is nobody to lead: an error result, no crash."""
+    context = make_context(None, ALL)
+
+    (answer,) = await run_tools(context, [tool_call(name=name, args=args, id="1")])
+
+    assert answer.status == "error"
+    assert "There is no runtime here" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (Call("Agent", {"prompt": "x", "agent_type": "y"}), "agent_type"),
+        (Call("SendMessage", {"to": "main"}), "message"),
+        (Call("TaskOutput", {"task_id": "a", "timeout": OUTPUT_WAIT_MAX_S + 1}), "timeout"),
+        (Call("TaskOutput", {"task_id": "a", "timeout": -1}), "timeout"),
+        (Call("TaskStop", {}), "task_id"),
+    ],
+    ids=lambda value: value.tool if isinstance(value, Call) else value,
+)
+async def test_wrong_arguments_are_named(call: Call, complaint: str) -> None:
+    """Unknown, missing and out of range: the model reads which, briefly, and nothing happens."""
+    async with Session(ScriptedModel([call, "ok"])) as session:
+        await session.ask("Go.")
+        (told,) = answers(session.messages).values()
+        born = of_kind(kept(session), RunSpawned)
+
+    assert complaint in told
+    assert len(told) < 1_500
+    assert len(born) == 1
+
+
+async def test_a_call_becomes_a_birth_with_all_that_was_asked() -> None:
+    """Name, brief, description, type and the call's own id are on record with the birth."""
+    call = Call("Agent", {"prompt": "toil", "name": "log reader!", "subagent_type": "general-purpose"}, id="call-7")
+    async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
+        await session.ask("Go.")
+        (_, born) = of_kind(kept(session), RunSpawned)
+
+    assert (born.name, born.prompt, born.parent_call, born.mode) == ("log-reader", "toil", "call-7", "fresh")
+    assert born.description == "log reader!"  # falls back to the name
+    assert born.background is False
+
+
+async def test_empty_words_are_no_words() -> None:
+    """Models fill in empty strings for what they leave out: those mean nothing, not a type called ''."""
+    call = Call("Agent", {"prompt": "toil", "name": "", "subagent_type": "", "model": "", "cwd": "", "description": ""})
+    async with Session(ScriptedModel({"toil": ["done"], "": [call, "ok"]})) as session:
+        await session.ask("Go.")
+        (_, born) = of_kind(kept(session), RunSpawned)
+
+    assert born.mode == "fork"
+    assert born.path == "main/1"
+
+
+async def test_an_agent_that_works_in_the_background_by_definition() -> None:
+    """`background` of a definition holds where the call says nothing, and not where it says no."""
+    worker = Agent(name="worker", description="Works.", instructions="You are a worker.", background=True)
+    calls = [
+        Call("Agent", {"prompt": "a", "subagent_type": "worker"}),
+        Call("Agent", {"prompt": "b", "subagent_type": "worker", "run_in_background": False}),
+    ]
+    model = ScriptedModel({"You are a worker": ["done"], "": [calls, "ok", "noted"]})
+    async with Session(model, agents=[worker]) as session:
+        await session.ask("Go.")
+        first, second = answers(session.messages).values()
+
+    assert first.startswith("Started in the background: task_id=run-")
+    assert second == "done"
+
+
+async def test_output_can_be_read_without_waiting() -> None:
+    """`block: false` tells the state and what was said so far; with `block`, the wait has an end."""
+    hang = Call("TaskOutput", {"task_id": "w", "block": False})
+    wait = Call("TaskOutput", {"task_id": "w", "timeout": 0})
+    script: Script = {
+        "toil": [Call("TaskOutput", {"task_id": "nobody"}), "found"],
+        "": [background("toil", "w"), hang, wait, "ok", "ok"],
+    }
+    async with Session(ScriptedModel(script)) as session:
+        await session.ask("Go.")
+        told = list(answers(session.messages).values())
+
+    assert told[1].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
+    assert told[2].startswith(("status: starting\n", "status: running\n", "status: completed\n"))
+
+
+async def test_only_what_is_below_can_be_read_or_stopped() -> None:
+    """A sibling's findings are not to be had, nor its end: the tree is led from above."""
+    model = ScriptedModel(
+        {
+            "TOIL-B": [[Call("TaskOutput", {"task_id": "a"}), Call("TaskStop", {"task_id": "a"})], "ok"],
+            "TOIL-A": ["found"],
+            "": [fresh("TOIL-A", "a"), fresh("TOIL-B", "b"), "ok"],
+        }
+    )
+    async with Session(model) as session:
+        await session.ask("Go.")
+        told = list(answers(run_of(session, "b").context.history).values())
+
+    assert told == ["read a denied: it is not below you", "stop a denied: it is not below you"]
