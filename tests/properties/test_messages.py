@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ramet.core.errors import InvalidValue
+from ramet.models import plain as rules
 from ramet.models.messages import decode, encode, message_bound
-from ramet.models.plain import clean, is_plain
+from ramet.models.plain import clean
 
 text = st.text(max_size=40)
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -100,7 +102,8 @@ def test_what_is_encoded_is_json_and_what_is_not_is_refused(value: Any) -> None:
     try:
         data = encode(message)
     except InvalidValue:
-        assert not is_plain(value)
+        with pytest.raises(InvalidValue):
+            rules.plain(value, "")
         return
 
     assert json.loads(json.dumps(data, allow_nan=False)) == data

@@ -25,7 +25,6 @@ class Mail:
     sender: str
     text: str
     kind: Kind = "agent"
-    reply_to: str | None = None
 
 
 class Mailbox:

@@ -41,15 +41,6 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
     return plain(_exact(value, path), path, depth)
 
 
-def is_plain(value: Any) -> bool:
-    """Whether `plain` would take `value`."""
-    try:
-        plain(value, "")
-    except InvalidValue:
-        return False
-    return True
-
-
 def plain_parts(values: dict[Any, Any], path: str, dropped: list[str]) -> dict[str, Any]:
     """The entries of `values` that are plain; the paths of the others are added to `dropped`."""
     kept: dict[str, Any] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
@@ -55,4 +55,3 @@ class Services:
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means
     kept_runs: int = 256  #: finished runs whose history stays, so that mail can take them up again
     read_roots: Callable[[RunInfo], tuple[pathlib.Path, ...]] = lambda _: ()
-    extra: Mapping[str, Any] = field(default_factory=dict)

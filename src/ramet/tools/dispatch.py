@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +44,8 @@ def declares(tool: BaseTool, what: str, default: Any = False) -> Any:
     return (tool.metadata or {}).get(what, default)
 
 
-def find_tool(tools: Iterable[BaseTool], name: str) -> BaseTool | None:
+def find_tool(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
     """The tool of that very name, else of the name that it is an alias of."""
-    return _named({tool.name: tool for tool in tools}, name)
-
-
-def _named(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
     return by_name.get(name) or by_name.get(ALIASES.get(name, name))
 
 
@@ -85,7 +81,7 @@ def _batches(
     """Runs of safe calls together, every other call alone."""
 
     def is_safe(call: ToolCall) -> bool:
-        tool = _named(by_name, call["name"])
+        tool = find_tool(by_name, call["name"])
         return tool is not None and bool(declares(tool, "concurrency_safe"))
 
     for safe, group in groupby(calls, key=is_safe):
@@ -102,7 +98,7 @@ async def _answer(
     end_call: Callable[[], None],
     bound: asyncio.Semaphore | None = None,
 ) -> ToolMessage:
-    tool = _named(by_name, call["name"])
+    tool = find_tool(by_name, call["name"])
     try:
         if tool is None:
             answer = _unknown(context, by_name, call)

@@ -275,9 +275,9 @@ async def test_tools_are_found_by_name_and_alias() -> None:
 
     assert (gate.calls, answers[0].status) == (1, "success")
     own = Gate("Task")
-    assert find_tool([gate.tool, own.tool], "Task") is own.tool
-    assert find_tool([gate.tool], "Task") is gate.tool
-    assert find_tool([gate.tool], "Bash") is None
+    assert find_tool({"Agent": gate.tool, "Task": own.tool}, "Task") is own.tool
+    assert find_tool({"Agent": gate.tool}, "Task") is gate.tool
+    assert find_tool({"Agent": gate.tool}, "Bash") is None
 
 
 # --- records
