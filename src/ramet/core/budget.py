@@ -68,6 +68,10 @@ class Limits:
         """Whether any resource but time is limited here."""
         return any(getattr(self, name) is not None for name in RESOURCES)
 
+    def as_data(self) -> dict[str, int | float]:
+        """What is limited, by name: `Limits(**data)` is the same again."""
+        return {name: value for name in (*RESOURCES, "seconds") if (value := getattr(self, name)) is not None}
+
 
 NO_LIMITS = Limits()
 
@@ -148,6 +152,15 @@ class Budget:
             if asked and owner is not None:
                 owner._held[which] += asked
         return Hold(self, amount, drawn)
+
+    def charge(self, amount: Amount) -> None:
+        """Count what was used in another process, which had reserved it: nothing is refused any more."""
+        _check(amount)
+        for which, used in enumerate(amount):
+            owner = self._owner[which]
+            if used and owner is not None:
+                owner._spent[which] += used
+                owner._kept[which] = min(owner._kept[which], max(0, owner._free(which, True)))
 
     def close(self) -> None:
         """Return to the scope above what is neither spent nor held here. Idempotent.

@@ -111,12 +111,156 @@ class OutputInvalid(RametError):
         super().__init__(f"the final answer does not fit its schema after {tries} tries: {problem}")
 
 
+class StepFailed(RametError):
+    """A step of a composition that ended without a value, or with one of another type than it promises."""
+
+    def __init__(self, step: str, *, status: str, path: str, reason: str) -> None:
+        self.step, self.status, self.path, self.reason = step, status, path, reason[:2_000]
+        super().__init__(f"step {step!r} ({path}) ended {status}: {self.reason}")
+
+
+class StepsExceeded(RametError):
+    """A graph that did as many steps as it may and has not come to its end. `node` would have been the next."""
+
+    def __init__(self, graph: str, *, node: str, max_steps: int) -> None:
+        self.graph, self.node, self.max_steps = graph, node, max_steps
+        super().__init__(f"{graph} has done {max_steps} steps, all that it may; {node!r} would have been the next")
+
+
 class NoToolsLeft(RametError):
     """An agent whose tool list resolved to nothing. `entries` are the names that matched no tool."""
 
     def __init__(self, agent: str, entries: tuple[str, ...]) -> None:
         self.agent, self.entries = agent, entries
         super().__init__(f"agent {agent!r}: none of its tools exist here or all are denied: {_listed(entries)}")
+
+
+class ProtocolError(RametError):
+    """The other end of a channel broke its rules; the channel is closed."""
+
+
+class NotShippable(RametError):
+    """A function, argument or result that cannot travel between host and sandbox: says what, and what to do."""
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        self.what, self.why, self.remedy = _short(what), why, remedy
+        super().__init__(f"{self.what} cannot travel: {why}; {remedy}")
+
+
+class OutputTooLarge(RametError):
+    """A run left more than it may; nothing of it was taken. `what` says of which kind, in the unit of the limit."""
+
+    def __init__(self, what: str, *, size: int, limit: int) -> None:
+        self.what, self.size, self.limit = what, size, limit
+        super().__init__(f"{what}: {size} were left, at most {limit} are taken")
+
+
+class Damaged(RametError):
+    """What was kept on disk is not whole, or of a newer version than this; it is left as it is, and not used."""
+
+    def __init__(self, what: str, where: object, why: str) -> None:
+        self.what, self.where, self.why = what, str(where), why
+        super().__init__(f"{what} in {where} cannot be used: {why}")
+
+
+class StoreFailed(RametError):
+    """The journal can no longer be written to or read: nothing that was promised since can be kept."""
+
+    def __init__(self, where: object, why: str) -> None:
+        self.where, self.why = str(where), why
+        super().__init__(f"the store {_short(self.where)} failed: {why}")
+
+
+class StoreInUse(RametError):
+    """Another kernel writes to this store. `holder` says which, as far as it is known: "pid 1234"."""
+
+    def __init__(self, where: object, holder: str) -> None:
+        self.where, self.holder = str(where), holder
+        super().__init__(f"the store {_short(self.where)} belongs to another kernel ({holder})")
+
+
+class Conflict(RametError):
+    """A document is not of the version that a change was made for: somebody else was first; nothing was written."""
+
+    def __init__(self, kind: str, key: str, *, expected: int, found: int) -> None:
+        self.kind, self.key, self.expected, self.found = kind, _short(key), expected, found
+        what = f"of version {found}, not {expected}" if found != expected else f"another one of version {found}"
+        super().__init__(f"{kind} {self.key!r} is {what}: it was changed meanwhile")
+
+
+class MergeConflict(Conflict):
+    """Two sides changed the same keys of a state in different ways, and nobody decided; nothing was written."""
+
+    def __init__(self, kind: str, key: str, keys: tuple[str, ...], *, expected: int, found: int) -> None:
+        super().__init__(kind, key, expected=expected, found=found)
+        self.keys = keys
+        self.args = (f"{kind} {self.key!r}: both sides changed {_listed(keys)}; decide with resolve=",)
+
+
+class UnsavedChanges(RametError):
+    """A state has changes that are in no commit, and what was asked would lose them; or they cannot be committed so."""
+
+    def __init__(self, keys: tuple[str, ...], why: str, remedy: str) -> None:
+        self.keys, self.why, self.remedy = keys, why, remedy
+        super().__init__(f"{why} ({_listed(keys) or 'no keys'}): {remedy}")
+
+
+class DefinitionMissing(RametError, LookupError):
+    """A run of the journal needs something that only a process can supply: a model object, a tool, a closure."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, _short(name)
+        super().__init__(f"the journal names {kind} {self.name!r}, which cannot be found here; supply it to resume")
+
+
+class TaskFailed(RametError):
+    """An agent says that it cannot do what its task asks: its own word, or how its run ended. `run` is its id."""
+
+    def __init__(self, reason: str, *, task: str = "", status: str = "failed", run: str = "") -> None:
+        self.reason, self.task, self.status, self.run = reason, task, status, run
+        super().__init__(f"{_short(task)}: {reason}" if task else reason)
+
+
+class NeedsInput(RametError):
+    """An agent asks back before it can go on. Whoever has the answer gives it with `token`, in any process."""
+
+    def __init__(self, question: str, *, token: str = "") -> None:
+        self.question, self.token = question, token
+        super().__init__(question)
+
+
+class AgentNotResolved(RametError, LookupError):
+    """A handle leads to no agent any more, rather than to another one: `kind` and `name` say what is missing."""
+
+    def __init__(self, handle: str, kind: str, name: str, why: str) -> None:
+        self.handle, self.kind, self.name, self.why = handle, kind, _short(name), why
+        super().__init__(f"the agent {_short(handle)!r} cannot be resolved: {kind} {self.name!r} {why}")
+
+
+class IsolationUnavailable(RametError):
+    """This machine cannot keep a run in as strictly as was asked. `missing` names mechanisms, `remedy` the way out."""
+
+    def __init__(self, asked: str, offered: str, missing: tuple[str, ...], remedy: str) -> None:
+        self.asked, self.offered, self.missing, self.remedy = asked, offered, missing, remedy
+        super().__init__(
+            f"isolation {asked} was asked and this machine offers {offered}; missing: {', '.join(missing)}; {remedy}"
+        )
+
+
+class SandboxFailed(RametError):
+    """A sandbox that could not be started, or whose keeper died. Ours or the machine's doing, never the guest's."""
+
+
+class Gone(RametError):
+    """What was to be taken over is not there any more: its process ended with the kernel that had started it."""
+
+
+class Expired(RametError, LookupError):
+    """A run whose tree was kept for a time after its end, and that time is up: `keep_s` seconds since `ended`."""
+
+    def __init__(self, run: str, ended: object, keep_s: float | None) -> None:
+        self.run, self.ended, self.keep_s = _short(run), str(ended), keep_s
+        super().__init__(f"run {self.run!r} ended at {ended} and was kept for {keep_s} seconds, which are over")
 
 
 class BusyError(RametError):

@@ -43,6 +43,14 @@ class RunSpawned(Event, frozen=True, kw_only=True, tag="run_spawned"):
     background: bool = False
     detached: bool = False
     session: str | None = None
+    birth: dict[str, Any] = {}  #: what it takes to go on with it in another process; empty where nothing is durable
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
+    """A run goes on in another process than the one that it was in; `cut` are calls that were under way then."""
+
+    turn: int
+    cut: tuple[str, ...] = ()  #: ids of tool calls of which nobody knows whether they took effect
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="state_changed"):
@@ -79,6 +87,15 @@ class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
     model: str
     attempt: int = 1
     reserved_tokens: int = 0
+    reserved_usd: float = 0.0
+    requests: int = 1  #: that this attempt may make
+
+
+class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
+    """What a request cost that brought no word of the conversation: it failed, or was an aside, such as a summary."""
+
+    step_id: str
+    usage: Usage
 
 
 class ModelRetried(Event, frozen=True, kw_only=True, tag="model_retried"):
@@ -165,6 +182,24 @@ class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
     scope: str
 
 
+class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
+    """This run wrote an agent down; `commit` is that of the state that has its recipe."""
+
+    name: str
+    handle: str
+    commit: str
+    dropped: tuple[str, ...] = ()  #: capabilities that were asked for and that its creator has not
+
+
+class StateCommitted(Event, frozen=True, kw_only=True, tag="state_committed"):
+    """This run committed to a branch of a state, or merged another one; the commit is durable. May be told twice."""
+
+    state: str
+    branch: str
+    commit: str
+    keys: int  #: how many it set, removed, or took in
+
+
 class ApprovalAsked(Event, frozen=True, kw_only=True, tag="approval_asked"):
     """A call waits for a person's word; answered by `approval_id`."""
 
@@ -198,6 +233,56 @@ class Compacted(Event, frozen=True, kw_only=True, tag="compacted"):
     before_tokens: int
     after_tokens: int
     summary: str = ""
+    kept: tuple[int | dict[str, Any], ...] = ()  #: the conversation since: places of what was kept, and new messages
+
+
+class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
+    """A process was started for this run: where, and what stands between it and the host."""
+
+    backend: str
+    level: str
+    attempt: int = 1
+    policy: dict[str, Any] = {}  #: what it has, without the values of variables and secrets
+
+
+class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):
+    """An attempt failed, and another is made in a new sandbox after `wait_s`."""
+
+    attempt: int
+    status: str
+    reason: str = ""
+    wait_s: float = 0.0
+
+
+class ResultReused(Event, frozen=True, kw_only=True, tag="result_reused"):
+    """A run did no work: an equal call of the same definition had left its result not long ago."""
+
+    made_by: str  #: id of the run that left it
+    made_at: datetime
+
+
+class ThresholdCrossed(Event, frozen=True, kw_only=True, tag="threshold_crossed"):
+    """A sandbox uses most of what it has: memory in MiB, or processor time in cores."""
+
+    resource: str
+    used: float
+    limit: float
+
+
+class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
+    """A sandbox wanted to reach an endpoint, and was let or not."""
+
+    host: str
+    port: int
+    allowed: bool
+    reason: str = ""
+
+
+class CommandRun(Event, frozen=True, kw_only=True, tag="command_run"):
+    """Its owner ran a command inside this run's sandbox."""
+
+    argv: tuple[str, ...]
+    code: int
 
 
 class Notice(Event, frozen=True, kw_only=True, tag="notice"):
@@ -209,11 +294,13 @@ class Notice(Event, frozen=True, kw_only=True, tag="notice"):
 
 AnyEvent = (
     RunSpawned
+    | RunResumed
     | StateChanged
     | RunEnded
     | TurnStarted
     | TurnEnded
     | ModelAsked
+    | ModelCharged
     | ModelRetried
     | TextDelta
     | MessageDiscarded
@@ -224,10 +311,18 @@ AnyEvent = (
     | MailDelivered
     | ClampEvent
     | BudgetRefused
+    | AgentCreated
+    | StateCommitted
     | ApprovalAsked
     | ApprovalAnswered
     | HookFailed
     | Compacted
+    | SandboxStarted
+    | RunRetried
+    | ResultReused
+    | ThresholdCrossed
+    | EndpointAsked
+    | CommandRun
     | Notice
 )
 

@@ -77,6 +77,18 @@ class ErrorInfo(Struct, frozen=True, kw_only=True):
     scope: str | None = None  #: path of the run whose limit fired
 
 
+class Artifact(Struct, frozen=True, kw_only=True):
+    """A regular file that a run left in its working directory."""
+
+    name: str  #: its path below the working directory
+    size: int  #: in bytes
+    path: str | None = None  #: the host's copy; None inside a sandbox, where `read_artifact` fetches it
+
+    def without_path(self) -> Artifact:
+        """The same for readers who must not know where it lies."""
+        return Artifact(name=self.name, size=self.size)
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far."""
 
@@ -86,7 +98,10 @@ class Result(Struct, frozen=True, kw_only=True):
     partial: str = ""  #: text found before an end that was not a completion
     usage: Usage = NOTHING_USED
     usage_subtree: Usage = NOTHING_USED
-    artifacts: tuple[str, ...] = field(default_factory=tuple)
+    artifacts: tuple[str, ...] = field(default_factory=tuple)  #: paths on the host
+    files: tuple[Artifact, ...] = ()  #: what a sandboxed run left in its working directory
+    stdout: str = ""  #: the newest text that a sandboxed run printed
+    stderr: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -101,9 +116,35 @@ class Result(Struct, frozen=True, kw_only=True):
         return self.partial if self.value is None else shown(self.value)
 
 
+class StepFailure(Struct, frozen=True, kw_only=True):
+    """What stands in the place of a step's value where it failed and the others went on."""
+
+    step: str  #: name of the agent
+    status: Status
+    message: str
+    path: str = ""  #: of its run, if it was born
+
+
 def shown(value: Any) -> str:
     """A value for people to read; one whose repr fails costs nobody the rest."""
     try:
         return repr(value)
     except Exception as error:
         return f"(a {type(value).__qualname__} whose repr failed: {type(error).__name__})"
+
+
+class AgentResult(Struct, frozen=True, kw_only=True):
+    """What `run_agent` and `spawn_sub_agent` return, whatever became of the run; `exit_code` is 0 only with a result.
+
+    `output` is the value, `error` says what went wrong. `stdout` and `stderr` hold the newest text of each, bounded.
+    """
+
+    exit_code: int
+    status: Status
+    output: Any = None
+    error: ErrorInfo | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    usage: Usage = NOTHING_USED  #: of the run and all below it
+    session_id: str = ""  #: the id of the run
+    stdout: str = ""
+    stderr: str = ""

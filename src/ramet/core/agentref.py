@@ -1,0 +1,51 @@
+"""The handle of an agent that another one made: where it is, and which version of it is meant."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name
+
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class AgentRef(NamedTuple):
+    """The handle of an agent that another one made: it leads to that one, in that version, or to an error."""
+
+    root: str  #: name of the agent at the top, which is declared in code
+    root_version: str
+    path: tuple[str, ...]  #: local ids from below the root down to it; empty for the root itself
+    version: str  #: of the recipe; for the root the same as `root_version`
+
+    @property
+    def local_id(self) -> str:
+        """Its name in its creator's registry."""
+        return self.path[-1] if self.path else self.root
+
+    @property
+    def place(self) -> str:
+        """The namespace of its state: `architect/math_solver`."""
+        return "/".join((self.root, *self.path))
+
+    def __str__(self) -> str:
+        tail = f"@{self.version}" if self.path else ""
+        return "/".join((f"{self.root}@{self.root_version}", *self.path)) + tail
+
+    @classmethod
+    def parse(cls, text: object) -> AgentRef:
+        """Read what `str` wrote. Raises InvalidValue."""
+        accepted = "root@version, or root@version/name/…@version, as str() of a handle gives it"
+        if not isinstance(text, str) or len(text) > 64 * 200:
+            raise InvalidValue("handle", text, accepted)
+        first, *below = text.split("/")
+        root, _, root_version = first.partition("@")
+        version = root_version
+        if below:
+            below[-1], _, version = below[-1].partition("@")
+        if not (_HASH.match(root_version) and _HASH.match(version)):
+            raise InvalidValue("handle", text, accepted)
+        for name in (root, *below):
+            checked_name("handle", name)
+        return cls(root, root_version, tuple(below), version)

@@ -1,0 +1,150 @@
+"""What an agent may use, by name, and what a child may keep of what its creator has: never more."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+from ramet.core.errors import InvalidValue
+
+Kind = Literal["module", "class", "function", "tool"]
+Visibility = Literal["high", "medium", "low"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+VISIBILITIES: Final[tuple[Visibility, ...]] = get_args(Visibility)
+
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_OBJECT = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*:)?[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_TOOL = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
+_PATTERN = re.compile(r"[\w*?]+\Z")
+_LONGEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing that an agent may use, by name; a module with the names of it that are meant: `None` is all public."""
+
+    type: Kind
+    name: str
+    visibility: Visibility = "medium"
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.type not in KINDS:
+            raise InvalidValue("capability.type", self.type, ", ".join(KINDS))
+        forms = {"module": _MODULE, "tool": _TOOL}
+        form = forms.get(self.type, _OBJECT)
+        if not isinstance(self.name, str) or len(self.name) > _LONGEST or not form.match(self.name):
+            accepted = {"module": "the name of a module", "tool": "the name of a tool"}.get(self.type)
+            raise InvalidValue("capability.name", self.name, accepted or f"a {self.type} as module:qualname")
+        if self.visibility not in VISIBILITIES:
+            raise InvalidValue("capability.visibility", self.visibility, ", ".join(VISIBILITIES))
+        for what in ("include", "exclude"):
+            names = getattr(self, what)
+            if names is None:
+                continue
+            if self.type not in ("module", "class") and names:
+                raise InvalidValue(f"capability.{what}", names, f"nothing: a {self.type} has no parts")
+            for each in names:
+                if not isinstance(each, str) or len(each) > _LONGEST or not _PATTERN.match(each):
+                    raise InvalidValue(f"capability.{what}", each, "a name, or a pattern with * and ?")
+            object.__setattr__(self, what, tuple(sorted(set(names))))
+
+    @property
+    def key(self) -> str:
+        """What it is about: its type and name."""
+        return f"{self.type} {self.name}"
+
+    def has(self, name: str) -> bool:
+        """Whether a part of a module, or of a class, is meant. What begins with `_` only if it is named in full."""
+        if any(fnmatch.fnmatchcase(name, each) for each in self.exclude):
+            return False
+        if name.startswith("_"):
+            return self.include is not None and name in self.include
+        return self.include is None or any(fnmatch.fnmatchcase(name, each) for each in self.include)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON; what is as usual is left out."""
+        said: dict[str, Any] = {"type": self.type, "name": self.name}
+        if self.visibility != "medium":
+            said["visibility"] = self.visibility
+        if self.include is not None:
+            said["include"] = list(self.include)
+        if self.exclude:
+            said["exclude"] = list(self.exclude)
+        return said
+
+
+def is_code(capability: Capability) -> bool:
+    """Whether it is of use to an agent that writes code, and to no other."""
+    return capability.type != "tool"
+
+
+class Granted(NamedTuple):
+    """What is left of capabilities that were asked for, and, as words, what is not."""
+
+    capabilities: tuple[Capability, ...]
+    dropped: tuple[str, ...]
+
+
+def intersect(asked: Iterable[Capability], held: Iterable[Capability]) -> Granted:
+    """What a child gets: nothing that its creator does not hold; never more, whatever was asked for.
+
+    A function or class is held also through its module. Two different patterns are taken to have nothing in common.
+    """
+    mine, granted, dropped = tuple(held), dict[Capability, None](), list[str]()
+    for each in asked:
+        kept = [part for part in (_common(each, one) for one in mine) if part is not None]
+        granted |= dict.fromkeys(kept)
+        if not kept:
+            dropped.append(each.key)
+        elif each.include is not None:
+            dropped += [
+                f"{each.key}.{name}" for name in each.include if not any(name in (p.include or (name,)) for p in kept)
+            ]
+    return Granted(tuple(sorted(granted, key=order)), tuple(dropped))
+
+
+def order(capability: Capability) -> tuple[str, ...]:
+    """What capabilities are sorted by: those of one set are always written down the same way."""
+    return (capability.key, repr(capability.include), repr(capability.exclude), capability.visibility)
+
+
+def _common(asked: Capability, held: Capability) -> Capability | None:
+    """What of one is in the other."""
+    place, _, name = asked.name.rpartition(":")
+    if held.type == asked.type and held.name == asked.name:
+        return _narrowed(asked, held) if asked.type in ("module", "class") else asked
+    if asked.type in ("class", "function") and held.type == "module" and held.name == place:
+        return asked if held.has(name) else None
+    if asked.type == "module" and asked.include is not None and held.type in ("class", "function"):
+        place, _, name = held.name.rpartition(":")
+        if place == asked.name and name in asked.include and asked.has(name):
+            return replace(asked, include=(name,))
+    return None
+
+
+def _narrowed(asked: Capability, held: Capability) -> Capability | None:
+    exclude = tuple({*asked.exclude, *held.exclude})
+    if asked.include is None or held.include is None:  # All that is public of the other.
+        names = held.include if asked.include is None else asked.include
+        names = None if names is None else tuple(each for each in names if not each.startswith("_"))
+    else:
+        names = tuple(each for each in asked.include if each in held.include or (_is_name(each) and held.has(each)))
+        names += tuple(each for each in held.include if _is_name(each) and asked.has(each))
+    if names is not None:
+        names = tuple(each for each in names if not (_is_name(each) and _fits(each, exclude)))
+        if not names:
+            return None
+    return replace(asked, include=names, exclude=exclude)
+
+
+def _is_name(pattern: str) -> bool:
+    return not {"*", "?"} & set(pattern)
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, each) for each in patterns)

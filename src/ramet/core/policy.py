@@ -1,0 +1,324 @@
+"""What a run's process may do. A child's is its parent's, narrowed: limits are clamped and said so, rights refused.
+
+A `Policy` is what somebody asks for: an absent field inherits, an empty one means nothing, an unknown one is an error.
+A `Grant` is what a run has: every field decided. `grant_root` and `narrow` are the only ways from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
+from ramet.core import rights
+from ramet.core.errors import InvalidValue, SpawnRefused
+
+
+class Isolation(StrEnum):
+    """How much stands between a run and the host, weakest first. The order of definition is the order of strength."""
+
+    L0 = "L0"  #: a process of its own, nothing more
+    L1 = "L1"  #: rlimits, no_new_privs, Landlock, seccomp
+    L2 = "L2"  #: L1, all namespaces, a minimal root, an unprivileged uid of the host
+    FRESH = "fresh"  #: L2, and no address space shared with a zygote
+    L3 = "L3"  #: a kernel in user space (gVisor)
+    L4 = "L4"  #: a virtual machine
+
+    @property
+    def rank(self) -> int:
+        """Greater is stronger."""
+        return list(Isolation).index(self)
+
+
+Network = Literal["disabled", "allow_list"]
+T = TypeVar("T")
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a policy and a grant have in common: neither ever shows a value of `env_vars` or `secrets`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return list(describe(self).items())
+
+
+class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is asked for. Absent (None) inherits from the parent, or takes the default of a root; empty is nothing.
+
+    Two fields differ when absent: `memory_mb` and `cpu_cores` of a child are the default, at most its parent's; and
+    `secrets` of a child are none, for a secret goes only to who asks for it by name.
+
+    A child's numbers are limits, and clamped (`retry_delay_seconds` is none: it is given as asked). Endpoints, mounts,
+    variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
+
+    Every field is checked and made canonical when written down: InvalidValue names it. Lists and sets do for tuples,
+    names alone for `secrets`, text for `isolation`. `repr` never shows a value of `env_vars` or `secrets`.
+    """
+
+    cpu_cores: float | None = None  #: of processor time, over any second; fractions are fine
+    memory_mb: int | None = None  #: MiB of private memory
+    pids: int | None = None  #: processes and threads together
+    timeout_seconds: float | None = None  #: wall-clock, children included
+    network: Network | None = None  #: absent with endpoints given: allow_list
+    allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public one
+    readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
+    tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
+    workspace_size_mb: int | None = None  #: of the run's own folder, its working directory
+    max_output_bytes: int | None = None  #: of result and artifacts; of stdout and stderr each
+    allowed_env_vars: Sequence[str] | None = None  #: names taken from the host's environment
+    env_vars: Mapping[str, str] | None = None  #: further variables, by value
+    secrets: Mapping[str, str | None] | Sequence[str] | None = None  #: files in /run/secrets; None: the parent's value
+    allow_sub_agents: bool | None = None
+    max_sub_agent_depth: int | None = None  #: levels below this run
+    max_sub_agents: int | None = None  #: children that this run may start in its life
+    isolation: Isolation | None = None  #: the least that is accepted
+    retry_count: int | None = None  #: further attempts after one that failed
+    retry_delay_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, checked in _CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                force_setattr(self, name, checked(f"policy.{name}", value))
+        if self.allowed_endpoints and self.network == "disabled":
+            raise InvalidValue("policy.network", self.network, "'allow_list' where allowed_endpoints has entries")
+        if self.allowed_endpoints is not None and self.network is None:
+            force_setattr(self, "network", "allow_list")
+
+
+class Grant(Terms, frozen=True, kw_only=True):
+    """What a run has: every field of a policy, decided by the host. No variable is in both fields for variables."""
+
+    cpu_cores: float = 1.0
+    memory_mb: int = 256
+    pids: int = 64
+    timeout_seconds: float = 3600.0
+    allowed_endpoints: tuple[str, ...] = ()  #: empty: no network
+    readonly_mounts: tuple[str, ...] = ()
+    tmpfs_size_mb: int = 64
+    workspace_size_mb: int = 256
+    max_output_bytes: int = 16 * 1024 * 1024
+    allowed_env_vars: tuple[str, ...] = ()
+    env_vars: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    allow_sub_agents: bool = False
+    max_sub_agent_depth: int = 3
+    max_sub_agents: int = 10
+    isolation: Isolation = Isolation.L0
+    retry_count: int = 0
+    retry_delay_seconds: float = 1.0
+
+
+#: What an agent gets that asks for nothing.
+DEFAULTS = Grant()
+
+
+class Clamped(NamedTuple):
+    """A limit that was asked above the parent's, and what it became."""
+
+    field: str
+    asked: float
+    given: float
+
+
+class _Whole(Struct, frozen=True):
+    """A whole number within bounds."""
+
+    least: int
+    most: int
+
+    def __call__(self, field: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
+            raise InvalidValue(field, value, f"a whole number from {self.least} to {self.most}")
+        return value
+
+
+class _Number(Struct, frozen=True):
+    """A number within bounds; NaN is in none."""
+
+    least: float
+    most: float
+
+    def __call__(self, field: str, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
+            raise InvalidValue(field, value, f"a number from {self.least:g} to {self.most:g}")
+        return float(value)
+
+
+def _isolation(field: str, value: object) -> Isolation:
+    try:
+        return Isolation(value)  # type: ignore[arg-type]  # whatever it is: what is no level is refused
+    except ValueError:
+        raise InvalidValue(field, value, f"one of {', '.join(Isolation)}") from None
+
+
+def _network(field: str, value: object) -> Network:
+    if value == "disabled" or value == "allow_list":
+        return value
+    raise InvalidValue(field, value, "'disabled' or 'allow_list'")
+
+
+def _yes_or_no(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue(field, value, "True or False")
+    return value
+
+
+#: What is clamped. None takes 0 where 0 is read as "without end" (a tmpfs) or leaves nothing to run with.
+_LIMITS: dict[str, _Whole | _Number] = {
+    "cpu_cores": _Number(0.01, 4096),  # a cgroup's least quota is 1 ms of 100 ms
+    "memory_mb": _Whole(1, 2**24),
+    "pids": _Whole(1, 2**22),  # PID_MAX_LIMIT of Linux
+    "timeout_seconds": _Number(0.001, 366 * 86400),
+    "tmpfs_size_mb": _Whole(1, 2**24),
+    "workspace_size_mb": _Whole(1, 2**24),
+    "max_output_bytes": _Whole(1, 2**40),
+    "max_sub_agent_depth": _Whole(0, 1000),
+    "max_sub_agents": _Whole(0, 10**6),
+}
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    **_LIMITS,
+    "retry_count": _Whole(0, 1000),
+    "retry_delay_seconds": _Number(0, 86400),
+    "network": _network,
+    "allowed_endpoints": rights.endpoints,
+    "readonly_mounts": rights.mounts,
+    "allowed_env_vars": rights.variables,
+    "env_vars": rights.values_of_variables,
+    "secrets": rights.secrets,
+    "allow_sub_agents": _yes_or_no,
+    "isolation": _isolation,
+}
+
+
+def grant_root(policy: Policy, *, allow_mounts: Collection[str] | None = None) -> Grant:
+    """What a root gets: what it asks for, else the defaults. `allow_mounts=None` leaves mounts to the caller's word.
+
+    Raises SpawnRefused for a mount that is neither one of `allow_mounts` nor below one, InvalidValue for a secret
+    without a value: a root has no parent to take it from.
+    """
+    asked = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
+    given = msgspec.structs.asdict(DEFAULTS) | asked
+    secrets = cast("Mapping[str, str | None]", given["secrets"])
+    for name, value in secrets.items():
+        if value is None:
+            raise InvalidValue("policy.secrets", f"{name}=None", "a value: a root has no parent to take it from")
+    if allow_mounts is not None:
+        _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, given["readonly_mounts"]))
+    return Grant(**given | _environment(given["allowed_env_vars"], given["env_vars"], {}) | {"secrets": dict(secrets)})
+
+
+def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -> tuple[Grant, tuple[Clamped, ...]]:
+    """What a child of `parent` gets. Limits above the parent's become the parent's and are listed.
+
+    Absent memory or CPU is the agent default, at most the parent's; absent secrets are none; anything else that is
+    absent is the parent's. `seconds_left` of the parent's time bounds the child's. A secret has the parent's value,
+    whatever the child says. Retries are no limit: its time bounds them. Raises SpawnRefused with
+    `limit="policy.<field>"` for a right that the parent lacks (a mount, variable, endpoint, secret, a lower isolation,
+    sub-agents), and where no time or no level is left. Whether and how many children the parent may start is asked
+    elsewhere.
+    """
+    limits, clamped = _limits(parent, asked, seconds_left)
+    endpoints = _inherited(() if asked.network == "disabled" else asked.allowed_endpoints, parent.allowed_endpoints)
+    mounts = _inherited(asked.readonly_mounts, parent.readonly_mounts)
+    names = _inherited(asked.allowed_env_vars, parent.allowed_env_vars)
+    values = _inherited(asked.env_vars, parent.env_vars)
+    secrets = _inherited(asked.secrets, ())
+    known = {*parent.allowed_env_vars, *parent.env_vars}
+    _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
+    _refuse("readonly_mounts", rights.uncovered_mounts(parent.readonly_mounts, mounts))
+    _refuse("allowed_env_vars", [name for name in names if name not in known])
+    _refuse("env_vars", [name for name in values if name not in known])
+    _refuse("secrets", [name for name in secrets if name not in parent.secrets])
+    _refuse("allow_sub_agents", ["True"] if asked.allow_sub_agents and not parent.allow_sub_agents else [])
+    isolation = _inherited(asked.isolation, parent.isolation)
+    _refuse("isolation", [isolation] if isolation.rank < parent.isolation.rank else [])
+    child = Grant(
+        **limits,
+        **_environment(names, values, parent.env_vars),
+        allowed_endpoints=tuple(endpoints),
+        readonly_mounts=tuple(mounts),
+        secrets={name: parent.secrets[name] for name in secrets},
+        allow_sub_agents=_inherited(asked.allow_sub_agents, parent.allow_sub_agents),
+        isolation=isolation,
+        retry_count=_inherited(asked.retry_count, parent.retry_count),
+        retry_delay_seconds=_inherited(asked.retry_delay_seconds, parent.retry_delay_seconds),
+    )
+    return child, clamped
+
+
+def from_json(data: bytes | str | Mapping[str, Any]) -> Policy:
+    """A policy from JSON or plain data. Raises InvalidValue naming the field, an unknown one included."""
+    fields = data
+    if isinstance(data, bytes | str):
+        try:
+            fields = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise InvalidValue("policy", f"a text of length {len(data)}", f"JSON ({problem})") from None
+    if not isinstance(fields, Mapping):
+        raise InvalidValue("policy", f"a {type(fields).__name__}", "an object with the fields of a policy")
+    for name in fields:
+        if name not in Policy.__struct_fields__:
+            known = ", ".join(Policy.__struct_fields__)
+            raise InvalidValue(f"policy.{name}", name, f"one of the fields {known}")
+    return Policy(**fields)
+
+
+def to_json(policy: Policy) -> bytes:
+    """The policy as JSON that `from_json` reads back to an equal one. It holds values of secrets: never for a log."""
+    return msgspec.json.encode(policy)
+
+
+def describe(terms: Terms) -> dict[str, Any]:
+    """A policy (what it asks for) or a grant as plain data for events and logs: of variables and secrets, names."""
+    plain: dict[str, Any] = {}
+    for name in terms.__struct_fields__:
+        value = getattr(terms, name)
+        if isinstance(value, Mapping):
+            plain[name] = sorted(value)
+        elif isinstance(value, tuple):
+            plain[name] = list(value)
+        elif value is not None:
+            plain[name] = str(value) if isinstance(value, Isolation) else value
+    return plain
+
+
+def _limits(parent: Grant, asked: Policy, seconds_left: float | None) -> tuple[dict[str, Any], tuple[Clamped, ...]]:
+    """Every limit of a child, and those of them that were asked higher."""
+    most = {name: getattr(parent, name) for name in _LIMITS}
+    most["max_sub_agent_depth"] -= 1
+    if most["max_sub_agent_depth"] < 0:
+        raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
+    if seconds_left is not None:
+        if not seconds_left > 0:
+            raise SpawnRefused("policy.timeout_seconds", "its parent has no time left", free=0)
+        most["timeout_seconds"] = min(most["timeout_seconds"], seconds_left)
+    wanted = {name: getattr(asked, name) for name in _LIMITS}
+    absent = most | {name: min(getattr(DEFAULTS, name), most[name]) for name in ("cpu_cores", "memory_mb")}
+    given = {name: absent[name] if wanted[name] is None else min(wanted[name], most[name]) for name in _LIMITS}
+    over = (name for name in _LIMITS if wanted[name] is not None and wanted[name] > most[name])
+    return given, tuple(Clamped(name, wanted[name], given[name]) for name in over)
+
+
+def _environment(names: Sequence[str], values: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
+    """Both fields for variables. A name that the run above has by value means that value, never the host's."""
+    by_value = {name: above[name] for name in names if name in above} | dict(values)
+    return {"allowed_env_vars": tuple(name for name in names if name not in by_value), "env_vars": by_value}
+
+
+def _inherited(asked: T | None, held: T) -> T:
+    return held if asked is None else asked
+
+
+def _refuse(right: str, lacking: Sequence[str]) -> None:
+    """Raise SpawnRefused naming the first few of what the parent lacks, if it lacks anything."""
+    if lacking:
+        shown = ", ".join(each[:100] for each in lacking[:5]) + (", …" if len(lacking) > 5 else "")
+        raise SpawnRefused(f"policy.{right}", f"more than its parent has: {shown}")

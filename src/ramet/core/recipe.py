@@ -1,0 +1,208 @@
+"""An agent as data: names, texts, schemas and symbolic references, never an object. What a process may end and leave.
+
+A recipe is identified by its name *and* the hash of its content: another content is another version, and two agents of
+one content and two names are two. What a capability names is found again through an allow-list (`ramet.agent`), never
+because the recipe says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import keyword
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ramet.core.capabilities import Capability, order
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name
+
+SCHEMA: Final = 1  #: version of the form of a recipe; a newer one is refused
+MAX_BYTES: Final = 256 * 1024  #: of a recipe as JSON
+MAX_CAPABILITIES: Final = 256
+MAX_TASKS: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskDefinition:
+    """A task as data: what is asked for, what goes in, what must come out (`ramet.agent.typed` says the forms)."""
+
+    docstring: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)  #: name → schema, in order; with "default" if optional
+    returns: Mapping[str, Any] | None = None  #: None: nothing is expected but the end
+
+    def data(self) -> dict[str, Any]:
+        """As the seed has it: `{"docstring": …, "signature": {…}}`."""
+        signature: dict[str, Any] = {"parameters": dict(self.parameters), "order": list(self.parameters)}
+        return {"docstring": self.docstring, "signature": {**signature, "returns": self.returns}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """An agent that can be made again in another process, from this alone and the capabilities of its creator."""
+
+    name: str
+    primer: str = ""
+    model: str | None = None  #: None: its creator's
+    capabilities: tuple[Capability, ...] = ()
+    tasks: Mapping[str, TaskDefinition] = field(default_factory=dict)
+    types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: dataclasses, models and enums, by name
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    setup: str = ""  #: Python that runs in its sandbox before each turn
+    version: str = field(init=False, compare=False)  #: the hash of all it says: SHA-256, in hex
+
+    def __post_init__(self) -> None:
+        checked_name("name", self.name)
+        if len(self.capabilities) > MAX_CAPABILITIES:
+            raise InvalidValue("capabilities", f"{len(self.capabilities)} of them", f"at most {MAX_CAPABILITIES}")
+        if len(self.tasks) > MAX_TASKS:
+            raise InvalidValue("task_definitions", f"{len(self.tasks)} of them", f"at most {MAX_TASKS}")
+        object.__setattr__(self, "capabilities", tuple(sorted(set(self.capabilities), key=order)))
+        written = self.canonical()
+        if len(written) > MAX_BYTES:
+            raise InvalidValue("recipe", f"{len(written)} bytes", f"at most {MAX_BYTES} bytes of JSON")
+        object.__setattr__(self, "version", hashlib.sha256(written).hexdigest())
+
+    def canonical(self) -> bytes:
+        """The one way of writing it down. Raises InvalidValue for what is no JSON."""
+        try:
+            text = json.dumps(self.data(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            return text.encode()
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise InvalidValue("recipe", self.name, f"JSON data only: {problem}") from None
+
+    def data(self) -> dict[str, Any]:
+        """As it is kept, without its hash."""
+        said = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "primer": self.primer,
+            "model": self.model,
+            "capabilities": [each.data() for each in self.capabilities],
+            "task_definitions": {name: task.data() for name, task in sorted(self.tasks.items())},
+            "types": {name: dict(kind) for name, kind in sorted(self.types.items())},
+            "limits": dict(self.limits),
+        }
+        return {**said, "setup": self.setup} if self.setup else said
+
+    def entry(self) -> dict[str, Any]:
+        """As it stands in a registry: its data and its hash."""
+        return {**self.data(), "hash": self.version}
+
+    @classmethod
+    def from_entry(cls, entry: object, *, where: str = "recipe") -> Recipe:
+        """Read what stands in a registry. Raises InvalidValue for anything that is no recipe, naming the place.
+
+        `hash` may be missing, as in an entry written by hand; one that is there must be that of the content.
+        """
+        return reading(entry, where)
+
+
+_FIELDS = frozenset(
+    {"schema", "hash", "name", "primer", "model", "capabilities", "task_definitions", "types", "limits", "setup"}
+)
+
+
+def reading(entry: object, where: str = "recipe") -> Recipe:
+    """A recipe of what came from outside: nothing is believed, nothing imported. Raises InvalidValue."""
+    said = _mapping(entry, where)
+    unknown = sorted(set(said) - _FIELDS)
+    if unknown:
+        raise InvalidValue(f"{where}.{unknown[0]}", said[unknown[0]], f"one of {', '.join(sorted(_FIELDS))}")
+    schema = said.get("schema", SCHEMA)
+    if schema != SCHEMA or isinstance(schema, bool):
+        raise InvalidValue(f"{where}.schema", schema, f"{SCHEMA}: this version of ramet knows no other")
+    recipe = Recipe(
+        name=_text(said.get("name"), f"{where}.name"),
+        primer=_text(said.get("primer", ""), f"{where}.primer"),
+        model=None if said.get("model") is None else _text(said["model"], f"{where}.model"),
+        capabilities=tuple(
+            capability(each, f"{where}.capabilities[{at}]")
+            for at, each in enumerate(_list(said.get("capabilities", []), f"{where}.capabilities"))
+        ),
+        tasks={
+            checked_task_name(name): _task(each, f"{where}.task_definitions.{name}")
+            for name, each in _mapping(said.get("task_definitions", {}), f"{where}.task_definitions").items()
+        },
+        types={
+            checked_task_name(name, "types"): _mapping(each, f"{where}.types.{name}")
+            for name, each in _mapping(said.get("types", {}), f"{where}.types").items()
+        },
+        limits=_mapping(said.get("limits", {}), f"{where}.limits"),
+        setup=_text(said.get("setup", ""), f"{where}.setup"),
+    )
+    if "hash" in said and said["hash"] != recipe.version:
+        raise InvalidValue(f"{where}.hash", said["hash"], f"{recipe.version}, which is that of its content")
+    return recipe
+
+
+def checked_task_name(name: object, field: str = "task") -> str:
+    """A name that a function, or a class, could have. Raises InvalidValue."""
+    if (
+        not isinstance(name, str)
+        or len(name) > 64
+        or not name.isidentifier()
+        or keyword.iskeyword(name)
+        or name.startswith("__")
+    ):
+        raise InvalidValue(field, name, "a name of at most 64 letters, digits and '_'")
+    return name
+
+
+def capability(said: object, where: str = "capability") -> Capability:
+    """Read what `Capability.data` wrote. Raises InvalidValue."""
+    parts = _mapping(said, where)
+    unknown = sorted(set(parts) - {"type", "name", "visibility", "include", "exclude"})
+    if unknown:
+        raise InvalidValue(f"{where}.{unknown[0]}", parts[unknown[0]], "type, name, visibility, include, exclude")
+    include = parts.get("include")
+    return Capability(
+        parts.get("type"),  # type: ignore[arg-type]  # checked there
+        parts.get("name"),  # type: ignore[arg-type]
+        parts.get("visibility", "medium"),
+        None if include is None else tuple(_list(include, f"{where}.include")),
+        tuple(_list(parts.get("exclude", []), f"{where}.exclude")),
+    )
+
+
+def _task(said: object, where: str) -> TaskDefinition:
+    parts = _mapping(said, where)
+    signature = _mapping(parts.get("signature", {}), f"{where}.signature")
+    parameters = _mapping(signature.get("parameters", {}), f"{where}.signature.parameters")
+    order = _list(signature.get("order", list(parameters)), f"{where}.signature.order")
+    if set(parts) - {"docstring", "signature"} or set(signature) - {"parameters", "order", "returns"}:
+        raise InvalidValue(
+            where, sorted({*parts, *signature}), "docstring, and signature of parameters, order, returns"
+        )
+    if sorted(map(str, order)) != sorted(parameters):
+        raise InvalidValue(f"{where}.signature.order", order, "each parameter once")
+    returns = signature.get("returns")
+    return TaskDefinition(
+        docstring=_text(parts.get("docstring", ""), f"{where}.docstring"),
+        parameters={
+            checked_task_name(name, "parameter"): _mapping(parameters[name], f"{where}.signature.parameters.{name}")
+            for name in order
+        },
+        returns=None if returns is None else _mapping(returns, f"{where}.signature.returns"),
+    )
+
+
+def _mapping(said: object, where: str) -> dict[str, Any]:
+    if not isinstance(said, Mapping) or not all(isinstance(key, str) for key in said):
+        raise InvalidValue(where, said, "an object with text for keys")
+    return dict(said)
+
+
+def _list(said: object, where: str) -> list[Any]:
+    if not isinstance(said, list | tuple):
+        raise InvalidValue(where, said, "a list")
+    return list(said)
+
+
+def _text(said: object, where: str) -> str:
+    if not isinstance(said, str):
+        raise InvalidValue(where, said, "text")
+    if "\0" in said or any("\ud800" <= each <= "\udfff" for each in said):
+        raise InvalidValue(where, said, "text that can be written as UTF-8, without NUL")
+    return said

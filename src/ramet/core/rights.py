@@ -1,0 +1,207 @@
+"""What a right may name, and when one covers another: endpoints, mounts, variables, secrets. By their names alone.
+
+Every check takes the field that it speaks of, and returns the value in its one canonical form or raises InvalidValue.
+No error shows a value of a variable or a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ramet.core.errors import InvalidValue
+
+MOST_ENTRIES = 256  #: of any one list: a guest writes them, and each is compared with its parent's
+MOST_FOREIGN = 16  #: endpoints that are not ASCII: each costs the host a quarter of a millisecond or more
+MOST_ENV_BYTES = 128 * 1024  #: of names and values together; Linux takes no longer string (MAX_ARG_STRLEN)
+MOST_SECRET_BYTES = 1024 * 1024  #: of all secrets together, as Kubernetes has it
+MOST_PATH_BYTES = 4095  #: PATH_MAX, less its NUL
+MOST_NAME_BYTES = 255  #: NAME_MAX
+
+_LISTS = (list, tuple, set, frozenset)
+
+_ENDPOINT = 'host:port, such as "api.example.org:443", "*.example.org:443" or "[2001:db8::1]:443", or "*"'
+_PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
+_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")  #: a last label that some resolvers read as an address
+_UPPER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+
+_MOUNT = "an absolute path without '..', not the root, not /tmp, nothing of /proc, /sys, /dev or /run"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_KEPT_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: the kernel's, and where sockets are
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+#: Variables by which a loader, an interpreter, a shell or a resolver takes code or rules from whoever sets them.
+_LOADERS = re.compile(
+    r"""(LD_|DYLD_|PYTHON|PERL5|RUBY|GLIBC_|MALLOC_|BASH_FUNC_|LUA_INIT|OPENSSL_).*
+    | (?i:.*_PROXY)
+    | ENV | BASH_ENV | BASHOPTS | SHELLOPTS | IFS | PS4 | PROMPT_COMMAND | PERLLIB | NODE_OPTIONS | NODE_PATH
+    | GCONV_PATH | LOCPATH | NLSPATH | GETCONF_DIR | HOSTALIASES | LOCALDOMAIN | RES_OPTIONS | RESOLV_HOST_CONF
+    | JAVA_TOOL_OPTIONS | JDK_JAVA_OPTIONS | _JAVA_OPTIONS""",
+    re.VERBOSE,
+)
+_SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+
+
+def endpoints(field: str, given: object) -> tuple[str, ...]:
+    """Canonical endpoints. An empty text matches nothing, and is left out."""
+    texts = _texts(field, given, _ENDPOINT)
+    if (foreign := sum(not each.isascii() for each in texts)) > MOST_FOREIGN:
+        raise InvalidValue(field, f"{foreign} entries that are not ASCII", f"at most {MOST_FOREIGN}, the rest as xn--")
+    return tuple(dict.fromkeys(_endpoint(field, each) for each in texts if each))
+
+
+def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> list[str]:
+    """Those of `asked` that no endpoint of `granted` covers; both canonical."""
+    if "*" in granted:
+        return []
+    below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
+    return [each for each in asked if each not in granted and not each.endswith(below)]
+
+
+def mounts(field: str, given: object) -> tuple[str, ...]:
+    """Absolute, normal paths of the host. Whether they exist, and where links lead, is seen when a run starts."""
+    return tuple(dict.fromkeys(_mount(field, each) for each in _texts(field, given, _MOUNT)))
+
+
+def uncovered_mounts(granted: Collection[str], asked: Collection[str]) -> list[str]:
+    """Those of `asked` that are neither one of `granted` nor below one; all normal."""
+    tops = tuple(f"{top.rstrip('/')}/" for top in granted)
+    return [each for each in asked if not f"{each}/".startswith(tops)]
+
+
+def variables(field: str, given: object) -> tuple[str, ...]:
+    """Names of environment variables; never one that a loader listens to."""
+    return tuple(dict.fromkeys(_variable(field, each) for each in _texts(field, given, "names of variables")))
+
+
+def values_of_variables(field: str, given: object) -> dict[str, str]:
+    """Environment variables by value."""
+    found = _mapping(field, given, "names of variables with their values")
+    for name, value in found.items():
+        _variable(field, name)
+        if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
+            raise InvalidValue(field, f"{name}={_hidden(value)}", "text without NUL")
+    if sum(len(name) + len(value.encode()) for name, value in found.items()) > MOST_ENV_BYTES:
+        raise InvalidValue(field, f"{len(found)} variables", f"at most {MOST_ENV_BYTES} bytes together")
+    return found
+
+
+def secrets(field: str, given: object) -> dict[str, str | None]:
+    """Secrets by file name. A list of names takes the parent's, as does None for a value."""
+    if isinstance(given, _LISTS) and all(isinstance(each, str) for each in given):
+        given = dict.fromkeys(sorted(given))
+    found = _mapping(field, given, "names of secrets, alone or with their values")
+    for name, value in found.items():
+        if not isinstance(name, str) or not _SECRET.match(name):
+            raise InvalidValue(field, name, "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first")
+        if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
+            raise InvalidValue(field, f"{name}={_hidden(value)}", "text that is not empty, or None: the parent's")
+    if sum(len(value.encode()) for value in found.values() if value is not None) > MOST_SECRET_BYTES:
+        raise InvalidValue(field, f"{len(found)} secrets", f"at most {MOST_SECRET_BYTES} bytes together")
+    return found
+
+
+def _endpoint(field: str, text: str) -> str:
+    """One spelling for each endpoint, so that equal ones compare equal wherever they were written."""
+    if text == "*":
+        return text
+    host, _, port = text.rpartition(":")
+    canonical = _host(host) if len(text) <= 300 and _PORT.match(port) and int(port) <= 65535 else None
+    if canonical is None:
+        raise InvalidValue(field, text, _ENDPOINT)
+    return f"{canonical}:{port}"
+
+
+def _host(host: str) -> str | None:
+    if host.startswith("["):
+        return _ipv6(host)
+    star, name = ("*.", host[2:]) if host.startswith("*.") else ("", host)
+    name = name.translate(_UPPER).removesuffix(".")
+    if not name.isascii():
+        try:
+            written = name.encode("idna")
+            # What does not come back as it was has a twin: another host that a reader takes it for.
+            if written.decode("idna") != name:
+                return None
+        except UnicodeError:
+            return None
+        name = written.decode("ascii")
+    labels = name.split(".")
+    if len(name) > 253 or not all(map(_LABEL.match, labels)):
+        return None
+    if _NUMBER.match(labels[-1]) and (star or not _is_ipv4(name)):
+        return None
+    return star + name
+
+
+def _ipv6(host: str) -> str | None:
+    try:
+        address = ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return None
+    if not host.endswith("]") or address.scope_id is not None or address.ipv4_mapped is not None:
+        return None
+    return f"[{address.compressed}]"
+
+
+def _is_ipv4(name: str) -> bool:
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _mount(field: str, text: str) -> str:
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    path = "/" + "/".join(parts)
+    if (
+        not text.startswith("/")
+        or not _is_utf8(text)
+        or len(text.encode()) > MOST_PATH_BYTES
+        or any(part == ".." or part.startswith("~") or len(part.encode()) > MOST_NAME_BYTES for part in parts)
+        or _CONTROL.search(text)
+        or path in ("/", "/tmp")
+        or not uncovered_mounts(_KEPT_TREES, [path])
+    ):
+        raise InvalidValue(field, text, _MOUNT)
+    return path
+
+
+def _variable(field: str, name: object) -> str:
+    if not isinstance(name, str) or not _VARIABLE.match(name):
+        raise InvalidValue(field, name, "names of variables: letters, digits and '_', no digit first")
+    if _LOADERS.fullmatch(name):
+        raise InvalidValue(field, name, "no variable that a loader, interpreter, shell or proxy client listens to")
+    return name
+
+
+def _texts(field: str, given: object, what: str) -> list[str]:
+    if isinstance(given, _LISTS) and len(given) > MOST_ENTRIES:
+        raise InvalidValue(field, f"{len(given)} entries", f"at most {MOST_ENTRIES}")
+    if not isinstance(given, _LISTS) or not all(isinstance(each, str) for each in given):
+        raise InvalidValue(field, given, f"a list of {what}")
+    return sorted(given) if isinstance(given, set | frozenset) else list(given)
+
+
+def _mapping(field: str, given: object, what: str) -> dict[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise InvalidValue(field, _hidden(given), what)
+    if len(given) > MOST_ENTRIES:
+        raise InvalidValue(field, f"{len(given)} entries", f"at most {MOST_ENTRIES}")
+    return dict(given)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _hidden(value: object) -> str:
+    return f"({type(value).__name__}, not shown)"

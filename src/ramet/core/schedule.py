@@ -1,0 +1,234 @@
+"""When something is to run, and what: plain data that reads back from JSON as it was written.
+
+A **tick** is a moment that a schedule names. Ticks are aware datetimes in UTC and follow from the data alone: the n-th
+of an interval is its anchor + n·interval, so nothing drifts, and whoever computes them gets the same. What became of
+them is in `core.ticks`. The next time of a cron line is asked of `next_fire`, which the host passes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, get_args
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from ramet.core.budget import NO_LIMITS, Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Policy
+
+#: (cron line, zone, after) → the first tick strictly after; None if there is none. Raises InvalidValue by field.
+NextFire = Callable[[str, str, datetime], datetime | None]
+Misfire = Literal["skip", "once", "all"]
+Overlap = Literal["skip", "queue", "allow"]
+
+SHORTEST_S = 0.1
+LONGEST_S = 10 * 366 * 86_400.0
+MOST_JITTER_S = 3600.0
+MOST_MISSED = 1000
+#: Ticks of a cron line that are counted one by one; after a longer absence only the newest are looked for.
+COUNTED = 1000
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Interval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="interval"):
+    """Every `seconds`, counted from `anchor`, which is the first tick itself."""
+
+    seconds: float
+    anchor: datetime
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "seconds", checked_number("interval_seconds", self.seconds, SHORTEST_S, LONGEST_S))
+        force_setattr(self, "anchor", utc("anchor", self.anchor))
+
+    @property
+    def step(self) -> timedelta:
+        """The interval in whole microseconds, with which n steps are exact."""
+        return timedelta(seconds=self.seconds)
+
+
+class Once(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="once"):
+    """One tick."""
+
+    at: datetime
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "at", utc("at", self.at))
+
+
+class Cron(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="cron"):
+    """The ticks of a cron line, as a clock on the wall of zone `tz` shows them."""
+
+    line: str
+    tz: str
+
+
+class FunctionTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="function"):
+    """A function, by where it can be found again."""
+
+    reference: str
+
+
+class AgentTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="agent"):
+    """A definition, as the fields that differ from a definition's defaults."""
+
+    fields: dict[str, Any]
+
+
+class NamedTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="named"):
+    """A definition of the project, as it is when the tick fires."""
+
+    name: str
+
+
+class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What runs, when, and what becomes of ticks that nobody was there for or that meet a run still going.
+
+    Checked when written down and when read: InvalidValue names the field.
+    """
+
+    id: str
+    name: str
+    timing: Interval | Once | Cron
+    target: FunctionTarget | AgentTarget | NamedTarget
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    prompt: str = ""
+    policy: Policy | None = None  #: with one, it runs in a sandbox
+    limits: Limits = NO_LIMITS  #: of each run
+    misfire: Misfire = "once"  #: of ticks missed: none runs, the newest, or the newest `misfire_max` in order
+    misfire_max: int = 10
+    overlap: Overlap = "skip"  #: a tick that comes during a run: never runs, runs afterwards, runs beside it
+    jitter_s: float = 0.0  #: a tick fires up to this much later; how much follows from the tick
+    until: datetime | None = None  #: the last moment that may be a tick
+    asked: str = ""  #: a digest of what was asked for: asking for the same again changes nothing
+
+    def __post_init__(self) -> None:
+        for field, closed in (("misfire", Misfire), ("overlap", Overlap)):
+            if getattr(self, field) not in get_args(closed):
+                raise InvalidValue(field, getattr(self, field), " or ".join(get_args(closed)))
+        if (
+            isinstance(self.misfire_max, bool)
+            or not isinstance(self.misfire_max, int)
+            or not 1 <= self.misfire_max <= MOST_MISSED
+        ):
+            raise InvalidValue("misfire_max", self.misfire_max, f"a whole number from 1 to {MOST_MISSED}")
+        most = min(MOST_JITTER_S, self.timing.seconds) if isinstance(self.timing, Interval) else MOST_JITTER_S
+        force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, most))
+        if self.until is not None:
+            force_setattr(self, "until", utc("until", self.until))
+
+
+class Come(NamedTuple):
+    """Ticks whose moment has come: the newest of them, oldest first, and how many more came before those."""
+
+    ticks: tuple[datetime, ...]
+    before: int  #: of a cron line after a long absence: at least so many
+
+
+def utc(field: str, value: object) -> datetime:
+    """An aware datetime in UTC; anything else is refused, a naive one too: nobody knows when that is."""
+    accepted = "an aware datetime of the years 1970 to 8999, such as datetime(2027, 1, 31, 9, tzinfo=UTC)"
+    if not isinstance(value, datetime) or value.tzinfo is None or not 1970 <= value.year < 9000:
+        raise InvalidValue(field, value, accepted)
+    return value.astimezone(UTC)
+
+
+def checked_number(field: str, value: object, least: float, most: float) -> float:
+    """A finite number within bounds, or InvalidValue."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise InvalidValue(field, value, f"a number of seconds from {least:g} to {most:.10g}")
+    return float(value)
+
+
+def fires_at(schedule: Schedule, tick: datetime) -> datetime:
+    """When a tick's run may begin: the tick, plus a jitter that is the same whoever asks, and however often."""
+    if not schedule.jitter_s:
+        return tick
+    digest = hashlib.sha256(f"{schedule.id} {tick.isoformat()}".encode()).digest()
+    return tick + timedelta(seconds=schedule.jitter_s) * (int.from_bytes(digest[:6]) / 2**48)
+
+
+def first_after(schedule: Schedule, after: datetime, next_fire: NextFire) -> datetime | None:
+    """The first tick strictly after a moment; None when there is none any more."""
+    timing = schedule.timing
+    tick: datetime | None
+    match timing:
+        case Interval():
+            tick = timing.anchor + max(0, (after - timing.anchor) // timing.step + 1) * timing.step
+        case Once():
+            tick = timing.at if timing.at > after else None
+        case Cron():
+            tick = next_fire(timing.line, timing.tz, after)
+    if tick is None or (schedule.until is not None and tick > schedule.until):
+        return None
+    return tick
+
+
+def come_since(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, *, most: int) -> Come:
+    """The ticks strictly after `after` that may fire by `now`, in order, of which the newest `most` are named.
+
+    No tick is named before one that comes before it, whatever their jitters.
+    """
+    timing = schedule.timing
+    if isinstance(timing, Interval):
+        return _come_of_interval(schedule, timing, after, now, most)
+    newest: deque[datetime] = deque(maxlen=most)
+    count, last = 0, after
+    for tick in _walk(schedule, after, now, next_fire):
+        newest.append(tick)
+        count, last = count + 1, tick
+        if count == COUNTED and not isinstance(timing, Once):
+            return _come_of_long(schedule, last, now, next_fire, newest)
+    return Come(tuple(newest), count - len(newest))
+
+
+def _walk(schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire) -> Iterator[datetime]:
+    while (tick := first_after(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
+        yield tick
+        after = tick
+
+
+def _come_of_interval(schedule: Schedule, timing: Interval, after: datetime, now: datetime, most: int) -> Come:
+    end = min(now, schedule.until) if schedule.until is not None else now
+    first = max(0, (after - timing.anchor) // timing.step + 1)
+    last = (end - timing.anchor) // timing.step
+    # Jitter is at most one interval: only the newest may have to wait for its own.
+    if last >= first and fires_at(schedule, timing.anchor + last * timing.step) > now:
+        last -= 1
+    begin = max(first, last - most + 1)
+    return Come(tuple(timing.anchor + n * timing.step for n in range(begin, last + 1)), max(0, begin - first))
+
+
+def _come_of_long(
+    schedule: Schedule, after: datetime, now: datetime, next_fire: NextFire, newest: deque[datetime]
+) -> Come:
+    """After a long absence: look back from the end in ever wider windows until there are enough."""
+    most = newest.maxlen or 1
+    end = min(now, schedule.until) if schedule.until is not None else now
+    span = timedelta(hours=1)
+    # Every tick before a window has come, since the window begins before now - jitter.
+    while (begin := end - timedelta(seconds=schedule.jitter_s) - span) > after:
+        found = deque(_walk(schedule, begin, now, next_fire), maxlen=most)
+        if len(found) == most:
+            return Come(tuple(found), COUNTED)
+        span *= 2
+    count = COUNTED
+    for tick in _walk(schedule, after, now, next_fire):
+        newest.append(tick)
+        count += 1
+    return Come(tuple(newest), count - len(newest))
+
+
+def just_before(moment: datetime) -> datetime:
+    """The latest moment after which `moment` itself still comes."""
+    return moment - _MICROSECOND
+
+
+def seconds_until(moment: datetime, now: datetime, *, most: float) -> float:
+    """How long to wait for a moment: never less than nothing, never more than `most`."""
+    return min(most, max(0.0, math.ceil((moment - now).total_seconds() * 1e6) / 1e6))

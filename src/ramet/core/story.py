@@ -1,0 +1,295 @@
+"""What a journal says of a tree: its events, told in order, and where that leaves every run.
+
+`TreeStory.tell` takes one event after the other; it decides nothing and forgets nothing that a run needs to go on:
+conversations as data, calls that were begun, mail that was not read, questions without an answer, and every move of the
+budget in its order. Telling the same events always leads to the same story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ramet.core.budget import Amount
+from ramet.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    Compacted,
+    Event,
+    MailDelivered,
+    MailPushed,
+    MessageDiscarded,
+    MessageRecorded,
+    ModelAsked,
+    ModelCharged,
+    RunEnded,
+    RunResumed,
+    RunSpawned,
+    StateChanged,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.told import MessageTold, Said, put_in_place, said
+
+OPEN, SPENT, CLOSED = "open", "spent", "closed"
+
+
+class Move(NamedTuple):
+    """One move of a budget: a scope opened or closed by a run's birth or end, or something used by it."""
+
+    run: str
+    kind: str
+    usage: Usage = NOTHING_USED
+
+
+class Letter(NamedTuple):
+    """Mail that was accepted and not read."""
+
+    id: str
+    sender: str
+    kind: str
+    text: str
+
+
+@dataclass(kw_only=True)
+class RunStory:
+    """One run, as far as it got."""
+
+    born: RunSpawned
+    said: list[Said] = field(default_factory=list)  #: its conversation, each message as it was written
+    state: str = "starting"
+    turn: int = 0
+    is_in_turn: bool = False  #: a turn began and has not ended
+    turn_status: str = "completed"  #: how the newest turn that is over ended
+    turn_began_at: int = 0  #: place in its conversation
+    steps: int = 0  #: the newest one's number
+    births: int = 0
+    lives: int = 1
+    wakes: int = 0
+    begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
+    asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
+    unread: dict[str, Letter] = field(default_factory=dict)
+    seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
+    approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
+    words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
+    past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
+    usage: Usage = NOTHING_USED
+    result: Result | None = None
+    _delivering: dict[str, Letter] = field(default_factory=dict)
+    _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.born.run
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.result is not None
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Its conversation, as data; decoded anew each time. Raises InvalidValue for what is no message."""
+        return [each.data for each in self.said]
+
+    @property
+    def subtree(self) -> Usage:
+        """What it and all below it used."""
+        return self.usage if self._subtree is None else self._subtree
+
+    def left_unread(self) -> list[Letter]:
+        """Mail that is still to be read: what was taken out of its box and never got into the conversation, too."""
+        return [*self._delivering.values(), *self.unread.values()]
+
+
+class TreeStory:
+    """A tree, as far as it got. Runs are in the order of their births."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, RunStory] = {}
+        self.moves: list[Move] = []
+        self.seq = 0
+
+    def tell_all(self, events: Iterable[Event]) -> TreeStory:
+        """Take in events, in order; returns itself."""
+        for event in events:
+            self.tell(event)
+        return self
+
+    @property
+    def root(self) -> RunStory:
+        """The first run."""
+        return next(iter(self.runs.values()))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every run has ended."""
+        return all(run.is_over for run in self.runs.values())
+
+    @property
+    def newest_mail(self) -> int:
+        """The highest number of a piece of mail; 0 without any."""
+        ids = (mail.rpartition("-") for run in self.runs.values() for mail in run.seen)
+        return max((int(number) for kind, _, number in ids if kind == "mail" and number.isdecimal()), default=0)
+
+    def pass_over(self, seq: int) -> None:
+        """Take note that the event of this number was there: one of `ramet.core.told.PASSED_OVER`."""
+        self.seq = max(self.seq, seq)
+
+    def tell(self, event: Event) -> None:
+        """Take in one event. One of a run whose birth is not on record says nothing."""
+        self.seq = max(self.seq, event.seq)
+        if isinstance(event, RunSpawned):
+            return self._born(event)
+        run = self.runs.get(event.run)
+        if run is None:
+            return
+        match event:
+            case MessageRecorded() | MessageTold():
+                self._message(run, event)
+            case ToolStarted():
+                if event.call_id is not None and event.call_id not in run.begun:
+                    run.begun[event.call_id] = event
+                    self._spend(run, Usage(tool_calls=1))
+                run.steps = max(run.steps, _number(event.step_id))
+            case ModelAsked():
+                run.asked[event.step_id] = event
+                run.steps = max(run.steps, _number(event.step_id))
+            case ModelCharged():
+                run.asked.pop(event.step_id, None)
+                self._spend(run, event.usage)
+            case MessageDiscarded():
+                pass  # What it cost is told by itself.
+            case StateChanged():
+                run.state = event.state
+                run.is_in_turn = run.is_in_turn and event.state != "idle"
+            case TurnStarted() | RunResumed():
+                if isinstance(event, TurnStarted):
+                    run.turn_began_at = len(run.said)
+                else:
+                    self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
+                run.turn, run.is_in_turn, run.state = event.turn, True, "running"
+                if run.result is not None:
+                    self._back(run)
+            case TurnEnded():
+                run.turn_status = event.status
+                run.is_in_turn, run.state = False, "idle"
+            case MailPushed():
+                if run.result is not None and event.kind != "notice":
+                    self._back(run)
+                run.seen.append(event.mail_id)
+                run.unread[event.mail_id] = Letter(event.mail_id, event.sender, event.kind, event.text)
+            case MailDelivered():
+                letter = run.unread.pop(event.mail_id, None)
+                if letter is not None:
+                    run._delivering[letter.id] = letter
+            case Compacted():
+                if event.kept:
+                    old = run.said
+                    run.said = [old[each] if isinstance(each, int) else said(each) for each in event.kept]
+            case ApprovalAsked():
+                run.approvals[event.approval_id] = event
+            case ApprovalAnswered():
+                asked = run.approvals.get(event.approval_id)
+                if asked is not None and asked.call_id:  # Its call has not run yet: who runs it needs the word.
+                    run.words[event.approval_id] = event
+                else:
+                    run.approvals.pop(event.approval_id, None)
+            case RunEnded():
+                self._close_questions(run)
+                run.result, run.state, run.is_in_turn = event.result, "ended", False
+                self._settle(run, None)
+                self.moves.append(Move(run.id, CLOSED))
+
+    def close_open(self) -> None:
+        """Count questions that were under way when a process ended at what was reserved for them: nobody knows more."""
+        for run in self.runs.values():
+            self._close_questions(run)
+
+    def _close_questions(self, run: RunStory) -> None:
+        for asked in run.asked.values():
+            usage = Usage(
+                model_calls=asked.requests,
+                output_tokens=asked.reserved_tokens,
+                usd=asked.reserved_usd,
+                estimated=True,
+            )
+            self._spend(run, usage)
+        run.asked.clear()
+
+    def _born(self, event: RunSpawned) -> None:
+        run = self.runs[event.run] = RunStory(born=event)
+        parent = self.runs.get(event.parent or "")
+        shared = event.birth.get("shared", 0)  # A fork's conversation begins with so much of its parent's.
+        run.said = [*(parent.said[:shared] if parent is not None else ()), *map(said, event.birth.get("answers", ()))]
+        if parent is not None:
+            parent.births += 1
+            parent._subtree = parent.subtree
+        self.moves.append(Move(event.run, OPEN))
+        if parent is not None:
+            self._spend(parent, Usage(agents=1), own=False)
+
+    def _back(self, run: RunStory) -> None:
+        """It had ended and was taken up again: its scope opens anew."""
+        run.result = None
+        run.lives += 1
+        self.moves.append(Move(run.id, OPEN))
+
+    def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
+        message = said(event.message)
+        if event.step_id is not None:
+            run.asked.pop(event.step_id, None)
+            run.steps = max(run.steps, _number(event.step_id))
+        if event.usage is not None:
+            self._spend(run, event.usage)
+        if message.kind == "tool":
+            call_id = event.call_id or str(message.call_id)
+            run.begun.pop(call_id, None)
+            if run.approvals:
+                self._settle(run, call_id)
+            return put_in_place(run.said, message)
+        if run._delivering and message.kind == "human":
+            run._delivering.pop(next(iter(run._delivering)))
+        run.said.append(message)
+
+    def _settle(self, run: RunStory, call_id: str | None) -> None:
+        """Nobody will ask again about a call that was answered, or about any call of a run that has ended."""
+        for id in [id for id, asked in run.approvals.items() if call_id in (None, asked.call_id)]:
+            del run.approvals[id]
+            run.words.pop(id, None)
+            run.past_approvals.append(id)
+
+    def _spend(self, run: RunStory, usage: Usage, *, own: bool = True) -> None:
+        last = self.moves[-1] if self.moves else None
+        if last is not None and last.kind == SPENT and last.run == run.id:
+            self.moves[-1] = Move(run.id, SPENT, last.usage + usage)
+        else:
+            self.moves.append(Move(run.id, SPENT, usage))
+        if own:
+            run.usage = run.usage + usage
+        above: RunStory | None = run
+        while above is not None:
+            if above._subtree is not None:
+                above._subtree = above._subtree + usage
+            above = self.runs.get(above.born.parent or "")
+
+
+def amount(usage: Usage) -> Amount:
+    """What it takes of a budget."""
+    return Amount(
+        tokens=usage.tokens,
+        usd=usage.usd,
+        model_calls=usage.model_calls,
+        tool_calls=usage.tool_calls,
+        agents=usage.agents,
+    )
+
+
+def _number(step_id: str) -> int:
+    """The number in a step's name."""
+    tail = step_id.rpartition(":")[2]
+    return int(tail) if tail.isdecimal() else 0

@@ -1,0 +1,315 @@
+"""What became of a schedule's ticks: which are due, whose run is going, how the last ones ended.
+
+A tick goes one way: decided (it runs, or it never will) → waiting → claimed by one scheduler → started → ended. Each
+step is a new `Book`, which its owner writes by compare-and-swap: of two who try the same, one gets a Conflict, reads
+again and finds it done. `decided` only moves forward and ticks are only taken from behind it, so none is taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ramet.core.errors import Damaged
+from ramet.core.outcome import ErrorInfo
+from ramet.core.schedule import Come, NextFire, Schedule, come_since, fires_at, first_after
+
+#: The newest tick that has come is on time for this long; any other is missed.
+GRACE = timedelta(seconds=60)
+#: Results that are kept of one schedule; ticks that wait for one that runs.
+KEPT_RESULTS = 20
+MOST_WAITING = 1000
+VERSION = 1
+
+
+class TickStatus(StrEnum):
+    """How a tick stands: where it is on the way to its run, or that run's status."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    OOM = "oom"
+    CRASHED = "crashed"
+    LOST = "lost"
+    NEEDS_INPUT = "needs_input"
+
+
+class Due(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tick that is to run."""
+
+    tick: datetime
+    manual: bool = False  #: triggered by somebody, beside the schedule's own times
+
+
+class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tick that one scheduler has taken."""
+
+    id: str
+    due: Due
+    owner: str  #: the scheduler
+    at: datetime
+    started: bool = False  #: noted before the run is born: from then on nobody begins this tick again
+    run: str | None = None
+
+
+class TickResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One tick, as it stands or ended; `lost` is one whose process ended before it could say how its run did."""
+
+    id: str
+    tick: datetime
+    status: TickStatus
+    manual: bool = False
+    run: str | None = None  #: its run's id
+    began: datetime | None = None
+    ended: datetime | None = None
+    text: str = ""  #: the beginning of what it returned, or had found
+    error: ErrorInfo | None = None
+
+
+class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that changes of a schedule."""
+
+    decided: datetime  #: what happens to every tick up to this one is settled
+    paused: bool = False
+    waiting: tuple[Due, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    results: tuple[TickResult, ...] = ()  #: the newest last
+    skipped: int = 0  #: ticks that never run: missed, or come during a run; after a long absence at least so many
+
+
+class Book(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule and its state: one document of the store."""
+
+    schedule: Schedule
+    state: State
+    version: int = VERSION
+
+
+class Begun(NamedTuple):
+    """A book with new claims, and these."""
+
+    book: Book
+    claims: tuple[Claim, ...]
+
+
+_decoder = msgspec.json.Decoder(Book)
+
+
+class _Version(Struct):
+    version: int = VERSION
+
+
+def encode(book: Book) -> bytes:
+    """A book as JSON, which `decode` reads back to an equal one."""
+    return msgspec.json.encode(book)
+
+
+def decode(key: str, data: bytes) -> Book:
+    """The book of these bytes. Raises Damaged for what is none, or of a newer version."""
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > VERSION:
+            raise Damaged("schedule", key, f"it is of version {version}, and this ramet reads {VERSION}")
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged("schedule", key, str(problem)) from None
+
+
+def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> Book:
+    """Decide on every tick that has come by `now`, and on claims whose owner has ended; the same book if there is none.
+
+    Of a claim that was not started its tick is decided on again, as one that was missed. One that was started is lost:
+    its run may have begun, and begins no second time.
+    """
+    schedule, state = book.schedule, book.state
+    dead = tuple(claim for claim in state.claims if not lives(claim.owner))
+    state = _without(state, *dead)
+    for claim in dead:
+        if claim.started:
+            state = _with_result(state, _lost(claim, now))
+    again = [claim.due for claim in dead if not claim.started]
+    come = Come((), 0)
+    if not state.paused:
+        come = come_since(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
+    taken = _taken(schedule, come.ticks, now)
+    if schedule.overlap == "skip" and state.claims:
+        taken = ()
+    taken = taken[: max(0, MOST_WAITING - len(state.waiting))]
+    kept = [due for due in again if due.manual or _runs_late(schedule, due.tick, taken, now)]
+    left_out = come.before + len(come.ticks) - len(taken) + len(again) - len(kept)
+    state = replace(
+        state,
+        decided=max(state.decided, *come.ticks[-1:]) if come.ticks else state.decided,
+        waiting=(*kept, *state.waiting, *(Due(tick=tick) for tick in taken)),
+        skipped=state.skipped + left_out,
+    )
+    return _with(book, state)
+
+
+def redefine(book: Book, schedule: Schedule, decided: datetime) -> Book:
+    """The same schedule with another content, from now on: what runs goes on, what waited is forgotten."""
+    return Book(schedule=schedule, state=State(decided=decided, claims=book.state.claims, results=book.state.results))
+
+
+def begin(book: Book, now: datetime, owner: str, mint: Callable[[], str]) -> Begun:
+    """Claim what may begin now, for `owner`: of a paused schedule only what somebody triggered."""
+    state = book.state
+    able = tuple(due for due in state.waiting if due.manual or not state.paused)
+    if book.schedule.overlap != "allow":
+        able = () if state.claims else able[:1]
+    if not able:
+        return Begun(book, ())
+    claims = tuple(Claim(id=mint(), due=due, owner=owner, at=now) for due in able)
+    waiting = tuple(due for due in state.waiting if due not in able)
+    return Begun(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
+
+
+def start(book: Book, claim: Claim) -> Book | None:
+    """Note that a claim's run is about to be born; None when the claim is not its owner's any more."""
+    if claim not in book.state.claims:
+        return None
+    return _with_claim(book, claim.id, replace(claim, started=True))
+
+
+def name_run(book: Book, claim: Claim, run: str) -> Book | None:
+    """Note which run it is; None when the claim is gone."""
+    held = next((each for each in book.state.claims if each.id == claim.id), None)
+    return None if held is None else _with_claim(book, claim.id, replace(held, run=run))
+
+
+def release(book: Book, claim: Claim) -> Book | None:
+    """Take a claim back whose run was not born: its tick waits again, before all others."""
+    if all(each.id != claim.id for each in book.state.claims):
+        return None
+    state = _without(book.state, claim)
+    return _with(book, replace(state, waiting=(claim.due, *state.waiting)))
+
+
+def end(book: Book, result: TickResult) -> Book:
+    """Note how a tick's run ended, in place of the claim, and of whatever was believed of it before."""
+    held = tuple(claim for claim in book.state.claims if claim.id == result.id)
+    return _with(book, _with_result(_without(book.state, *held), result))
+
+
+def trigger(book: Book, now: datetime) -> Book:
+    """Have it run now, beside its times; after a run that is going, unless these may overlap."""
+    return _with(book, _wait_for(book.state, (Due(tick=now, manual=True),)))
+
+
+def pause(book: Book) -> Book:
+    """Nothing of it begins until it is resumed; what runs goes on."""
+    return _with(book, replace(book.state, paused=True))
+
+
+def resume(book: Book, now: datetime) -> Book:
+    """Go on from `now`: ticks that came during the pause never run."""
+    if not book.state.paused:
+        return book
+    return _with(book, replace(book.state, paused=False, decided=max(book.state.decided, now)))
+
+
+def next_tick(book: Book, next_fire: NextFire) -> datetime | None:
+    """The next moment that it fires by itself, jitter included; None if it never will, or is paused."""
+    if book.state.paused:
+        return None
+    tick = first_after(book.schedule, book.state.decided, next_fire)
+    return None if tick is None else fires_at(book.schedule, tick)
+
+
+def is_over(book: Book, next_fire: NextFire) -> bool:
+    """Whether nothing runs, waits, or will ever come."""
+    state = book.state
+    return not (state.claims or state.waiting or first_after(book.schedule, state.decided, next_fire))
+
+
+def report(state: State) -> tuple[TickResult, ...]:
+    """Every tick that is kept: what ended, then what runs, then what waits."""
+    return (
+        *state.results,
+        *(
+            TickResult(
+                id=claim.id,
+                tick=claim.due.tick,
+                status=TickStatus.RUNNING if claim.run else TickStatus.STARTING,
+                manual=claim.due.manual,
+                run=claim.run,
+                began=claim.at,
+            )
+            for claim in state.claims
+        ),
+        *(TickResult(id="", tick=due.tick, status=TickStatus.WAITING, manual=due.manual) for due in state.waiting),
+    )
+
+
+def _taken(schedule: Schedule, ticks: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
+    """Those that run, of ticks that have come: at most the newest is on time, the others were missed."""
+    match schedule.misfire:
+        case "skip":
+            return tuple(tick for tick in ticks[-1:] if _on_time(schedule, tick, now))
+        case "once":
+            return ticks[-1:]
+        case "all":
+            return ticks[-schedule.misfire_max :]
+
+
+def _runs_late(schedule: Schedule, tick: datetime, taken: tuple[datetime, ...], now: datetime) -> bool:
+    """Whether a tick runs that was claimed once and not begun; `taken` are newer ones that run now."""
+    match schedule.misfire:
+        case "skip":
+            return not taken and _on_time(schedule, tick, now)
+        case "once":
+            return not taken
+        case "all":
+            return True
+
+
+def _on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
+    return now - fires_at(schedule, tick) <= GRACE
+
+
+def _lost(claim: Claim, now: datetime) -> TickResult:
+    why = "the process that ran it ended" if claim.run else "the process that started it ended; it may not have begun"
+    return TickResult(
+        id=claim.id,
+        tick=claim.due.tick,
+        status=TickStatus.LOST,
+        manual=claim.due.manual,
+        run=claim.run,
+        began=claim.at,
+        ended=now,
+        error=ErrorInfo(type="Lost", message=why),
+    )
+
+
+def _with(book: Book, state: State) -> Book:
+    return book if state == book.state else replace(book, state=state)
+
+
+def _wait_for(state: State, dues: tuple[Due, ...]) -> State:
+    return replace(state, waiting=(*state.waiting, *dues)) if dues else state
+
+
+def _without(state: State, *claims: Claim) -> State:
+    gone = {claim.id for claim in claims}
+    return replace(state, claims=tuple(claim for claim in state.claims if claim.id not in gone)) if gone else state
+
+
+def _with_claim(book: Book, id: str, claim: Claim) -> Book:
+    claims = tuple(claim if each.id == id else each for each in book.state.claims)
+    return _with(book, replace(book.state, claims=claims))
+
+
+def _with_result(state: State, result: TickResult) -> State:
+    others = tuple(each for each in state.results if each.id != result.id)
+    return replace(state, results=(*others, result)[-KEPT_RESULTS:])

@@ -1,0 +1,127 @@
+"""Events and messages as a story needs them: what decides its course is read, the rest is kept as it was written.
+
+A journal may hold hundreds of messages of a run that nobody asks for again: each is decoded when somebody does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ramet.core import events
+from ramet.core.errors import InvalidValue
+from ramet.core.events import AnyEvent, Event, MessageRecorded
+from ramet.core.outcome import Usage
+
+#: Types of events that lead nowhere: no story is another one without them.
+PASSED_OVER = frozenset(
+    str(each.__struct_config__.tag)
+    for each in (
+        events.ToolEnded,
+        events.ModelRetried,
+        events.TextDelta,
+        events.MessageDiscarded,
+        events.ClampEvent,
+        events.BudgetRefused,
+        events.HookFailed,
+        events.SandboxStarted,
+        events.RunRetried,
+        events.ThresholdCrossed,
+        events.EndpointAsked,
+        events.CommandRun,
+        events.Notice,
+    )
+)
+
+
+class MessageTold(Event, frozen=True, kw_only=True, tag="message_recorded"):
+    """`MessageRecorded` as a story reads it."""
+
+    message: Raw
+    step_id: str | None = None
+    usage: Usage | None = None
+
+
+class Said(Struct):
+    """One message of a conversation, as it is on record."""
+
+    kind: str  #: human | ai | system | tool
+    call_id: str | None  #: that it answers
+    kept: Raw | dict[str, Any]
+    _places: dict[str | None, int] | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The message as plain data (`ramet.models.messages`). Raises InvalidValue for what is none."""
+        if isinstance(self.kept, dict):
+            return self.kept
+        try:
+            data: dict[str, Any] = msgspec.json.decode(self.kept)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise _refused(self.kept, problem) from None
+        return data
+
+    @property
+    def places(self) -> dict[str | None, int]:
+        """The calls that it makes, by id, each with its place among them."""
+        if self._places is None:
+            reply = self.data
+            calls = [*(reply.get("tool_calls") or ()), *(reply.get("invalid_tool_calls") or ())]
+            self._places = {call.get("id"): place for place, call in enumerate(calls)}
+        return self._places
+
+
+class _Head(Struct):
+    """What decides where a message belongs."""
+
+    type: Any = None
+    tool_call_id: Any = None
+
+
+_heads = msgspec.json.Decoder(_Head)
+_told = msgspec.json.Decoder(
+    Union[(MessageTold, *(each for each in get_args(AnyEvent) if each is not MessageRecorded))]
+)
+
+
+def said(message: Raw | dict[str, Any]) -> Said:
+    """A message as a story keeps it. Raises InvalidValue for raw bytes that are no object."""
+    if isinstance(message, dict):
+        kind, call_id = message.get("type"), message.get("tool_call_id")
+    else:
+        try:
+            head = _heads.decode(message)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise _refused(message, problem) from None
+        kind, call_id = head.type, head.tool_call_id
+    return Said(str(kind), None if call_id is None else str(call_id), message)
+
+
+def put_in_place(conversation: list[Said], answer: Said) -> None:
+    """Put an answer behind the reply that called for it, in the order of its calls: it may have come out of turn."""
+    at = len(conversation)
+    while at and conversation[at - 1].kind == "tool":
+        at -= 1
+    if at == len(conversation) or not at or conversation[at - 1].kind != "ai":
+        conversation.append(answer)  # The first to come, or there is nothing to tell its place by.
+        return
+    places = conversation[at - 1].places
+    here = places.get(answer.call_id, len(places))
+    while at < len(conversation) and places.get(conversation[at].call_id, len(places)) <= here:
+        at += 1
+    conversation.insert(at, answer)
+
+
+def decode(line: bytes) -> Event:
+    """The event of one line, as far as a story needs it; InvalidValue for what is not one, as `events.decode`."""
+    try:
+        event: Event = _told.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue("event", line[:200], f"an event in JSON ({problem})") from None
+    return event
+
+
+def _refused(message: Raw, problem: Exception) -> InvalidValue:
+    return InvalidValue("message", bytes(message)[:200], f"a message in JSON ({problem})")

@@ -1,0 +1,75 @@
+"""What a child keeps of its creator's capabilities is never more than was asked for, nor more than there was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.capabilities import Capability, intersect
+from ramet.core.errors import InvalidValue
+
+_MODULES = ("math", "os")
+_NAMES = ("sin", "cos", "pi", "_x", "tan", "s", "c")
+_PATTERNS = ("s*", "*n", "*", "?os", "_*")
+_parts = st.sampled_from((*_NAMES, *_PATTERNS))
+_modules = st.builds(
+    lambda name, include, exclude: Capability("module", name, include=include, exclude=tuple(exclude)),
+    st.sampled_from(_MODULES),
+    st.none() | st.lists(_parts, min_size=1, max_size=4).map(tuple),
+    st.lists(_parts, max_size=2),
+)
+_functions = st.builds(
+    lambda module, name: Capability("function", f"{module}:{name}"), st.sampled_from(_MODULES), st.sampled_from(_NAMES)
+)
+_sets = st.lists(_modules | _functions, max_size=4)
+
+
+def _names(capabilities: tuple[Capability, ...] | list[Capability]) -> set[tuple[str, str]]:
+    """Everything that a set of capabilities lets one reach."""
+    return {
+        (module, name)
+        for module in _MODULES
+        for name in (*_NAMES, "son")
+        for each in capabilities
+        if (each.name == module and each.has(name)) or each.name == f"{module}:{name}"
+    }
+
+
+@given(_sets, _sets)
+def test_a_child_never_gets_what_its_creator_lacks(asked: list[Capability], held: list[Capability]) -> None:
+    """Nothing outside either set; and what is left is stable: asking for it again changes nothing."""
+    granted = intersect(asked, held).capabilities
+
+    assert _names(granted) <= _names(asked) & _names(held)
+    assert _names(intersect(granted, held).capabilities) == _names(granted)
+
+
+def test_what_both_have_in_common_is_granted_and_the_rest_is_named() -> None:
+    """AC-S4-4: a child that asks for sin, tan and pi of one that has sin, cos and pi gets sin and pi."""
+    asked = Capability("module", "math", include=("sin", "tan", "pi"))
+    held = Capability("module", "math", include=("sin", "cos", "pi"))
+
+    granted = intersect([asked], [held])
+
+    assert [each.include for each in granted.capabilities] == [("pi", "sin")]
+    assert granted.dropped == ("module math.tan",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("module", "../os"),
+        ("module", "os\0"),
+        ("module", "a" * 1_000_000),
+        ("function", "os:"),
+        ("function", "os:a b"),
+        ("class", ""),
+        ("tool", "rm -rf"),
+        ("object", "os"),
+    ],
+)
+def test_what_is_no_name_is_refused(kind: str, name: str) -> None:
+    """The error says which field."""
+    with pytest.raises(InvalidValue, match=r"^capability\."):
+        Capability(kind, name)  # type: ignore[arg-type]  # on purpose

@@ -1,0 +1,188 @@
+"""Whatever the schedule, whoever dies: no tick twice, none before its time, none lost that was promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count, pairwise
+from typing import Any, get_args
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ramet.core import ticks
+from ramet.core.schedule import (
+    Cron,
+    FunctionTarget,
+    Interval,
+    Misfire,
+    Once,
+    Overlap,
+    Schedule,
+    come_since,
+    fires_at,
+    first_after,
+)
+from ramet.core.ticks import Book, Claim, State, TickResult, TickStatus
+from ramet.host.schedules_cron import next_fire
+
+START = datetime(2026, 10, 24, 20, tzinfo=UTC)  # hours before the clocks of Europe go back
+
+intervals = st.builds(
+    Interval,
+    seconds=st.sampled_from([0.1, 1.0, 7.3, 60.0, 3600.0, 86_400.0]),
+    anchor=st.integers(-10_000, 10_000).map(lambda n: START + timedelta(seconds=n / 10)),
+)
+crons = st.builds(
+    Cron,
+    line=st.sampled_from(
+        ["30 2 * * *", "*/30 * * * *", "0,30 1-3 * * *", "15 2 * * *", "* 2 * * *", "0 0 1 * *", "30 2,3 * * sun"]
+    ),
+    tz=st.sampled_from(["Europe/Berlin", "America/New_York", "UTC", "Australia/Lord_Howe"]),
+)
+timings = intervals | crons | st.builds(Once, at=st.integers(0, 3600).map(lambda n: START + timedelta(seconds=n)))
+#: How much time passes between two looks: an instant, a while, a day's absence, and a clock that is set back.
+passings = st.lists(
+    st.tuples(st.sampled_from([0.05, 1.0, 59.0, 300.0, 3601.0, 90_000.0, -3600.0]), st.booleans()), max_size=12
+)
+
+
+@st.composite
+def schedules(draw: Any) -> Schedule:
+    """Any schedule that is accepted."""
+    timing = draw(timings)
+    most = min(3600.0, timing.seconds) if isinstance(timing, Interval) else 3600.0
+    return Schedule(
+        id=draw(st.sampled_from(["a", "b"])),
+        name="s",
+        timing=timing,
+        target=FunctionTarget(reference="m:f"),
+        misfire=draw(st.sampled_from(get_args(Misfire))),
+        misfire_max=draw(st.sampled_from([1, 3, 1000])),
+        overlap=draw(st.sampled_from(get_args(Overlap))),
+        jitter_s=draw(st.sampled_from([0, most / 2, most])),
+        until=draw(st.none() | st.integers(0, 200_000).map(lambda n: START + timedelta(seconds=n))),
+    )
+
+
+@dataclass
+class World:
+    """A schedule as schedulers see it that come, look, and are killed."""
+
+    book: Book
+    now: datetime
+    owner: int = 0
+
+    def look(self, names: Any) -> list[Claim]:
+        """One look: what was decided, and what is begun."""
+        lives = {str(self.owner)}.__contains__
+        settled = ticks.settle(self.book, self.now, next_fire, lives)
+        assert settled.state.decided >= self.book.state.decided
+        self.book, claims = ticks.begin(settled, self.now, str(self.owner), lambda: f"c{next(names)}")
+        return list(claims)
+
+
+@given(schedule=schedules(), passing=passings, data=st.data())
+def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule, passing: Any, data: Any) -> None:
+    """Schedulers look at any times, runs end or go on, processes die between claim, start and end."""
+    world = World(Book(schedule=schedule, state=State(decided=START)), START)
+    names, begun, latest = count(), list[tuple[datetime, datetime]](), START
+    for seconds, dies in passing:
+        world.now += timedelta(seconds=seconds)
+        latest = max(latest, world.now)  # A tick that waits for another may begin when the clock was set back.
+        for claim in world.look(names):
+            if dies and data.draw(st.booleans()):
+                continue  # Killed between claim and start.
+            started = ticks.start(world.book, claim)
+            assert started is not None
+            world.book = started
+            begun.append((claim.due.tick, latest))
+            if data.draw(st.booleans()):
+                ended = TickResult(id=claim.id, tick=claim.due.tick, status=TickStatus.COMPLETED)
+                world.book = ticks.end(world.book, ended)
+        world.owner += dies
+
+    assert all(times == 1 for times in Counter(tick for tick, _ in begun).values())
+    assert all(fires_at(schedule, tick) <= seen for tick, seen in begun)
+    assert all(tick > START and (schedule.until is None or tick <= schedule.until) for tick, _ in begun)
+    assert all(is_tick(schedule, tick) for tick, _ in begun)
+
+
+@given(schedule=schedules(), passing=passings)
+def test_under_all_nothing_is_lost_up_to_its_number(schedule: Schedule, passing: Any) -> None:
+    """With `all` and nothing in the way, each look begins the newest so many of what has come since the last."""
+    schedule = replace(schedule, misfire="all", overlap="allow")
+    world = World(Book(schedule=schedule, state=State(decided=START)), START)
+    names, last, begun = count(), START, list[datetime]()
+    for seconds, _ in passing:
+        world.now += timedelta(seconds=seconds)
+        came = walked(schedule, last, world.now)
+        claims = world.look(names)
+        assert [claim.due.tick for claim in claims] == came[-schedule.misfire_max :][-ticks.MOST_WAITING :]
+        last = came[-1] if came else last
+        begun += [claim.due.tick for claim in claims]
+    assert begun == sorted(set(begun))
+
+
+@given(schedule=schedules(), after=st.integers(-100, 200_000), span=st.integers(0, 400_000), most=st.integers(1, 5))
+def test_what_came_is_what_a_walk_finds(schedule: Schedule, after: int, span: int, most: int) -> None:
+    """Reckoned or looked up from the end, the newest ticks are those that one meets walking; as many come before."""
+    assume(not isinstance(schedule.timing, Interval) or span < 4000 * schedule.timing.seconds)
+    begin = START + timedelta(seconds=after)
+    come = come_since(schedule, begin, begin + timedelta(seconds=span), next_fire, most=most)
+    all_of_them = walked(schedule, begin, begin + timedelta(seconds=span))
+
+    assert list(come.ticks) == all_of_them[-most:]
+    assert come.before <= len(all_of_them) - len(come.ticks)
+    if isinstance(schedule.timing, Interval) or len(all_of_them) < 1000:
+        assert come.before == len(all_of_them) - len(come.ticks)
+
+
+@given(schedule=schedules(), after=st.integers(-100_000, 40_000_000))
+def test_the_next_tick_is_strictly_later_and_the_nearest(schedule: Schedule, after: int) -> None:
+    """Asked from any moment between two ticks, the same one comes next."""
+    begin = START + timedelta(seconds=after / 3)
+    tick = first_after(schedule, begin, next_fire)
+    if tick is None:
+        return
+    assert tick > begin
+    between = begin + (tick - begin) / 2
+    assert first_after(schedule, between, next_fire) == tick
+    following = first_after(schedule, tick, next_fire)
+    assert following is None or following > tick
+
+
+@given(schedule=schedules())
+def test_ticks_begin_in_order(schedule: Schedule) -> None:
+    """For an interval no jitter lets a tick overtake the one before it."""
+    if isinstance(schedule.timing, Interval):
+        moments = [fires_at(schedule, tick) for tick in walked(schedule, START, START + timedelta(seconds=5))]
+        assert all(one <= other for one, other in pairwise(moments))
+
+
+@given(schedule=schedules())
+def test_a_schedule_reads_back_from_json(schedule: Schedule) -> None:
+    """Equal, field by field."""
+    book = Book(schedule=schedule, state=State(decided=START))
+
+    assert ticks.decode("s", ticks.encode(book)) == book
+
+
+def walked(schedule: Schedule, after: datetime, now: datetime) -> list[datetime]:
+    """What has come, found the slow way; of a fast interval the newest, since nobody looks at more."""
+    if isinstance(schedule.timing, Interval):
+        most = timedelta(seconds=schedule.timing.seconds) * 5000
+        if now - after > most:
+            after = max(after, min(now, schedule.until or now) - most)
+    found = []
+    while (tick := first_after(schedule, after, next_fire)) is not None and fires_at(schedule, tick) <= now:
+        found.append(tick)
+        after = tick
+    return found
+
+
+def is_tick(schedule: Schedule, tick: datetime) -> bool:
+    """Whether the schedule names this very moment."""
+    return first_after(schedule, tick - timedelta(microseconds=1), next_fire) == tick

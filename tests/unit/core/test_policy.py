@@ -1,0 +1,622 @@
+"""core/policy.py: what may be asked for, and what a child gets of it. The properties are in tests/properties."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+from rich.pretty import pretty_repr
+
+from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.policy import (
+    DEFAULTS,
+    Clamped,
+    Grant,
+    Isolation,
+    Policy,
+    describe,
+    from_json,
+    grant_root,
+    narrow,
+    to_json,
+)
+
+CANARY = "canary-2f9c"
+
+#: field: the least and the most that is accepted
+BOUNDS: dict[str, tuple[float, float]] = {
+    "cpu_cores": (0.01, 4096),
+    "memory_mb": (1, 2**24),
+    "pids": (1, 2**22),
+    "timeout_seconds": (0.001, 366 * 86400),
+    "tmpfs_size_mb": (1, 2**24),
+    "workspace_size_mb": (1, 2**24),
+    "max_output_bytes": (1, 2**40),
+    "max_sub_agent_depth": (0, 1000),
+    "max_sub_agents": (0, 10**6),
+    "retry_count": (0, 1000),
+    "retry_delay_seconds": (0, 86400),
+}
+FRACTIONS = ("cpu_cores", "timeout_seconds", "retry_delay_seconds")
+WHOLE = tuple(name for name in BOUNDS if name not in FRACTIONS)
+LIMITS = tuple(name for name in BOUNDS if not name.startswith("retry"))
+
+#: A parent with a little of everything.
+PARENT = Grant(
+    cpu_cores=2.0,
+    memory_mb=512,
+    pids=50,
+    timeout_seconds=600.0,
+    allowed_endpoints=("api.example.org:443", "*.wild.example.org:443"),
+    readonly_mounts=("/data/sets", "/opt/models"),
+    tmpfs_size_mb=32,
+    workspace_size_mb=128,
+    max_output_bytes=1000,
+    allowed_env_vars=("LANG", "TZ"),
+    env_vars={"MODE": "slow"},
+    secrets={"token": CANARY, "other": "o" + CANARY},
+    allow_sub_agents=True,
+    max_sub_agent_depth=2,
+    max_sub_agents=5,
+    isolation=Isolation.L2,
+    retry_count=2,
+    retry_delay_seconds=3.0,
+)
+
+
+def policy(**fields: Any) -> Policy:
+    """A policy from values that a type checker would not let through."""
+    return Policy(**fields)
+
+
+def granted(**asked: Any) -> Grant:
+    """What a child of PARENT gets that asks for this."""
+    return narrow(PARENT, policy(**asked))[0]
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", BOUNDS)
+@pytest.mark.parametrize(
+    "value",
+    [True, False, "5", b"5", [5], math.nan, math.inf, -math.inf, -1, -0.1, 10**400, 1j],
+    ids=lambda value: repr(value)[:12],
+)
+def test_a_number_that_is_none_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
+    """No limit against which every comparison is false, and none that would silently be another."""
+    with pytest.raises(InvalidValue) as refusal:
+        policy(**{field: value})
+
+    assert refusal.value.field == f"policy.{field}"
+    assert refusal.value.value is value
+
+
+@pytest.mark.parametrize("field", BOUNDS)
+def test_bounds_are_accepted_and_what_is_beyond_is_not(field: str) -> None:
+    """Each bound belongs to what is accepted."""
+    least, most = BOUNDS[field]
+    step = 1 if field in WHOLE else 0.0005
+
+    assert getattr(policy(**{field: least}), field) == least
+    assert getattr(policy(**{field: most}), field) == most
+    for beyond in (least - step, most + 1):
+        with pytest.raises(InvalidValue, match=field):
+            policy(**{field: beyond})
+
+
+@pytest.mark.parametrize("field", WHOLE)
+def test_what_is_counted_is_asked_in_whole_numbers(field: str) -> None:
+    """Half a process cannot be had; neither is 2.0 taken for 2."""
+    for value in (1.5, 2.0):
+        with pytest.raises(InvalidValue, match="whole number"):
+            policy(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["tmpfs_size_mb", "workspace_size_mb", "memory_mb", "pids", "max_output_bytes"])
+def test_zero_is_refused_where_something_else_reads_it_as_without_end(field: str) -> None:
+    """A tmpfs of size 0 has no limit."""
+    with pytest.raises(InvalidValue, match="from 1"):
+        policy(**{field: 0})
+
+
+# --- fields that are no numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("network", "on"),
+        ("network", True),
+        ("network", []),
+        ("isolation", "L9"),
+        ("isolation", "l2"),
+        ("isolation", 2),
+        ("isolation", ["L2"]),
+        ("allow_sub_agents", "yes"),
+        ("allow_sub_agents", 1),
+        ("allowed_endpoints", "api.example.org:443"),
+        ("allowed_endpoints", {"api.example.org:443": 1}),
+        ("allowed_endpoints", [1]),
+        ("readonly_mounts", "/data"),
+        ("allowed_env_vars", "LANG"),
+        ("allowed_env_vars", [None]),
+        ("env_vars", ["A=1"]),
+        ("env_vars", {"A": 1}),
+        ("env_vars", {1: "A"}),
+        ("secrets", "token"),
+        ("secrets", [1]),
+        ("secrets", {"token": 1}),
+        ("secrets", 7),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
+    """Above all no text where a list belongs: it would be a list of letters."""
+    with pytest.raises(InvalidValue) as refusal:
+        policy(**{field: value})
+
+    assert refusal.value.field == f"policy.{field}"
+
+
+def test_lists_and_sets_names_and_text_are_taken_and_made_one() -> None:
+    """What is convenient to write is equal to what it means."""
+    convenient = policy(
+        allowed_endpoints=["API.example.org.:443", "", "api.example.org:443"],
+        readonly_mounts=["/data//sets/./", "/data/sets"],
+        allowed_env_vars={"TZ", "LANG"},
+        secrets=["token"],
+        isolation="fresh",
+        cpu_cores=2,
+    )
+
+    assert convenient == Policy(
+        network="allow_list",
+        allowed_endpoints=("api.example.org:443",),
+        readonly_mounts=("/data/sets",),
+        allowed_env_vars=("LANG", "TZ"),
+        secrets={"token": None},
+        isolation=Isolation.FRESH,
+        cpu_cores=2.0,
+    )
+    assert isinstance(convenient.cpu_cores, float)
+    assert convenient.isolation is Isolation.FRESH
+
+
+def test_a_policy_keeps_nothing_that_its_writer_can_still_change() -> None:
+    """What was checked is what is used."""
+    names, values = ["LANG"], {"A": "1"}
+    asked = policy(allowed_env_vars=names, env_vars=values)
+
+    names.append("LD_PRELOAD")
+    values["LD_PRELOAD"] = "evil.so"
+
+    assert (asked.allowed_env_vars, asked.env_vars) == (("LANG",), {"A": "1"})
+
+
+def test_endpoints_beside_a_disabled_network_are_a_contradiction() -> None:
+    """Neither wins silently. No endpoints is none."""
+    with pytest.raises(InvalidValue, match=r"policy\.network"):
+        policy(network="disabled", allowed_endpoints=["api.example.org:443"])
+
+    assert policy(network="disabled", allowed_endpoints=[""]).allowed_endpoints == ()
+
+
+def test_a_name_that_is_no_field_is_refused_by_name() -> None:
+    """A misspelt limit is not the absence of one; its value is not shown, for it may be a secret's."""
+    with pytest.raises(InvalidValue, match="memory_mb") as refusal:
+        from_json({"memroy_mb": CANARY})
+
+    assert refusal.value.field == "policy.memroy_mb"
+    assert CANARY not in str(refusal.value)
+    with pytest.raises(TypeError, match="memroy_mb"):
+        policy(memroy_mb=5)
+
+
+# --- a root ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_root_that_asks_for_nothing_has_the_defaults() -> None:
+    """Which hold no right at all."""
+    assert grant_root(Policy()) == DEFAULTS
+    assert (DEFAULTS.allowed_endpoints, DEFAULTS.readonly_mounts, DEFAULTS.allowed_env_vars) == ((), (), ())
+    assert (DEFAULTS.env_vars, DEFAULTS.secrets, DEFAULTS.allow_sub_agents) == ({}, {}, False)
+
+
+def test_a_root_has_what_it_asks_for() -> None:
+    """Field by field."""
+    asked = {
+        name: getattr(PARENT, name)
+        for name in Grant.__struct_fields__
+        if getattr(PARENT, name) != getattr(DEFAULTS, name)
+    }
+
+    assert grant_root(policy(**asked)) == PARENT
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"allowed_endpoints": []},
+        {"allowed_endpoints": [""]},
+        {"allowed_endpoints": None},
+        {"network": "allow_list"},
+        {"network": "allow_list", "allowed_endpoints": None},
+        {"network": "disabled"},
+    ],
+    ids=str,
+)
+def test_an_empty_allow_list_of_a_root_denies_all(asked: dict[str, Any]) -> None:
+    """Empty, null and a list of nothing are no network."""
+    assert grant_root(policy(**asked)).allowed_endpoints == ()
+    assert grant_root(from_json(msgspec.json.encode(asked))).allowed_endpoints == ()
+
+
+def test_the_defaults_are_nobodys_to_change() -> None:
+    """Two roots share nothing."""
+    grant_root(Policy()).env_vars["A"] = "1"
+    narrow(Grant(), Policy())[0].env_vars["B"] = "1"
+
+    assert (DEFAULTS.env_vars, grant_root(Policy()).env_vars, Grant().env_vars) == ({}, {}, {})
+
+
+def test_a_secret_of_a_root_needs_a_value() -> None:
+    """It has no parent to take it from."""
+    with pytest.raises(InvalidValue, match="token") as refusal:
+        grant_root(policy(secrets=["token"]))
+
+    assert refusal.value.field == "policy.secrets"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "mount", "passes"),
+    [
+        (None, "/anything", True),
+        ([], "/data", False),
+        (["/data"], "/data", True),
+        (["/data/"], "/data/sets", True),
+        (["/data"], "/database", False),
+        (["/data/sets"], "/data", False),
+        (["/"], "/data", True),
+    ],
+)
+def test_mounts_of_a_root_stay_within_those_that_are_allowed(
+    allowed: list[str] | None, mount: str, passes: bool
+) -> None:
+    """Without a list it is the caller's word."""
+    asked = policy(readonly_mounts=[mount])
+    if passes:
+        assert grant_root(asked, allow_mounts=allowed).readonly_mounts == (mount,)
+        return
+    with pytest.raises(SpawnRefused, match=mount) as refusal:
+        grant_root(asked, allow_mounts=allowed)
+    assert refusal.value.limit == "policy.readonly_mounts"
+
+
+# --- limits of a child ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", LIMITS)
+def test_a_limit_above_the_parents_becomes_the_parents_and_is_told(field: str) -> None:
+    """With what was asked and what was given."""
+    most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
+
+    child, clamped = narrow(PARENT, policy(**{field: most + 1}))
+
+    assert getattr(child, field) == most
+    assert clamped == (Clamped(field, most + 1, most),)
+
+
+@pytest.mark.parametrize("field", LIMITS)
+def test_a_limit_that_is_not_above_the_parents_is_given_and_nothing_is_told(field: str) -> None:
+    """The parent's own value included."""
+    most = getattr(PARENT, field) - (field == "max_sub_agent_depth")
+    for asked in (most, BOUNDS[field][0]):
+        child, clamped = narrow(PARENT, policy(**{field: asked}))
+
+        assert (getattr(child, field), clamped) == (asked, ())
+
+
+def test_a_child_that_asks_for_nothing() -> None:
+    """Has what its parent has, but the default of memory and processors, one level less, and no secret."""
+    child, clamped = narrow(PARENT, Policy())
+
+    expected = msgspec.structs.replace(PARENT, memory_mb=256, cpu_cores=1.0, max_sub_agent_depth=1, secrets={})
+    assert (child, clamped) == (expected, ())
+
+
+def test_the_default_of_memory_and_processors_is_at_most_the_parents() -> None:
+    """And nothing is told, for nothing was asked."""
+    small = msgspec.structs.replace(PARENT, memory_mb=100, cpu_cores=0.5)
+
+    child, clamped = narrow(small, Policy())
+
+    assert (child.memory_mb, child.cpu_cores, clamped) == (100, 0.5, ())
+
+
+def test_a_childs_time_ends_with_its_parents() -> None:
+    """What the parent has left bounds it, asked for or not."""
+    assert narrow(PARENT, Policy(), seconds_left=20.5)[0].timeout_seconds == 20.5
+    assert narrow(PARENT, Policy(), seconds_left=math.inf)[0].timeout_seconds == 600
+    assert narrow(PARENT, Policy(timeout_seconds=10), seconds_left=20.5) == narrow(PARENT, Policy(timeout_seconds=10))
+    child, clamped = narrow(PARENT, Policy(timeout_seconds=30), seconds_left=20.5)
+    assert (child.timeout_seconds, clamped) == (20.5, (Clamped("timeout_seconds", 30, 20.5),))
+
+
+@pytest.mark.parametrize("left", [0, -1.0, math.nan, -math.inf])
+def test_a_parent_without_time_has_no_children(left: float) -> None:
+    """Rather than one with a timeout that is none."""
+    with pytest.raises(SpawnRefused) as refusal:
+        narrow(PARENT, Policy(), seconds_left=left)
+
+    assert (refusal.value.limit, refusal.value.free) == ("policy.timeout_seconds", 0)
+
+
+def test_below_the_last_level_there_is_no_child() -> None:
+    """Three levels below a root of depth 3, and no fourth."""
+    grant = grant_root(Policy(allow_sub_agents=True, max_sub_agent_depth=3))
+    for level in (2, 1, 0):
+        grant, _ = narrow(grant, Policy())
+        assert grant.max_sub_agent_depth == level
+
+    with pytest.raises(SpawnRefused) as refusal:
+        narrow(grant, Policy())
+
+    assert (refusal.value.limit, refusal.value.free) == ("policy.max_sub_agent_depth", 0)
+
+
+def test_retries_are_no_limit() -> None:
+    """A child may be more patient than its parent: its time bounds both."""
+    assert granted(retry_delay_seconds=60).retry_delay_seconds == 60
+    assert granted().retry_delay_seconds == 3
+    assert granted(retry_count=60).retry_count == 60
+    assert granted().retry_count == 2
+
+
+# --- rights of a child ----------------------------------------------------------------------------------------------
+
+#: field, what is asked, whether PARENT has it
+RIGHTS: list[tuple[str, Any, bool]] = [
+    ("allowed_endpoints", [], True),
+    ("allowed_endpoints", ["API.Example.org.:443"], True),
+    ("allowed_endpoints", ["a.wild.example.org:443", "*.b.wild.example.org:443", "*.wild.example.org:443"], True),
+    ("allowed_endpoints", ["wild.example.org:443"], False),
+    ("allowed_endpoints", ["notwild.example.org:443"], False),
+    ("allowed_endpoints", ["*.example.org:443"], False),
+    ("allowed_endpoints", ["api.example.org:444"], False),
+    ("allowed_endpoints", ["a.api.example.org:443"], False),
+    ("allowed_endpoints", ["*"], False),
+    ("allowed_endpoints", ["api.example.org:443", "evil.org:443"], False),
+    ("readonly_mounts", [], True),
+    ("readonly_mounts", ["/data/sets", "/data/sets/one/two"], True),
+    ("readonly_mounts", ["/data"], False),
+    ("readonly_mounts", ["/data/sets2"], False),
+    ("readonly_mounts", ["/etc"], False),
+    ("allowed_env_vars", [], True),
+    ("allowed_env_vars", ["LANG", "MODE"], True),
+    ("allowed_env_vars", ["HOME"], False),
+    ("env_vars", {}, True),
+    ("env_vars", {"LANG": "C", "MODE": "fast"}, True),
+    ("env_vars", {"HOME": "/"}, False),
+    ("secrets", {}, True),
+    ("secrets", ["token"], True),
+    ("secrets", {"token": None, "other": "mine"}, True),
+    ("secrets", ["third"], False),
+    ("secrets", {"third": "mine"}, False),
+    ("allow_sub_agents", True, True),
+    ("allow_sub_agents", False, True),
+    ("isolation", "L1", False),
+    ("isolation", "L0", False),
+    ("isolation", "L2", True),
+    ("isolation", "fresh", True),
+    ("isolation", "L4", True),
+]
+
+
+@pytest.mark.parametrize(("field", "asked", "has"), RIGHTS, ids=str)
+def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, asked: Any, has: bool) -> None:
+    """And one that it has is given as asked."""
+    wanted = policy(**{field: asked})
+    if not has:
+        with pytest.raises(SpawnRefused) as refusal:
+            narrow(PARENT, wanted)
+        assert refusal.value.limit == f"policy.{field}"
+        return
+    given = getattr(narrow(PARENT, wanted)[0], field)
+    if field == "secrets":
+        assert given == {name: PARENT.secrets[name] for name in asked}
+    elif field == "allowed_env_vars":
+        assert set(given) == set(asked) - {"MODE"}
+    else:
+        assert given == getattr(wanted, field)
+
+
+def test_a_refusal_names_what_the_parent_lacks_and_is_short() -> None:
+    """Whatever a guest writes into it."""
+    many = [f"{'x' * 60}.{number}x.org:443" for number in range(200)]
+    with pytest.raises(SpawnRefused, match=r"api\.evil\.org:443") as refusal:
+        granted(allowed_endpoints=["api.example.org:443", "api.evil.org:443", *many])
+
+    assert "api.example.org" not in str(refusal.value)
+    assert len(str(refusal.value)) < 700
+
+
+def test_who_may_not_start_others_cannot_let_a_child() -> None:
+    """False sticks; absent, it is passed on."""
+    parent = msgspec.structs.replace(PARENT, allow_sub_agents=False)
+
+    assert narrow(parent, Policy())[0].allow_sub_agents is False
+    with pytest.raises(SpawnRefused) as refusal:
+        narrow(parent, Policy(allow_sub_agents=True))
+    assert refusal.value.limit == "policy.allow_sub_agents"
+
+
+def test_who_has_every_endpoint_may_give_every_endpoint() -> None:
+    """And any one of them."""
+    parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*",))
+    for endpoints in (("*",), ("*.org:1",), ("a.org:1", "[2001:db8::1]:2", "192.0.2.1:3")):
+        assert narrow(parent, Policy(allowed_endpoints=endpoints))[0].allowed_endpoints == endpoints
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"network": "disabled"}, ()),
+        ({"network": "disabled", "allowed_endpoints": [""]}, ()),
+        ({"allowed_endpoints": [""]}, ()),
+        ({"network": "allow_list", "allowed_endpoints": []}, ()),
+        ({"network": "allow_list"}, PARENT.allowed_endpoints),
+        ({"network": None, "allowed_endpoints": None}, PARENT.allowed_endpoints),
+    ],
+)
+def test_network_and_endpoints_of_a_child(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
+    """Absent inherits, empty and disabled are none."""
+    assert granted(**asked).allowed_endpoints == expected
+
+
+def test_a_secrets_value_is_the_parents_whatever_the_child_says() -> None:
+    """It asks for a secret by its name."""
+    assert granted(secrets={"token": "forged"}).secrets == {"token": CANARY}
+
+
+def test_a_variable_that_the_parent_has_by_value_is_never_the_hosts() -> None:
+    """The parent cannot see the host's, so neither can anybody below it, in any number of steps."""
+    root = grant_root(policy(allowed_env_vars=["TOKEN", "LANG"], env_vars={"TOKEN": "mine"}, allow_sub_agents=True))
+    assert (root.allowed_env_vars, root.env_vars) == (("LANG",), {"TOKEN": "mine"})
+
+    by_name, _ = narrow(root, policy(allowed_env_vars=["TOKEN"], env_vars={}))
+    assert (by_name.allowed_env_vars, by_name.env_vars) == ((), {"TOKEN": "mine"})
+
+    own, _ = narrow(root, policy(env_vars={"LANG": "C"}))
+    assert (own.allowed_env_vars, own.env_vars) == ((), {"LANG": "C"})
+    below, _ = narrow(own, policy(env_vars={}))
+    assert (below.allowed_env_vars, below.env_vars) == ((), {})
+
+
+# --- json, and what is shown ----------------------------------------------------------------------------------------
+
+
+def test_json_comes_back_equal_and_holds_only_what_was_asked() -> None:
+    """Absent fields stay absent, empty ones empty."""
+    asked = policy(memory_mb=128, env_vars={}, allowed_endpoints=[], secrets={"token": None}, isolation="L2")
+
+    assert from_json(to_json(asked)) == asked
+    assert from_json(to_json(asked).decode()) == asked
+    assert from_json(msgspec.json.decode(to_json(asked))) == asked
+    assert msgspec.json.decode(to_json(asked), type=Policy) == asked
+    assert to_json(Policy()) == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"memory_mb": "128"}', "policy.memory_mb"),
+        ('{"memory_mb": 1.5}', "policy.memory_mb"),
+        ('{"allow_sub_agents": "true"}', "policy.allow_sub_agents"),
+        ('{"secrets": {"a": 1}}', "policy.secrets"),
+        ('{"Memory_mb": 1}', "policy.Memory_mb"),
+        ('{"__class__": 1}', "policy.__class__"),
+        ("[]", "policy"),
+        ("null", "policy"),
+        ("", "policy"),
+        ("{", "policy"),
+        ('{"memory_mb": NaN}', "policy"),
+        ('{"memory_mb": 1e999}', "policy"),
+        ('{"memory_mb": 1' + "0" * 5000 + "}", "policy"),
+        ('{"env_vars": {"A": "\\ud800"}}', "policy"),
+        ("[" * 100_000, "policy"),
+        ("\ud800", "policy"),
+        (b"\xff", "policy"),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+def test_json_that_is_no_policy_is_an_invalid_value(text: str | bytes, field: str) -> None:
+    """Of one type, whatever it holds."""
+    with pytest.raises(InvalidValue) as refusal:
+        from_json(text)
+
+    assert refusal.value.field == field
+    assert len(str(refusal.value)) < 500
+
+
+def test_null_is_absent() -> None:
+    """In every field, never without end."""
+    nothing = dict.fromkeys(Policy.__struct_fields__)
+
+    assert from_json(msgspec.json.encode(nothing)) == Policy()
+    assert narrow(PARENT, from_json(nothing)) == narrow(PARENT, Policy())
+
+
+def test_no_value_of_a_variable_or_secret_is_shown() -> None:
+    """In no picture of a policy or grant, by no printer; names are."""
+    asked = policy(env_vars={"MODE": CANARY}, secrets={"token": CANARY}, isolation="L2")
+    for held in (asked, grant_root(asked)):
+        for shown in (repr(held), str(held), f"{held}", pretty_repr(held), pretty_repr([held]), repr(describe(held))):
+            assert CANARY not in shown
+            assert "MODE" in shown
+            assert "token" in shown
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"secrets": {"token": CANARY.encode()}},
+        {"secrets": {"token": [CANARY]}},
+        {"secrets": CANARY},
+        {"secrets": [[CANARY]]},
+        {"secrets": {"token": CANARY + "\ud800"}},
+        {"secrets": {"token": CANARY * 200_000}},
+        {"secrets": {"a/b": CANARY}},
+        {"env_vars": {"A": CANARY + "\0"}},
+        {"env_vars": {"A": CANARY * 200_000}},
+        {"env_vars": {"LD_PRELOAD": CANARY}},
+        {"env_vars": {"A": [CANARY]}},
+        {"env_vars": [CANARY]},
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_no_error_shows_a_value_of_a_variable_or_secret(bad: dict[str, Any]) -> None:
+    """Nor keeps it where a logger would find it."""
+    with pytest.raises(InvalidValue) as refusal:
+        policy(**bad)
+
+    assert CANARY not in str(refusal.value)
+    assert CANARY not in repr(refusal.value.value)
+
+
+def test_a_description_is_plain_data() -> None:
+    """Of a policy what it asks for, of a grant everything."""
+    assert describe(policy(memory_mb=1, secrets=["b", "a"], isolation="L2", allowed_endpoints=["a.org:1"])) == {
+        "memory_mb": 1,
+        "network": "allow_list",
+        "allowed_endpoints": ["a.org:1"],
+        "secrets": ["a", "b"],
+        "isolation": "L2",
+    }
+    whole = describe(PARENT)
+    assert tuple(whole) == Grant.__struct_fields__
+    assert whole["env_vars"] == ["MODE"]
+    assert msgspec.json.decode(msgspec.json.encode(whole)) == whole
+
+
+def test_a_policy_can_be_copied_and_travels_in_a_function() -> None:
+    """As one that was written inside a closure does."""
+    asked = policy(memory_mb=1, secrets=["a"], env_vars={"A": "1"})
+
+    assert pickle.loads(pickle.dumps(asked)) == copy.copy(asked) == asked
+
+
+def test_levels_are_ordered_by_strength() -> None:
+    """From a process of its own to a machine of its own."""
+    assert [level.value for level in sorted(Isolation, key=lambda level: level.rank)] == [
+        "L0",
+        "L1",
+        "L2",
+        "fresh",
+        "L3",
+        "L4",
+    ]

@@ -1,0 +1,145 @@
+"""core/told.py: a story told from what is on record, read as little as it needs, is the story that the events tell."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from ramet.core import told
+from ramet.core.errors import InvalidValue
+from ramet.core.events import (
+    AnyEvent,
+    Compacted,
+    Event,
+    MailDelivered,
+    MailPushed,
+    MessageRecorded,
+    ModelAsked,
+    Notice,
+    RunSpawned,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+    decode,
+    encode,
+)
+from ramet.core.outcome import Usage
+from ramet.core.story import CLOSED, OPEN, SPENT, TreeStory
+
+STAMP: dict[str, Any] = {"root": "run-1", "run": "run-1", "path": "main", "agent": "worker"}
+CHILD: dict[str, Any] = {**STAMP, "run": "run-2", "path": "main/child", "parent": "run-1", "depth": 1}
+CALLS = [{"name": "Read", "args": {}, "id": f"call-{number}"} for number in range(3)]
+
+
+def said(message: dict[str, Any], **fields: Any) -> MessageRecorded:
+    return MessageRecorded(**{**STAMP, **fields}, message=message)
+
+
+def answer(number: int) -> Event:
+    call = f"call-{number}"
+    return said({"type": "tool", "content": f"answer {number}", "tool_call_id": call}, call_id=call)
+
+
+EVENTS: list[Event] = [
+    RunSpawned(**STAMP, name="main"),
+    TurnStarted(**STAMP, turn=1),
+    said({"type": "human", "content": "Go."}),
+    ModelAsked(**STAMP, step_id="run-1:1", model="scripted", reserved_tokens=10),
+    said(
+        {"type": "ai", "content": 'É "quoted"', "tool_calls": CALLS},
+        step_id="run-1:1",
+        usage=Usage(model_calls=1, output_tokens=3, usd=0.1),
+    ),
+    *(ToolStarted(**STAMP, tool="Read", step_id=f"run-1:{n + 2}", call_id=f"call-{n}") for n in range(3)),
+    ToolEnded(**STAMP, tool="Read", status="ok", call_id="call-2"),
+    answer(2),
+    answer(0),
+    answer(1),
+    RunSpawned(**CHILD, name="child", birth={"shared": 2, "answers": [{"type": "human", "content": "You."}]}),
+    said({"type": "ai", "content": "Done."}, **CHILD, usage=Usage(model_calls=1, usd=0.2)),
+    MailPushed(**STAMP, mail_id="mail-1", sender="user", kind="user", text="More."),
+    MailDelivered(**STAMP, mail_id="mail-1", sender="user", kind="user"),
+    said({"type": "human", "content": "More."}),
+    Notice(**STAMP, text="something"),
+    Compacted(
+        **STAMP,
+        before_messages=6,
+        after_messages=3,
+        before_tokens=9,
+        after_tokens=3,
+        kept=({"type": "human", "content": "In short."}, 4, 5),
+    ),
+    TurnEnded(**STAMP, turn=1, status="completed"),
+]
+
+
+def as_stored(events: list[Event]) -> TreeStory:
+    """The story as a journal tells it."""
+    story = TreeStory()
+    for seq, event in enumerate(events, 1):
+        if event.__struct_config__.tag in told.PASSED_OVER:
+            story.pass_over(seq)
+        else:
+            story.tell(told.decode(encode(msgspec.structs.replace(event, seq=seq))))
+    return story
+
+
+@pytest.mark.parametrize("upto", range(1, len(EVENTS) + 1))
+def test_a_story_of_what_was_read_is_that_of_the_events(upto: int) -> None:
+    """Wherever a record ends: the same conversations, in the same order, the same usage, moves and open ends."""
+    events = [msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(EVENTS[:upto], 1)]
+    whole, read = TreeStory().tell_all(decode(encode(each)) for each in events), as_stored(EVENTS[:upto])
+
+    assert read.moves == whole.moves
+    assert read.seq == whole.seq == upto
+    for one, other in zip(whole.runs.values(), read.runs.values(), strict=True):
+        assert one.messages == other.messages
+        assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
+        assert one.begun.keys() == other.begun.keys()
+        assert one.left_unread() == other.left_unread()
+
+
+def test_answers_stand_in_the_order_of_their_calls() -> None:
+    """They come as they are ready; a conversation has them as they were asked for."""
+    story = as_stored(EVENTS[: EVENTS.index(answer(1)) + 1])
+
+    assert [each.get("content") for each in story.root.messages[2:]] == ["answer 0", "answer 1", "answer 2"]
+
+
+def test_what_a_run_used_counts_above_it() -> None:
+    """Its own is its own; a subtree is that and all below, births included; moves of one run in a row are one."""
+    story = as_stored(EVENTS)
+    root, child = story.runs.values()
+
+    assert root.usage == Usage(model_calls=1, tool_calls=3, output_tokens=3, usd=0.1)
+    assert child.subtree == child.usage == Usage(model_calls=1, usd=0.2)
+    assert root.subtree == root.usage + Usage(agents=1) + child.usage
+    assert [(move.run, move.kind) for move in story.moves] == [
+        ("run-1", OPEN),
+        ("run-1", SPENT),
+        ("run-2", OPEN),
+        ("run-1", SPENT),
+        ("run-2", SPENT),
+    ]
+    assert CLOSED not in {move.kind for move in story.moves}
+
+
+def test_every_type_is_told_or_passed_over() -> None:
+    """What is passed over is a type that there is; one that nobody knows is refused, and not passed over."""
+    known = {each.__struct_config__.tag for each in get_args(AnyEvent)}
+
+    assert told.PASSED_OVER < known
+    with pytest.raises(InvalidValue):
+        told.decode(b'{"type":"of_next_year","root":"r","run":"r","path":"main","agent":"a"}')
+
+
+@pytest.mark.parametrize("message", [b"5", b"[]", b'"text"'])
+def test_what_is_no_message_is_refused(message: bytes) -> None:
+    """A record that was damaged is not taken for a conversation."""
+    line = encode(said({})).replace(b'"message":{}', b'"message":' + message)
+
+    with pytest.raises(InvalidValue):
+        TreeStory().tell_all([EVENTS[0], told.decode(line)])
