@@ -1,0 +1,1 @@
+"""Bytes between a host and its guests: frames, requests, values, functions."""

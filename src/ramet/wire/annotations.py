@@ -1,0 +1,185 @@
+"""What a reader says that it expects: the types that may be built for it, and whether a value fits.
+
+Only the reader's own annotations are resolved here; nothing that came over a channel is looked up or evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from msgspec import Struct
+
+
+def returned_type(function: Callable[..., Any]) -> Any:
+    """The annotation of what a function returns, as `decode` takes it; None where it has none that can be resolved."""
+    return _hint(_plain(function), "return")
+
+
+def parameter_types(function: Callable[..., Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The annotations of a function's parameters, as `decode` takes them: by place, and by name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return (), {}
+    bare = _plain(function)
+    by_name = {each.name: _hint(bare, each.name) for each in parameters}
+    placed = tuple(by_name[each.name] for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD)
+    return placed, by_name
+
+
+def first_parameter(function: Callable[..., Any]) -> Any:
+    """The annotation of what a function takes first; None where it has none that can be resolved."""
+    placed, _ = parameter_types(function)
+    return placed[0] if placed else None
+
+
+def _plain(function: Callable[..., Any]) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return function if hasattr(function, "__annotations__") else vars(type(function)).get("__call__", function)
+
+
+def _hint(function: Any, name: str) -> Any:
+    hint = getattr(function, "__annotations__", {}).get(name, Any)
+    if hint is None:
+        return types.NoneType
+    cells = dict(zip(_free_names(function), getattr(function, "__closure__", None) or (), strict=False))
+    return _resolved(hint, getattr(function, "__globals__", {}), {name: _content(cell) for name, cell in cells.items()})
+
+
+def type_name(cls: type) -> str:
+    """The name that a type's values carry."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def is_namedtuple(cls: type) -> bool:
+    """Whether a type is a NamedTuple, typed or not."""
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def is_pydantic(cls: type) -> bool:
+    """Whether a type is a pydantic model; pydantic is not imported for it."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def is_buildable(cls: type) -> bool:
+    """Whether values of a type travel as objects with fields, or as members."""
+    return (
+        dataclasses.is_dataclass(cls)
+        or (issubclass(cls, Struct | enum.Enum) and cls.__module__ not in ("enum", "msgspec"))
+        or is_namedtuple(cls)
+        or is_pydantic(cls)
+    )
+
+
+def types_in(hint: Any) -> dict[str, type]:
+    """The types of a user's own that occur in an annotation, in their fields too, by `type_name`."""
+    found: dict[str, type] = {}
+    queue, seen = [hint], set[int]()
+    while queue:
+        each = queue.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        queue += _inner(each)
+        origin = typing.get_origin(each) or each
+        if isinstance(origin, type) and is_buildable(origin):
+            found[type_name(origin)] = origin
+            queue += fields_of(origin).values()
+        elif typing.is_typeddict(origin):
+            queue += fields_of(origin).values()
+    return found
+
+
+@lru_cache(maxsize=512)
+def fields_of(cls: type) -> dict[str, Any]:
+    """The fields of a type that have an annotation that can be resolved."""
+    if is_pydantic(cls):
+        fields: Any = cls.model_fields  # type: ignore[attr-defined]
+        return {name: field.annotation for name, field in fields.items()}
+    if issubclass(cls, enum.Enum):
+        return {}
+    try:
+        return typing.get_type_hints(cls)
+    except Exception:  # One name that cannot be resolved, such as one of a function's own, costs only its own field.
+        found = {}
+        for base in reversed(cls.__mro__):
+            scope = vars(sys.modules.get(base.__module__, types))
+            for name, hint in inspect.get_annotations(base).items():
+                found[name] = _resolved(hint, scope, dict(vars(base)))
+        return {name: hint for name, hint in found.items() if hint is not None}
+
+
+@lru_cache(maxsize=512)
+def required_keys(cls: Any) -> frozenset[str]:
+    """The keys that a TypedDict must have. Its own `__required_keys__` is wrong where annotations are text."""
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception:
+        return frozenset()
+    marks = {name: typing.get_origin(hint) for name, hint in hints.items()}
+    return frozenset(
+        name
+        for name, mark in marks.items()
+        if mark is typing.Required or (name in cls.__required_keys__ and mark is not typing.NotRequired)
+    )
+
+
+def plain_hint(hint: Any) -> Any:
+    """The annotation without what says nothing about the value: Annotated, NewType, Required, aliases."""
+    while True:
+        origin = typing.get_origin(hint)
+        if origin in (typing.Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired):
+            hint = typing.get_args(hint)[0]
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__
+        elif type(hint).__name__ == "TypeVar":
+            hint = hint.__bound__ or Any
+        elif hint is None:
+            return types.NoneType
+        else:
+            return hint
+
+
+def _inner(hint: Any) -> Iterator[Any]:
+    bare = plain_hint(hint)
+    if bare is not hint:
+        yield bare
+    elif typing.get_origin(hint) is not typing.Literal:
+        for each in typing.get_args(hint):
+            if isinstance(each, list):
+                yield from each
+            else:
+                yield each
+
+
+def _resolved(hint: Any, scope: dict[str, Any], local: dict[str, Any]) -> Any:
+    """The annotation with its strings looked up; None if they cannot be."""
+    try:
+        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), scope, local)["it"]
+    except Exception:
+        return None
+
+
+def _free_names(function: Any) -> tuple[str, ...]:
+    code = getattr(function, "__code__", None)
+    return code.co_freevars if code is not None else ()
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return Any

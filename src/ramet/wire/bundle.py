@@ -1,0 +1,214 @@
+"""The sources of a user's own modules, sent along with a function that needs them, and served from memory inside.
+
+A module is the user's own if its file is Python source that was not installed: not of the standard library, not below
+a site-packages folder, not ramet's. Only modules that this process has loaded are taken, and of them only those that
+the function reaches by imports; no other file of the folders that they lie in is ever read.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ramet.core.errors import NotShippable
+
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_NEVER: Final = frozenset({"__main__", "__mp_main__", "ramet"})
+_IMPORT: Final = dis.opmap["IMPORT_NAME"]
+_STDLIB: Final = pathlib.Path(os.__file__).parent
+
+
+class Source(Struct, frozen=True, array_like=True):
+    """One module."""
+
+    name: str
+    path: str  #: where its file was, for tracebacks
+    package: bool
+    text: str | None  #: None for a folder of packages, without an `__init__` of its own
+
+
+def is_users_own(module: types.ModuleType) -> bool:
+    """Whether a module must travel as source, because no other process has it."""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and module.__name__.partition(".")[0] not in _NEVER and _is_own_file(file)
+
+
+def sources(names: Iterable[str]) -> tuple[Source, ...]:
+    """The user's own among the named modules, with their packages and what they import. Raises NotShippable."""
+    queue, found = list(names), dict[str, Source]()
+    while queue:
+        name = queue.pop()
+        module = sys.modules.get(name)
+        if name in found or module is None or not is_users_own(module):
+            continue
+        source = found[name] = _taken(name, module)
+        queue += _imports(source.text or "", name, source.package)
+        queue += _held(module)
+        while name := name.rpartition(".")[0]:
+            queue.append(name)
+            parent = sys.modules.get(name)
+            if parent is None or getattr(parent, "__file__", None) is None:
+                found.setdefault(name, Source(name, "", True, None))
+    return tuple(found[name] for name in sorted(found))
+
+
+def serve(modules: Sequence[Source]) -> None:
+    """Make these modules importable in this process."""
+    if modules:
+        sys.meta_path.insert(0, _Bundle(modules))
+
+
+@lru_cache(maxsize=1024)
+def imports_of(code: types.CodeType, package: str) -> frozenset[str]:
+    """The modules that a function of a package imports when it runs."""
+    found, source = set[str](), ""
+    if _IMPORT in code.co_code[::2]:
+        last: list[Any] = [0, None]  # what the import takes: how far up it begins, and the names that are wanted
+        for step in dis.get_instructions(code):
+            if step.opname == "IMPORT_NAME":
+                source = _absolute(package, last[-2], step.argval)
+                found.update(_upward(source))
+            elif step.opname == "IMPORT_FROM":
+                found.add(f"{source}.{step.argval}")
+            last.append(step.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found |= imports_of(inner, package)
+    return frozenset(found)
+
+
+def imported_by(modules: Sequence[Source]) -> frozenset[str]:
+    """Every module that these name in their imports."""
+    found = (_imports(each.text, each.name, each.package) for each in modules if each.text is not None)
+    return frozenset().union(*found)
+
+
+class _Bundle:
+    """A finder of modules and their loader."""
+
+    def __init__(self, modules: Sequence[Source]) -> None:
+        self._modules = {each.name: each for each in modules}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """As `sys.meta_path` wants it."""
+        module = self._modules.get(name)
+        if module is None:
+            return None
+        if module.text is None and (installed := importlib.machinery.PathFinder.find_spec(name, path)):
+            return installed  # Others have put packages into the same folder of packages.
+        spec = importlib.machinery.ModuleSpec(name, self, origin=module.path or None, is_package=module.package)  # type: ignore[arg-type]
+        spec.has_location = bool(module.path)
+        return spec
+
+    def create_module(self, _: importlib.machinery.ModuleSpec) -> None:
+        """An ordinary one."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run its source."""
+        source = self._modules[module.__name__]
+        exec(compile(source.text or "", source.path or "<bundle>", "exec", dont_inherit=True), vars(module))
+
+    def get_source(self, name: str) -> str | None:
+        """For tracebacks, `inspect`, and the next bundle."""
+        return self._modules[name].text
+
+    def source(self, name: str) -> Source:
+        """All of it."""
+        return self._modules[name]
+
+
+def _served(module: types.ModuleType) -> bool:
+    return isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _Bundle)
+
+
+@lru_cache(maxsize=4096)
+def _is_own_file(file: str) -> bool:
+    path = pathlib.Path(file)
+    return path.suffix == ".py" and _INSTALLED.isdisjoint(path.parts) and not path.is_relative_to(_STDLIB)
+
+
+def _taken(name: str, module: types.ModuleType) -> Source:
+    if _served(module):
+        bundle: Any = module.__spec__.loader  # type: ignore[union-attr]
+        taken: Source = bundle.source(name)
+        return taken
+    file = module.__file__ or ""
+    try:
+        state = os.stat(file)  # noqa: PTH116 - a cache's key, on the way of every spawn
+        text = _read(file, state.st_mtime_ns, state.st_size)
+    except (OSError, SyntaxError, UnicodeError) as problem:
+        raise NotShippable(
+            f"module {name!r}",
+            f"its source cannot be read ({type(problem).__name__})",
+            "put its file back",
+        ) from None
+    return Source(name, file, hasattr(module, "__path__"), text)
+
+
+@lru_cache(maxsize=1024)
+def _read(file: str, _modified: int, _size: int) -> str:
+    return importlib.util.decode_source(pathlib.Path(file).read_bytes())
+
+
+def _held(module: types.ModuleType) -> Iterator[str]:
+    """Modules whose functions, classes or selves a module holds, however it came by them."""
+    for name, value in list(vars(module).items()):
+        if isinstance(value, types.ModuleType):
+            if value.__name__ != f"{module.__name__}.{name}":  # Whoever loads a module hangs it into its package.
+                yield value.__name__
+        elif isinstance(value, type | types.FunctionType) and isinstance(value.__module__, str):
+            yield value.__module__
+
+
+@lru_cache(maxsize=1024)
+def _imports(text: str, name: str, package: bool) -> frozenset[str]:
+    """The modules that a source names in its imports, those inside functions too."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return frozenset()
+    base = name if package else name.rpartition(".")[0]
+    return frozenset(_imported(tree, base))
+
+
+def _imported(node: ast.AST, base: str) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            for alias in names:
+                yield from _upward(alias.name)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            source = _absolute(base, level, module or "")
+            yield from _upward(source)
+            for alias in names:
+                yield f"{source}.{alias.name}"
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=orelse):
+            for each in orelse:
+                yield from _imported(each, base)
+        case _:
+            for inner in ast.iter_child_nodes(node):
+                if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
+                    yield from _imported(inner, base)
+
+
+def _absolute(package: str, level: int, name: str) -> str:
+    start = package.rsplit(".", level - 1)[0] if level else ""
+    return ".".join(filter(None, (start, name)))
+
+
+def _upward(name: str) -> Iterator[str]:
+    while name:
+        yield name
+        name = name.rpartition(".")[0]

@@ -1,0 +1,284 @@
+"""A function and its arguments on their way into a sandbox: packed anywhere, opened only inside, after all gates.
+
+Functions of installed packages travel by name. Those of `__main__`, of notebooks, and lambdas and closures travel by
+value, with the globals that they use. Those of the user's own modules travel by name, with the sources of these modules
+beside them (`ramet.wire.bundle`).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import NotShippable, ProtocolError
+from ramet.wire.bundle import Source, imported_by, imports_of, serve, sources
+from ramet.wire.captures import captured as captured
+from ramet.wire.captures import culprit, name_of, parts, travels_by_name
+
+#: Bytes of a capsule: function, arguments and sources together.
+MAX_CAPSULE: Final = 16 * 1024 * 1024
+#: Shorter secrets are not looked for: they occur by chance.
+MIN_SECRET: Final = 8
+
+_PROTOCOL: Final = 5
+#: Of ramet, what agents' modules import at no cost; `from ramet import X` is seen as `ramet.X`.
+_LIGHT: Final = (
+    "ramet.AbortController",
+    "ramet.AgentResult",
+    "ramet.Artifact",
+    "ramet.Isolation",
+    "ramet.Limits",
+    "ramet.Policy",
+    "ramet.SpawnLimits",
+    "ramet.Status",
+    "ramet.Usage",
+    "ramet.concurrency",
+    "ramet.core",
+    "ramet.guest.client",
+    "ramet.sub_agent_client",
+    "ramet.tools.context",
+    "ramet.tools.sent",
+    "ramet.wire",
+)
+_INSIDE: Final = "create it inside the function, or pass what is needed to create it"
+#: Types that belong to this process: module, name, what people call it, what to do. A module not loaded has no objects.
+_BOUND: Final = (
+    ("socket", "socket", "a socket", "open it inside the function; the policy says which endpoints it may reach"),
+    ("_thread", "LockType", "a lock", _INSIDE),
+    ("_thread", "RLock", "a lock", _INSIDE),
+    ("threading", "Thread", "a thread", _INSIDE),
+    ("subprocess", "Popen", "a process", _INSIDE),
+    ("types", "GeneratorType", "a generator", "pass list(...) of it, or the function that makes it"),
+    ("types", "CoroutineType", "a coroutine", "pass the async function itself, and its arguments as args"),
+    ("types", "AsyncGeneratorType", "an async generator", "pass the function that makes it"),
+    ("_asyncio", "Future", "a task or future", _INSIDE),
+    ("asyncio.events", "AbstractEventLoop", "an event loop", _INSIDE),
+    ("_io", "TextIOWrapper", "an open file", "pass its content, or write what it needs into the function's arguments"),
+    ("_io", "BufferedReader", "an open file", "pass its content"),
+    ("_io", "BufferedWriter", "an open file", "open one inside the function, in its working directory"),
+    ("_io", "BufferedRandom", "an open file", "pass its content"),
+    ("_io", "FileIO", "an open file", "pass its content"),
+)
+
+
+class Capsule(NamedTuple):
+    """A function with its arguments, as bytes. `tag` names the Python and pickle that made it: no other opens it."""
+
+    name: str  #: the function's own, for people
+    tag: str
+    data: bytes
+    is_heavy: bool = False  #: opening it imports langchain-core, or ramet's own loop
+
+
+class Opened(NamedTuple):
+    """What a capsule held."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class _Content(Struct, frozen=True, array_like=True):
+    call: bytes
+    modules: tuple[Source, ...] = ()
+
+
+class _Pickled(NamedTuple):
+    data: bytes
+    modules: set[str]  #: those that reading it imports
+
+
+class _Bound(Exception):
+    """An object that belongs to this process."""
+
+    def __init__(self, kind: str, remedy: str) -> None:
+        super().__init__(kind)
+        self.kind, self.remedy = kind, remedy
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Content)
+
+
+def pack(
+    function: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    secrets: tuple[str, ...] = (),
+) -> Capsule:
+    """Make a capsule. Raises NotShippable for what cannot be packed, or holds one of `secrets`, naming the variable."""
+    if not callable(function):
+        raise NotShippable("agent", f"a {type(function).__name__} cannot be called", "pass a function")
+    args, kwargs = tuple(args), dict(kwargs or {})
+    call = (function, args, kwargs)
+    try:
+        pickled = _pickled(call)
+    except MemoryError:
+        raise
+    except Exception as problem:
+        raise _refusal(problem, *call) from None
+    modules = sources(pickled.modules)
+    data = _encoder.encode(_Content(pickled.data, modules))
+    if len(data) > MAX_CAPSULE:
+        raise _too_large(len(data), modules, *call)
+    _check_secrets(data, secrets, modules, *call)
+    heavy = any(map(_is_heavy, pickled.modules | imported_by(modules)))
+    return Capsule(name_of(function), current_tag(), data, heavy)
+
+
+@lru_cache(maxsize=4096)
+def _is_heavy(module: str) -> bool:
+    """Whether importing it takes half a second, unless the process was forked from one that has it."""
+    if module.startswith("langchain"):
+        return True
+    return module.startswith("ramet.") and not module.startswith(_LIGHT)
+
+
+@lru_cache(maxsize=1)
+def current_tag() -> str:
+    """The tag of capsules that this process makes and can open."""
+    version = import_module("cloudpickle").__version__
+    return f"{sys.version_info.major}.{sys.version_info.minor}/cloudpickle-{version}"
+
+
+def unpack(data: bytes, tag: str) -> Opened:
+    """Open a capsule: runs its code. Only ever called inside a sandbox. Raises NotShippable for another tag's.
+
+    Whatever its code raises comes out, such as ModuleNotFoundError for a package that is not installed here.
+    """
+    if tag != current_tag():
+        raise NotShippable(
+            "capsule", f"it was packed by {tag} and this is {current_tag()}", "use one Python and one cloudpickle"
+        )
+    try:
+        content = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise ProtocolError(f"a capsule that cannot be read: {problem}") from None
+    serve(content.modules)
+    return Opened(*pickle.loads(content.call))
+
+
+@lru_cache(maxsize=1)
+def _pickler() -> Any:
+    """cloudpickle's pickler, which also notes what it meets. Made on first use: cloudpickle costs 10 ms to import."""
+    cloudpickle = import_module("cloudpickle")
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[name-defined,misc]
+        def __init__(self, file: io.BytesIO) -> None:
+            super().__init__(file, protocol=_PROTOCOL)
+            self.modules: set[str] = set()
+
+        def reducer_override(self, value: Any) -> Any:
+            kind: Any = type(value)
+            if isinstance(value, types.ModuleType):
+                self.modules.add(value.__name__)
+            elif bound := _bound(kind):
+                if value is not sys.stdout and value is not sys.stderr:  # Inside, these are its own.
+                    raise _Bound(*bound)
+            elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+                if isinstance(value, types.BuiltinFunctionType) or travels_by_name(value):
+                    self.modules.add(value.__module__ or "")
+                elif isinstance(value, types.FunctionType):
+                    self.modules |= imports_of(value.__code__, value.__globals__.get("__package__") or "")
+            return super().reducer_override(value)
+
+    return Pickler
+
+
+@lru_cache(maxsize=4096)
+def _bound(kind: type) -> tuple[str, str] | None:
+    for module, name, words, remedy in _BOUND:
+        base = getattr(sys.modules.get(module), name, None)
+        if isinstance(base, type) and issubclass(kind, base):
+            return words, remedy
+    return None
+
+
+def _pickled(value: Any) -> _Pickled:
+    file = io.BytesIO()
+    pickler = _pickler()(file)
+    pickler.dump(value)
+    return _Pickled(file.getvalue(), pickler.modules)
+
+
+def _refusal(
+    problem: Exception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> NotShippable:
+    """Why a call cannot be pickled, and which part of it is to blame."""
+    part = culprit(function, args, kwargs, lambda value: _problem_of(value) is not None)
+    if part is not None:
+        problem = _problem_of(part.value) or problem
+    what = part.label if part is not None else f"function {name_of(function)!r}"
+    if isinstance(problem, _Bound):
+        kind: Any = type(part.value) if part is not None else type(None)
+        is_it = _bound(kind) is not None
+        return NotShippable(what, f"it {'is' if is_it else 'holds'} {problem.kind} of this process", problem.remedy)
+    why = f"{type(problem).__name__}: {_said(problem)}"
+    return NotShippable(what, why, "pass plain data, or create it inside the function")
+
+
+def _problem_of(value: Any) -> Exception | None:
+    try:
+        _pickled(value)
+    except Exception as problem:
+        return problem
+    return None
+
+
+def _too_large(
+    size: int,
+    modules: tuple[Source, ...],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> NotShippable:
+    sizes = {part.label: len(_pickled(part.value).data) for part in parts(function, args, kwargs)}
+    sizes |= {f"module {each.name!r}": len(each.text or "") for each in modules}
+    biggest = max(sizes, key=lambda label: sizes[label], default="")
+    named = f"; the biggest part of it is {biggest} with {sizes[biggest]} bytes" if biggest else ""
+    return NotShippable(
+        f"function {name_of(function)!r}",
+        f"with all it takes along it has {size} bytes, and {MAX_CAPSULE} are allowed{named}",
+        "pass less, or let it read what it needs from a folder in readonly_mounts",
+    )
+
+
+def _check_secrets(
+    data: bytes,
+    secrets: tuple[str, ...],
+    modules: tuple[Source, ...],
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    for secret in secrets:
+        if len(secret) < MIN_SECRET or (needle := secret.encode("utf-8", "surrogatepass")) not in data:
+            continue
+        part = culprit(function, args, kwargs, partial(_holds, needle))
+        module = next((each.name for each in modules if secret in (each.text or "")), None)
+        what = part.label if part else f"module {module!r}" if module else f"function {name_of(function)!r}"
+        raise NotShippable(what, "it holds the value of a secret", "let the function read it from /run/secrets")
+
+
+def _holds(needle: bytes, value: Any) -> bool:
+    try:
+        return needle in _pickled(value).data
+    except Exception:
+        return False
+
+
+def _said(problem: Exception) -> str:
+    try:
+        return str(problem)[:300]
+    except Exception:
+        return "it cannot be told why"

@@ -1,0 +1,148 @@
+"""What a function takes along when it travels by value: its globals, its free variables, its defaults."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+_GLOBAL_OPS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+class Part(NamedTuple):
+    """Something that travels, and what people call it."""
+
+    label: str
+    value: Any
+
+
+class Variable(NamedTuple):
+    """A global or free variable of a function."""
+
+    name: str
+    value: Any
+
+
+def captured(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the globals and free variables that travel by value with a function, and with what it calls."""
+    found: dict[str, None] = {}
+    queue, seen = [function], set[int]()
+    while queue:
+        for each in _functions_in(queue.pop()):
+            if id(each) not in seen:
+                seen.add(id(each))
+                for name, value in _variables(each):
+                    found[name] = None
+                    queue.append(value)
+    return tuple(found)
+
+
+def culprit(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], guilty: Callable[[Any], bool]
+) -> Part | None:
+    """The smallest part of a call that is `guilty`; None if each is innocent by itself."""
+    for index, value in enumerate(args):
+        if guilty(value):
+            return Part(f"args[{index}]", value)
+    for name, value in kwargs.items():
+        if guilty(value):
+            return Part(f"kwargs[{name!r}]", value)
+    return _culprit_in(function, guilty, set())
+
+
+def parts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
+    """All that a call takes along."""
+    yield from (Part(f"args[{index}]", value) for index, value in enumerate(args))
+    yield from (Part(f"kwargs[{name!r}]", value) for name, value in kwargs.items())
+    yield from _parts_of(function)
+
+
+def name_of(function: Any) -> str:
+    """What people call a function."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))[:200]
+
+
+def _culprit_in(function: Any, guilty: Callable[[Any], bool], seen: set[int]) -> Part | None:
+    seen.add(id(function))
+    for part in _parts_of(function):
+        if id(part.value) not in seen and guilty(part.value):
+            return _culprit_in(part.value, guilty, seen) or part
+    return None
+
+
+def _parts_of(function: Any) -> Iterator[Part]:
+    if isinstance(function, partial):
+        yield from (Part(f"argument {index} of the partial", value) for index, value in enumerate(function.args))
+        yield from (Part(f"argument {name!r} of the partial", value) for name, value in function.keywords.items())
+    elif isinstance(function, types.MethodType):
+        yield Part(f"the object that {name_of(function)!r} is a method of", function.__self__)
+    for each in _functions_in(function):
+        of = f"of {each.__qualname__!r}"
+        yield from (Part(f"variable {name!r} {of}", value) for name, value in _variables(each))
+        defaults = [*(each.__defaults__ or ()), *(each.__kwdefaults__ or {}).values()]
+        yield from (Part(f"a default {of}", value) for value in defaults)
+
+
+def _functions_in(value: Any) -> Iterator[types.FunctionType]:
+    """The functions that travel by value when `value` does."""
+    while isinstance(value, partial):
+        value = value.func
+    value = getattr(value, "__func__", value)
+    if isinstance(value, types.FunctionType):
+        if not travels_by_name(value):
+            yield value
+    elif isinstance(value, type):
+        if not travels_by_name(value):
+            for each in vars(value).values():
+                inner = getattr(each, "__func__", getattr(each, "fget", each))
+                if isinstance(inner, types.FunctionType):
+                    yield inner
+    elif not isinstance(value, types.ModuleType) and not travels_by_name(type(value)):
+        yield from _functions_in(type(value))
+
+
+def _variables(function: types.FunctionType) -> Iterator[Variable]:
+    """Those that travel by value."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if not _is_name_only(value):
+            yield Variable(name, value)
+    for name in _global_names(function.__code__):
+        if name in function.__globals__ and not _is_name_only(function.__globals__[name]):
+            yield Variable(name, function.__globals__[name])
+
+
+def _is_name_only(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__ in sys.modules
+    return isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) and travels_by_name(value)
+
+
+def travels_by_name(value: Any) -> bool:
+    """Whether a function or class can be found where its name says."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "builtins")
+    if module is None or module.__name__ == "__main__":
+        return False
+    found: Any = module
+    for step in value.__qualname__.split("."):
+        found = inspect.getattr_static(found, step, None)
+    return getattr(found, "__func__", found) is value
+
+
+@lru_cache(maxsize=1024)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    names = {step.argval: None for step in dis.get_instructions(code) if step.opname in _GLOBAL_OPS}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            names.update(dict.fromkeys(_global_names(inner)))
+    return tuple(names)

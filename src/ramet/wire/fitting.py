@@ -1,0 +1,265 @@
+"""Values made to fit an annotation: lists become the tuples and sets it asks for, fields the objects it names."""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import dataclasses
+import enum
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from itertools import chain, count, repeat
+from typing import Any, NamedTuple
+
+from ramet.wire.annotations import fields_of, is_pydantic, plain_hint, required_keys, types_in
+from ramet.wire.checks import (
+    Check,
+    Misfit,
+    can_be_keys,
+    first_line,
+    fit_each,
+    fit_items,
+    fit_one,
+    instance,
+    listed,
+    literal,
+    shown,
+)
+
+_LISTS: typing.Final = frozenset(
+    {
+        list,
+        collections.abc.Collection,
+        collections.abc.Container,
+        collections.abc.Iterable,
+        collections.abc.MutableSequence,
+        collections.abc.Reversible,
+        collections.abc.Sequence,
+    }
+)
+_SETS: typing.Final[Mapping[Any, type]] = {
+    set: set,
+    frozenset: frozenset,
+    collections.abc.MutableSet: set,
+    collections.abc.Set: set,
+}
+_DICTS: typing.Final = frozenset({dict, collections.abc.Mapping, collections.abc.MutableMapping})
+
+
+class _Plan(NamedTuple):
+    """How objects of one type are made."""
+
+    checks: Mapping[str, Check | None]
+    make: Callable[[Any, dict[str, Any]], Any] | None  #: None: its constructor takes the fields by name
+
+
+class Fitter:
+    """Fits values to one annotation and builds the types that occur in it."""
+
+    def __init__(self, hint: Any, *, text_keys: bool = False) -> None:
+        self.types = types_in(hint)
+        self._text_keys = text_keys  #: every dict is known to have text as keys
+        self._plans: dict[type, _Plan] = {}
+        self._check = self._checked(hint)
+
+    def fit(self, value: Any) -> Any:
+        """The value, as the annotation wants it. Raises Misfit."""
+        return fit_one(self._check, value)
+
+    def build(self, cls: type, fields: dict[str, Any]) -> Any:
+        """An object of a type of `types`. Raises Misfit."""
+        checks, make = self._plan_of(cls)
+        lenient = make is _model
+        try:
+            for name, value in fields.items():
+                check = checks.get(name)
+                if check is not None and type(value) not in check.exact:
+                    try:
+                        fields[name] = check.fit(value)
+                    except Misfit as misfit:
+                        if not lenient:  # a model's own validators have the last word
+                            misfit.path.append(f".{name}")
+                            raise
+            return cls(**fields) if make is None else make(cls, fields)
+        except Misfit:
+            raise
+        except Exception as problem:  # the reader's own constructor said no
+            why = first_line(problem)
+            raise Misfit(fields, f"the fields of {cls.__qualname__} ({type(problem).__name__}: {why})") from None
+
+    def member(self, cls: type, name: Any, value: Any) -> Any:
+        """A member of an enumeration of `types`. Raises Misfit."""
+        try:
+            return cls[name] if isinstance(name, str) else cls(value)  # type: ignore[index]
+        except Exception:
+            raise Misfit(value if name is None else name, f"a member of {cls.__qualname__}") from None
+
+    def _plan_of(self, cls: type) -> _Plan:
+        plan = self._plans.get(cls)
+        if plan is None:
+            checks = {name: self._checked(hint) for name, hint in fields_of(cls).items()}
+            plan = self._plans[cls] = _Plan(checks, _maker_of(cls))
+        return plan
+
+    def _checked(self, hint: Any) -> Check | None:
+        if type(hint).__name__ == "TypeAliasType":  # It may contain itself.
+            return Check(frozenset(), lambda value: fit_one(self._checked(hint.__value__), value))
+        hint = plain_hint(hint)
+        origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+        if origin is typing.Union or origin is types.UnionType:
+            return self._union(hint, args)
+        if origin is typing.Literal:
+            return Check(frozenset(), lambda value: literal(args, value))
+        if typing.is_typeddict(origin):
+            return Check(frozenset(), lambda value: _typed_dict(origin, self._plan_of(origin).checks, value))
+        if not isinstance(origin, type) or origin in (object, Any):
+            return None  # Any, a name that could not be resolved: nothing is known
+        if origin in _LISTS:
+            return self._list(origin, args)
+        if origin is tuple:
+            return self._tuple(args)
+        if origin in _SETS:
+            return self._set(_SETS[origin], args)
+        if origin in _DICTS:
+            return self._dict(args)
+        if issubclass(origin, enum.Enum):
+            return Check(frozenset({origin}), lambda value: _member(origin, value))
+        return self._model(origin) if is_pydantic(origin) else instance(origin)
+
+    def _model(self, cls: type) -> Check:
+        """A model is made of any data that its validators take, whatever type that was where it was sent."""
+
+        def fit(value: Any) -> Any:
+            if isinstance(value, cls):
+                return value
+            if type(value) is dict and all(type(name) is str for name in value):
+                return self.build(cls, {name: each for name, each in value.items() if name != "@type"})
+            raise Misfit(value, cls.__qualname__)
+
+        return Check(frozenset({cls}), fit)
+
+    def _union(self, hint: Any, args: tuple[Any, ...]) -> Check | None:
+        checks = [check for each in args if (check := self._checked(each)) is not None]
+        if len(checks) < len(args):
+            return None
+
+        def fit(value: Any) -> Any:
+            for check in checks:
+                try:
+                    return fit_one(check, value)
+                except Misfit:
+                    continue
+            raise Misfit(value, shown(hint))
+
+        return Check(frozenset(chain.from_iterable(check.exact for check in checks)), fit)
+
+    def _list(self, origin: type, args: tuple[Any, ...]) -> Check:
+        item = self._checked(args[0]) if args else None
+
+        def fit(value: Any) -> Any:
+            if type(value) is list:
+                return fit_items(item, value)
+            if origin is not list and isinstance(value, origin):
+                return value
+            raise Misfit(value, "a list")
+
+        return Check(frozenset({list} if item is None else ()), fit)
+
+    def _tuple(self, args: tuple[Any, ...]) -> Check:
+        if len(args) == 2 and args[1] is Ellipsis:
+            item = self._checked(args[0])
+            return Check(frozenset(), lambda value: tuple(fit_items(item, listed(value, "a list, for a tuple"))))
+        unpacked = any(typing.get_origin(each) is typing.Unpack for each in args)
+        checks = [] if unpacked else [self._checked(each) for each in args]
+
+        def fit(value: Any) -> Any:
+            items = listed(value, "a list, for a tuple")
+            if not checks:
+                return tuple(items)
+            if len(items) != len(checks):
+                raise Misfit(value, f"{len(checks)} values, for a tuple")
+            return tuple(fit_each(count(), checks, items))
+
+        return Check(frozenset(), fit)
+
+    def _set(self, kind: type, args: tuple[Any, ...]) -> Check:
+        item = self._checked(args[0]) if args else None
+
+        def fit(value: Any) -> Any:
+            items = fit_items(item, listed(value, "a list, for a set"))
+            if not can_be_keys(items):
+                raise Misfit(value, "a list of values that a set can hold")
+            return kind(items)
+
+        return Check(frozenset(), fit)
+
+    def _dict(self, args: tuple[Any, ...]) -> Check:
+        key = self._checked(args[0]) if args else None
+        item = self._checked(args[1]) if len(args) > 1 else None
+        if self._text_keys and key is not None and str in key.exact:
+            key = None
+
+        def fit(value: Any) -> Any:
+            if not isinstance(value, dict):
+                raise Misfit(value, "a dict")
+            if key is not None and not set(map(type, value)) <= key.exact:
+                keys = fit_each(count(), repeat(key), value, "[key {}]")
+                if not can_be_keys(keys):
+                    raise Misfit(keys, "keys that a dict can hold")
+                value = dict(zip(keys, value.values(), strict=True))
+            if item is not None and not set(map(type, value.values())) <= item.exact:
+                values = fit_each(value, repeat(item), value.values())
+                value = dict(zip(value, values, strict=True))
+            return value
+
+        return Check(frozenset({dict} if key is None and item is None else ()), fit)
+
+
+def _member(cls: type[enum.Enum], value: Any) -> enum.Enum:
+    """A member, also by its value alone, which is what is left of one where nobody had named its type."""
+    if isinstance(value, cls):
+        return value
+    try:
+        return cls(value)
+    except ValueError:
+        raise Misfit(value, f"a member of {cls.__qualname__}") from None
+
+
+def _typed_dict(cls: Any, checks: Mapping[str, Check | None], value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise Misfit(value, f"the dict of {cls.__qualname__}")
+    if not required_keys(cls) <= value.keys() <= checks.keys():
+        raise Misfit(value, f"a dict with the keys of {cls.__qualname__}: {', '.join(checks)[:200]}")
+    return dict(zip(value, fit_each(value, map(checks.get, value), value.values()), strict=True))
+
+
+def _maker_of(cls: Any) -> Callable[[Any, dict[str, Any]], Any] | None:
+    if is_pydantic(cls):
+        return _model
+    if dataclasses.is_dataclass(cls) and not all(each.init for each in dataclasses.fields(cls)):
+        return _dataclass
+    return None
+
+
+def _dataclass(cls: Any, fields: dict[str, Any]) -> Any:
+    late = {each.name for each in dataclasses.fields(cls) if not each.init}
+    built = cls(**{name: value for name, value in fields.items() if name not in late})
+    for name in late & fields.keys():
+        object.__setattr__(built, name, fields[name])
+    return built
+
+
+def _model(cls: Any, fields: dict[str, Any]) -> Any:
+    pydantic = sys.modules["pydantic"]
+    try:
+        if issubclass(cls, pydantic.RootModel):
+            return cls.model_validate(fields.get("root"))
+        aliased = any(field.validation_alias is not None for field in cls.model_fields.values())
+        return cls.model_validate(fields, by_name=True) if aliased else cls.model_validate(fields)
+    except pydantic.ValidationError as problem:
+        first = problem.errors(include_url=False, include_context=False)[0]
+        misfit = Misfit(first.get("input"), f"a {cls.__qualname__} ({first['msg']})")
+        misfit.path += [f".{part}" if isinstance(part, str) else f"[{part}]" for part in reversed(first["loc"])]
+        raise misfit from None

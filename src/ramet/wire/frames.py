@@ -1,0 +1,109 @@
+"""The channel's messages as bytes, without any I/O: a header of two lengths, a control part in JSON, a body of bytes.
+
+    uint32 control length (1 … MAX_CONTROL) | uint32 body length (0 … MAX_BODY) | control | body
+
+The control part is typed by `ramet.wire.requests`; the body is opaque here: values, functions, files. Lengths are
+checked before anything of the message is kept, and nothing is allocated for what has not arrived.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import NamedTuple
+
+from ramet.core.errors import ProtocolError
+
+MAX_CONTROL = 1024 * 1024
+MAX_BODY = 64 * 1024 * 1024
+_HEADER = struct.Struct("!II")
+
+
+class Frame(NamedTuple):
+    """One whole message."""
+
+    control: bytes
+    body: bytes = b""
+
+
+def pack(control: bytes, body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
+    """The pieces of one message, to be sent in order. Raises ProtocolError for what a reader would refuse."""
+    _check(len(control), len(body))
+    head = _HEADER.pack(len(control), len(body)) + control
+    return [head, body] if len(body) else [head]
+
+
+class FrameReader:
+    """Takes bytes as they come and gives back whole messages. After a ProtocolError it takes nothing more.
+
+    It never holds more than one message and one read: what comes before a bad header is given back first.
+    """
+
+    __slots__ = ("_body", "_broken", "_buffer", "_control", "_need")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()  #: what has arrived and is not yet told apart
+        self._need: tuple[int, int] | None = None  #: lengths of the message under way
+        self._control = b""  #: of the message whose body is under way
+        self._body: io.BytesIO | None = None  #: gathered where it stays: `getvalue` makes no copy of it
+        self._broken = False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._buffer) or self._body is not None
+
+    @property
+    def allowance_s(self) -> float:
+        """How long the message under way may take as a whole: 10 s, and 1 s for each MiB that it announces."""
+        return 10.0 + (sum(self._need) / 2**20 if self._need else 0.0)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what has arrived; returns the messages that it completes. Raises ProtocolError."""
+        if self._broken:
+            raise ProtocolError("the channel was closed after a bad frame")
+        frames: list[Frame] = []
+        if self._body is not None and self._need is not None:
+            missing = self._need[1] - self._body.tell()
+            self._body.write(data[:missing])
+            if len(data) < missing:
+                return frames
+            frames.append(Frame(self._control, self._body.getvalue()))
+            self._control, self._body, self._need = b"", None, None
+            data = data[missing:]
+        self._buffer += data
+        at, buffer = 0, self._buffer
+        while len(buffer) - at >= _HEADER.size:
+            if self._need is None:
+                need = _HEADER.unpack_from(buffer, at)
+                try:
+                    _check(*need)
+                except ProtocolError:
+                    if frames:
+                        break  # The next read meets this header first.
+                    self._broken = True
+                    self._buffer = bytearray()
+                    raise
+                self._need = need
+            control = at + _HEADER.size
+            body = control + self._need[0]
+            end = body + self._need[1]
+            if len(buffer) < body:
+                break
+            with memoryview(buffer) as view:
+                if len(buffer) < end:
+                    self._control, self._body = bytes(view[control:body]), io.BytesIO()
+                    self._body.write(view[body:])
+                    at = len(buffer)
+                    break
+                frames.append(Frame(bytes(view[control:body]), bytes(view[body:end])))
+            at, self._need = end, None
+        del buffer[:at]
+        return frames
+
+
+def _check(control: int, body: int) -> None:
+    if not 1 <= control <= MAX_CONTROL:
+        raise ProtocolError(f"a frame announces a control part of {control} bytes; 1 to {MAX_CONTROL} are accepted")
+    if body > MAX_BODY:
+        raise ProtocolError(f"a frame announces a body of {body} bytes; at most {MAX_BODY} are accepted")

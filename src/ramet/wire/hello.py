@@ -1,0 +1,130 @@
+"""The first bytes of a tunnel, without any I/O: whether they open TLS, and which server they ask for (RFC 8446 §4.1.2).
+
+A message may be spread over several records, a record over several arrivals. What begins as TLS and cannot be read to
+the end is an error: it is not guessed how a server would read it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ramet.core.errors import ProtocolError
+
+MAX_HELLO = 64 * 1024  #: bytes that are held, headers of records included; hellos of today's clients take 0.3 to 4 KiB
+
+_CONTENT_TYPES = range(20, 25)  #: first bytes of a record: change_cipher_spec, alert, handshake, data, heartbeat
+_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
+_MAX_RECORD = 2**14
+_NAME = re.compile(rb"[A-Za-z0-9_.-]{1,254}")
+
+
+class Opening(NamedTuple):
+    """How a tunnel begins."""
+
+    is_tls: bool
+    server_name: str | None = None  #: lower case, without a trailing dot; None: not TLS, or the hello names nobody
+
+
+class OpeningReader:
+    """Takes a tunnel's first bytes until they tell how it begins; `held` are all that were taken."""
+
+    __slots__ = ("_at", "_message", "held")
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+        self._at = 0  #: where the record under way begins
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> Opening | None:
+        """Take what has arrived; None while it is too little. Raises ProtocolError for TLS that cannot be read."""
+        self.held += data
+        if not self.held:
+            return None
+        if self.held[0] not in _CONTENT_TYPES:
+            return Opening(is_tls=False)
+        while (record := self._record()) is not None:
+            self._message += record
+            if self._message[0] != _CLIENT_HELLO:
+                raise ProtocolError("TLS does not begin with a ClientHello")
+            end = 4 + int.from_bytes(self._message[1:4], "big")
+            if len(self._message) >= max(end, 4):
+                return Opening(is_tls=True, server_name=_server_name(_Cursor(bytes(self._message[4:end]))))
+        return None
+
+    def _record(self) -> bytes | None:
+        head = self.held[self._at : self._at + 5]
+        if head and head[0] != _HANDSHAKE:
+            raise ProtocolError("TLS does not begin with a ClientHello")
+        if len(head) < 5:
+            return None
+        size = int.from_bytes(head[3:5], "big")
+        if head[1] != 3 or not 1 <= size <= _MAX_RECORD:
+            raise ProtocolError("a TLS record is malformed")
+        start, end = self._at + 5, self._at + 5 + size
+        if end > MAX_HELLO:
+            raise ProtocolError(f"a TLS ClientHello takes more than {MAX_HELLO} bytes")
+        if len(self.held) < end:
+            return None
+        self._at = end
+        return bytes(self.held[start:end])
+
+
+class _Cursor:
+    """Reads vectors one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        end = self._at + size
+        if end > len(self._data):
+            raise ProtocolError("a TLS ClientHello is malformed")
+        piece, self._at = self._data[self._at : end], end
+        return piece
+
+    def number(self, size: int) -> int:
+        """The next number, of so many bytes."""
+        return int.from_bytes(self.take(size), "big")
+
+    def vector(self, size: int) -> bytes:
+        """The next vector, whose length takes so many bytes."""
+        return self.take(self.number(size))
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self:
+            raise ProtocolError("a TLS ClientHello is malformed")
+
+
+def _server_name(hello: _Cursor) -> str | None:
+    hello.take(2 + 32)  # version, random
+    hello.vector(1)  # session id
+    hello.vector(2)  # cipher suites
+    hello.vector(1)  # compression methods
+    if not hello:
+        return None
+    extensions = _Cursor(hello.vector(2))
+    hello.end()
+    found: list[bytes] = []
+    while extensions:
+        kind, data = extensions.number(2), extensions.vector(2)
+        if kind == _SERVER_NAME:
+            found.append(data)
+    if len(found) > 1:
+        raise ProtocolError("a TLS ClientHello names its server twice")
+    return _one_name(_Cursor(found[0])) if found else None
+
+
+def _one_name(extension: _Cursor) -> str:
+    names = _Cursor(extension.vector(2))
+    extension.end()
+    kind, name = names.number(1), names.vector(2)
+    names.end()
+    if kind != 0 or not _NAME.fullmatch(name):
+        raise ProtocolError("a TLS ClientHello names its server in a way that is not understood")
+    return name.decode("ascii").lower().removesuffix(".")

@@ -1,0 +1,263 @@
+"""The reader's half of `ramet.wire.values`. What it reads may have been made by an enemy.
+
+Sizes are checked against what has arrived, each binary part is read once and in order, nesting is bounded, and only
+types that the reader's own annotation names are ever built.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import gc
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+
+from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.wire.checks import Misfit, can_be_keys, told
+from ramet.wire.fitting import Fitter
+from ramet.wire.writing import DTYPES, MAX_DEPTH
+
+_json = msgspec.json.Decoder()
+#: Bytes of JSON above which the collector of cycles waits: nothing that JSON makes is a cycle, and looking for them
+#: while a megabyte is read takes 40 % of the time.
+_LARGE: Final = 64 * 1024
+
+
+def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output") -> Any:
+    """The value that `encode` made. Raises ProtocolError for bytes that it cannot have made.
+
+    Objects arrive as dicts with "@type" unless their type occurs in `returns`, an annotation: only types that the
+    reader names are ever built. Nothing is imported by name. A value that does not fit the annotation raises
+    InvalidValue, whose `field` is the path inside it, beginning with `what`.
+    """
+    if not 0 < json_size <= len(body):
+        raise ProtocolError(f"a value announces {json_size} bytes of JSON in a body of {len(body)}")
+    text = memoryview(body)[:json_size]
+    try:
+        raw = _loaded(text)
+        tagged = body.find(b"@", 0, json_size) >= 0
+        fitter = None if returns is None else Fitter(returns, text_keys=not tagged)
+        if tagged:
+            reader = _Reader(body, json_size, fitter)
+            raw = reader.value(raw)
+            reader.finish()
+        elif len(body) != json_size:
+            raise ProtocolError(f"a value has {len(body) - json_size} bytes that nothing in it points to")
+        return raw if fitter is None else fitter.fit(raw)
+    except Misfit as misfit:
+        path = what + "".join(reversed(misfit.path))
+        raise InvalidValue(path, told(misfit.value), misfit.expected) from None
+    except RecursionError:
+        raise _bad(f"it is nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _loaded(text: memoryview) -> Any:
+    pause = len(text) > _LARGE and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        raw = _json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as problem:
+        raise _bad(str(problem)[:200]) from None
+    finally:
+        if pause:
+            gc.enable()
+    level = [raw]
+    for _ in range(MAX_DEPTH + 5):  # a tag may add as much to the innermost value
+        level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C
+        if not level:
+            return raw
+    raise _bad(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _bad(why: str) -> ProtocolError:
+    return ProtocolError(f"a value that cannot be read: {why}")
+
+
+class _Reader:
+    """Replaces tagged objects by what they stand for."""
+
+    def __init__(self, body: bytes, at: int, fitter: Fitter | None) -> None:
+        self._body, self._at, self._fitter = body, at, fitter
+
+    def finish(self) -> None:
+        """Raises ProtocolError if something of the body was not used."""
+        if self._at != len(self._body):
+            raise _bad(f"{len(self._body) - self._at} bytes of it are in no part")
+
+    def value(self, raw: Any) -> Any:
+        """The value of JSON data. Raises ProtocolError, Misfit."""
+        if type(raw) is list:
+            return self._list(raw)
+        if type(raw) is dict:
+            return self._dict(raw)
+        return raw
+
+    def _list(self, raw: list[Any]) -> list[Any]:
+        for index, each in enumerate(raw):
+            if type(each) is dict or type(each) is list:
+                try:
+                    raw[index] = self.value(each)
+                except Misfit as misfit:
+                    misfit.path.append(f"[{index}]")
+                    raise
+        return raw
+
+    def _dict(self, raw: dict[str, Any]) -> Any:
+        first = next(iter(raw), "")
+        if first[:1] != "@" or first[:2] == "@@":
+            return self._fields(raw, "[{!r}]")
+        if first == "@type":
+            return self._object(raw.pop(first), raw)
+        read = _TAGS.get(first)
+        if read is None or len(raw) > 1:
+            raise _bad(f"an object with the keys {list(raw)[:3]!r:.200}")
+        try:
+            return read(self, raw[first])
+        except (ProtocolError, Misfit):
+            raise
+        except (ValueError, TypeError, OverflowError, ArithmeticError) as problem:
+            raise _bad(f"a {first} of {type(raw[first]).__name__} ({type(problem).__name__})") from None
+
+    def _fields(self, raw: dict[str, Any], shown: str) -> dict[str, Any]:
+        out = {}
+        for name, each in raw.items():
+            key = name
+            if name[:1] == "@":
+                key = name[1:]
+                if key[:1] != "@":
+                    raise _bad(f"the key {name!r:.200} among others")
+            if type(each) is dict or type(each) is list:
+                try:
+                    each = self.value(each)
+                except Misfit as misfit:
+                    misfit.path.append(shown.format(key)[:80])
+                    raise
+            out[key] = each
+        return out
+
+    def _object(self, name: Any, raw: dict[str, Any]) -> Any:
+        if type(name) is not str:
+            raise _bad("a type whose name is no text")
+        fields = self._fields(raw, ".{}")
+        cls = self._fitter.types.get(name) if self._fitter is not None else None
+        if cls is None or self._fitter is None:
+            return {"@type": name, **fields}
+        return self._fitter.build(cls, fields)
+
+    # ---- tags
+
+    def _part(self, size: Any) -> memoryview:
+        if type(size) is not int or not 0 <= size <= len(self._body) - self._at:
+            raise _bad("a part that is not there")
+        self._at += size
+        return memoryview(self._body)[self._at - size : self._at]
+
+    def _enum(self, raw: Any) -> Any:
+        name, member, value = _list_of(raw, 3)
+        value = self.value(value)
+        cls = self._fitter.types.get(_text(name)) if self._fitter is not None else None
+        return value if cls is None or self._fitter is None else self._fitter.member(cls, member, value)
+
+    def _map(self, raw: Any) -> dict[Any, Any]:
+        keys, values = [], []
+        for pair in _list_of(raw):
+            key, value = _list_of(pair, 2)
+            keys.append(_frozen(self.value(key)))
+            try:
+                values.append(self.value(value))
+            except Misfit as misfit:
+                misfit.path.append(f"[{told(keys[-1])!r}]"[:80])
+                raise
+        if not can_be_keys(keys):
+            raise _bad("keys that a dict cannot hold")
+        return dict(zip(keys, values, strict=True))
+
+    def _array(self, raw: Any) -> Any:
+        dtype, shape, size = _list_of(raw, 3)
+        return self._numbers(dtype, _list_of(shape), size)
+
+    def _scalar(self, raw: Any) -> Any:
+        dtype, size = _list_of(raw, 2)
+        array = self._numbers(dtype, [], size)
+        return array if isinstance(array, dict) else array[()]
+
+    def _numbers(self, dtype: Any, shape: list[Any], size: Any) -> Any:
+        if _text(dtype) not in DTYPES:
+            raise _bad("an array of another dtype")
+        if len(shape) > 32 or not all(type(each) is int and 0 <= each <= 2**40 for each in shape):
+            raise _bad("an array of another shape")
+        if size != math.prod(shape) * int(dtype[2:]):
+            raise _bad("an array of another size than its shape")
+        part = self._part(size)
+        try:
+            numpy = import_module("numpy")
+        except ImportError:
+            return {"@type": "numpy.ndarray", "dtype": dtype, "shape": shape, "data": bytes(part)}
+        if size == 0:
+            return numpy.empty(shape, dtype)
+        if dtype == "|b1":
+            return (numpy.frombuffer(part, "|u1") != 0).reshape(shape)
+        return numpy.frombuffer(part, dtype).reshape(shape).copy()
+
+
+def _list_of(raw: Any, size: int | None = None) -> list[Any]:
+    if type(raw) is not list or (size is not None and len(raw) != size):
+        raise _bad("a list that is none, or has another length")
+    return raw
+
+
+def _text(raw: Any) -> str:
+    if type(raw) is not str:
+        raise _bad("a text that is none")
+    return raw
+
+
+def _number(raw: Any) -> float:
+    if type(raw) is dict:
+        return _special(raw.get("@float"))
+    if type(raw) not in (int, float):
+        raise _bad("a number that is none")
+    return float(raw)
+
+
+def _special(raw: Any) -> float:
+    if raw not in ("nan", "inf", "-inf"):
+        raise _bad("a number that is none")
+    return float(raw)
+
+
+def _timedelta(raw: Any) -> datetime.timedelta:
+    days, seconds, microseconds = _list_of(raw, 3)
+    if not all(type(each) is int for each in (days, seconds, microseconds)):
+        raise _bad("a time that is none")
+    return datetime.timedelta(days, seconds, microseconds)
+
+
+def _frozen(key: Any) -> Any:
+    return tuple(map(_frozen, key)) if type(key) is list else key
+
+
+_TAGS: Final[Mapping[str, Callable[[_Reader, Any], Any]]] = {
+    "@enum": _Reader._enum,
+    "@map": _Reader._map,
+    "@array": _Reader._array,
+    "@scalar": _Reader._scalar,
+    "@bytes": lambda reader, raw: bytes(reader._part(raw)),
+    "@bytearray": lambda reader, raw: bytearray(reader._part(raw)),
+    "@str": lambda reader, raw: str(reader._part(raw), "utf-8", "surrogatepass"),
+    "@int": lambda _, raw: int(_text(raw), 16),
+    "@float": lambda _, raw: _special(raw),
+    "@complex": lambda _, raw: complex(*map(_number, _list_of(raw, 2))),
+    "@decimal": lambda _, raw: decimal.Decimal(_text(raw)),
+    "@uuid": lambda _, raw: uuid.UUID(_text(raw)),
+    "@datetime": lambda _, raw: datetime.datetime.fromisoformat(_text(raw)),
+    "@date": lambda _, raw: datetime.date.fromisoformat(_text(raw)),
+    "@time": lambda _, raw: datetime.time.fromisoformat(_text(raw)),
+    "@timedelta": lambda _, raw: _timedelta(raw),
+}

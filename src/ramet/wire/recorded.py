@@ -1,0 +1,76 @@
+"""Values on a record: as JSON that anybody can read, from which the same value is made again.
+
+They are written as `ramet.wire.values` writes them, so that a dataclass is an object with "@type" and its fields. What
+has binary parts, or numbers that not every reader of JSON takes, is in an object with the one key "@body".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+import msgspec
+
+from ramet.core.errors import DefinitionMissing, NotShippable, ProtocolError
+from ramet.wire import values
+from ramet.wire.writing import MAX_DEPTH
+
+#: Bytes of a value that is not plain JSON; a larger one is not kept.
+MAX_BYTES: Final = 1024 * 1024
+_MAX_INT: Final = 2**53
+_BODY: Final = "@body"
+
+
+def to_record(value: Any, *, what: str = "value") -> Any:
+    """The value as JSON data. Raises NotShippable naming the part that is no data."""
+    size, body = values.encode(value, what=what)
+    if size == len(body):
+        data = msgspec.json.decode(body)
+        if _is_exact(data):
+            return data
+    if len(body) > MAX_BYTES:
+        raise NotShippable(what, f"it takes {len(body)} bytes of binary data", f"leave {MAX_BYTES} bytes at most")
+    return {_BODY: [size, base64.b64encode(body).decode()]}
+
+
+def from_record(data: Any, returns: Any = None, *, what: str = "value") -> Any:
+    """The value that `to_record` wrote, as the annotation `returns` has it.
+
+    Raises InvalidValue where it does not fit, ProtocolError for what was never written by it, DefinitionMissing for a
+    value that could not be kept.
+    """
+    if isinstance(data, dict):
+        if data.keys() == {"@type", "repr"}:
+            raise DefinitionMissing("value of type", str(data["@type"]))
+        if data.keys() == {_BODY}:
+            size, body = _body(data[_BODY])
+            return values.decode(body, size, returns=returns, what=what)
+    body = msgspec.json.encode(data)
+    return values.decode(body, len(body), returns=returns, what=what)
+
+
+def _body(packed: Any) -> tuple[int, bytes]:
+    try:
+        size, text = packed
+        return int(size), base64.b64decode(text, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise ProtocolError("a value on record whose body cannot be read") from None
+
+
+def _is_exact(data: Any) -> bool:
+    """Whether every reader of JSON takes it alike: no number that some of them round."""
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below.extend(each.values())
+            elif isinstance(each, list):
+                below.extend(each)
+            elif isinstance(each, int) and not -_MAX_INT <= each <= _MAX_INT:
+                return False
+        if not below:
+            return True
+        level = below
+    return False

@@ -1,0 +1,121 @@
+"""Values that cross the channel as data: JSON types, bytes, dataclasses, pydantic models, dates, arrays; no pickles.
+
+An encoded value is one bytes object: `json_size` bytes of JSON, then the binary parts that the JSON points into, in
+the order in which it names them. Types that JSON lacks are objects with one key that begins with "@"; keys of the
+user's own that begin so are escaped by a second "@".
+
+    {"@type": "module.Name", …fields}   dataclass, NamedTuple, msgspec Struct, pydantic model
+    {"@enum": ["module.Name", "NAME" or null, value]}
+    {"@map": [[key, value], …]}         a dict with keys that are not text; lists in keys are tuples
+    {"@bytes": size}, {"@bytearray": size}, {"@str": size} (text with lone surrogates)
+    {"@array": [dtype, [shape], size]}, {"@scalar": [dtype, size]}
+    {"@int": hex}, {"@float": "nan"}, {"@complex": [real, imaginary]}, {"@decimal": text}, {"@uuid": hex}
+    {"@datetime": iso}, {"@date": iso}, {"@time": iso}, {"@timedelta": [days, seconds, microseconds]}
+
+Tuples and sets are lists, paths are text: the reader's annotation makes them what they were. Integers are JSON numbers
+of any size, and exact; those of thousands of digits are tagged.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ramet.core.errors import NotShippable, RametError
+from ramet.wire.frames import MAX_BODY
+from ramet.wire.reading import decode as decode
+from ramet.wire.writing import MAX_DEPTH, Writer, too_large
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), list, tuple, dict})
+#: A key that begins with "@", or what may look like one inside a text.
+_TAG: Final = re.compile(rb'"@(?:[^"\\]|\\.)*":')
+#: Digits of an integer that any reader takes: what Python is set to unless somebody changes it.
+_DIGITS: Final = 4300
+_json = msgspec.json.Encoder()
+
+
+class Encoded(NamedTuple):
+    """A value as bytes: JSON first, binary parts behind it."""
+
+    json_size: int
+    body: bytes
+
+
+def encode(value: Any, *, what: str = "result", max_bytes: int | None = None) -> Encoded:
+    """The value as data. Raises NotShippable naming the path inside the value, its type, and what to return instead."""
+    most = MAX_BODY if max_bytes is None else min(max_bytes, MAX_BODY)
+    text = _plain_json(value, most)
+    parts: Sequence[bytes | memoryview] = ()
+    if text is None:
+        text, parts = _tagged_json(value, what, most)
+    size = len(text) + sum(map(len, parts))
+    if size > most:
+        raise too_large(what, size, most)
+    return Encoded(len(text), b"".join((text, *parts)) if parts else text)
+
+
+def _tagged_json(value: Any, what: str, most: int) -> tuple[bytes, Sequence[bytes | memoryview]]:
+    writer = Writer(what, most)
+    try:
+        try:
+            return _json.encode(writer.data(value)), writer.parts
+        except ValueError:  # lone surrogates, or an integer of thousands of digits
+            writer = Writer(what, most, careful=True)
+            return _json.encode(writer.data(value)), writer.parts
+    except (RametError, MemoryError):
+        raise
+    except RecursionError:
+        why = "it is nested too deeply for the stack that is left"
+        raise NotShippable(what, why, "return a flatter value") from None
+    except Exception as problem:  # a property of the user's own, say
+        why = f"reading it failed with {type(problem).__name__}"
+        raise NotShippable(writer.place, why, "return plain data") from problem
+
+
+def _plain_json(value: Any, most: int) -> bytes | None:
+    """The JSON of a value that needs no tags, in a fraction of the time; None for any other."""
+    nones = _count_nones(value, most)
+    if nones is None or not 0 < sys.get_int_max_str_digits() <= _DIGITS:
+        return None
+    try:
+        text = _json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if nones >= 0 and text.count(b"null") != nones:  # NaN and infinities become null
+        return None
+    return None if b"@" in text and _TAG.search(text) else text
+
+
+def _count_nones(value: Any, most: int) -> int | None:
+    """How often None occurs in plain data (-1: unimportant, there are no floats); None for what is not plain."""
+    level: list[Any] = [value]
+    nones, floats = 0, False
+    for _ in range(MAX_DEPTH + 1):
+        kinds = set(map(type, level))
+        if not kinds <= _PLAIN:
+            return None
+        floats = floats or float in kinds
+        if type(None) in kinds:
+            nones += level.count(None)
+        lists = _of(level, kinds, list) + _of(level, kinds, tuple)
+        dicts = _of(level, kinds, dict)
+        most -= len(level)
+        if most < sum(map(len, lists)) + sum(map(len, dicts)):  # Shared parts: each time counts.
+            return None
+        if dicts and not set(map(type, set().union(*dicts))) <= {str}:
+            return None
+        if not lists and not dicts:
+            return nones if floats else -1
+        level = list(chain(chain.from_iterable(lists), chain.from_iterable(map(dict.values, dicts))))
+    return None
+
+
+def _of(level: list[Any], kinds: set[type], kind: type) -> list[Any]:
+    if kind not in kinds:
+        return []
+    return level if len(kinds) == 1 else [each for each in level if type(each) is kind]

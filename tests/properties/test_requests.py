@@ -1,0 +1,233 @@
+"""Every message of the channel comes back as it was said; anything else from a guest is a ProtocolError, no other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ramet.core.errors import ProtocolError
+from ramet.core.policy import Isolation, Policy
+from ramet.wire import requests
+from ramet.wire.requests import FromGuest, FromHost
+
+GUEST: tuple[type[Any], ...] = get_args(FromGuest)
+HOST: tuple[type[Any], ...] = get_args(FromHost)
+
+text = st.text(max_size=20)
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(text, plain, max_size=3)
+counts = st.integers(0, 2**53)
+policies = st.builds(
+    Policy,
+    memory_mb=st.none() | st.integers(1, 1000),
+    timeout_seconds=st.none() | st.floats(0.1, 100),
+    allowed_endpoints=st.none() | st.lists(st.sampled_from(["a.org:1", "*"]), max_size=2),
+    env_vars=st.none()
+    | st.dictionaries(st.sampled_from("AB"), st.text(st.characters(exclude_characters="\0", codec="utf-8"))),
+    secrets=st.none() | st.dictionaries(st.sampled_from("ab"), st.none() | st.just("x")),
+    isolation=st.none() | st.sampled_from(list(Isolation)),
+)
+#: By the annotation of a field: a field of a new kind fails here until it has its values.
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: text,
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    bool: st.booleans(),
+    dict[str, Any]: objects,
+    dict[str, str]: st.dictionaries(text, text, max_size=3),
+    Policy: policies,
+    requests.Count: counts,
+    msgspec.Raw: plain.map(msgspec.json.encode).map(msgspec.Raw),
+}
+
+
+def values(annotation: Any) -> st.SearchStrategy[Any]:
+    """Anything that a field of this annotation can hold."""
+    if annotation in VALUES:
+        return VALUES[annotation]
+    options = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return st.sampled_from(options)
+    if get_origin(annotation) is tuple:
+        return st.lists(values(options[0]), max_size=2).map(tuple)
+    if type(None) in options:
+        (inner,) = (each for each in options if each is not type(None))
+        return st.none() | values(inner)
+    assert issubclass(annotation, msgspec.Struct), f"no values for {annotation}"
+    return built(annotation)
+
+
+def built(kind: type[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{each.name: values(each.type) for each in msgspec.structs.fields(kind)})
+
+
+def messages(kinds: tuple[type[Any], ...]) -> st.SearchStrategy[Any]:
+    """Any message of any of these kinds."""
+    return st.sampled_from(kinds).flatmap(built)
+
+
+@given(messages(GUEST))
+def test_what_a_guest_says_arrives_as_it_was_said(said: Any) -> None:
+    """Every kind of it."""
+    heard = requests.from_guest(requests.encode(said))
+
+    assert type(heard) is type(said)
+    assert heard == said
+
+
+@given(messages(HOST))
+def test_what_the_host_says_arrives_as_it_was_said(told: Any) -> None:
+    """Every kind of it."""
+    heard = requests.from_host(requests.encode(told))
+
+    assert type(heard) is type(told)
+    for each in msgspec.structs.fields(told):
+        mine, theirs = getattr(told, each.name), getattr(heard, each.name)
+        assert bytes(mine) == bytes(theirs) if each.name == "data" else mine == theirs
+
+
+@pytest.mark.parametrize("kind", [*GUEST, *HOST], ids=lambda kind: str(kind.__name__))
+def test_every_kind_is_told_apart_by_a_name_of_its_own(kind: type[Any]) -> None:
+    """And one side's words are none of the other's."""
+    tags = [each.__struct_config__.tag for each in (*GUEST, *HOST)]
+
+    assert tags.count(kind.__struct_config__.tag) == 1
+    assert kind.__struct_config__.tag_field == "type"
+    assert kind.__struct_config__.forbid_unknown_fields == (kind in GUEST)
+
+
+@given(messages(GUEST), text, plain)
+def test_a_field_that_a_guest_invents_is_refused(said: Any, name: str, value: Any) -> None:
+    """In any of its messages, and in the policy that it asks for; a guest passes over what a newer host adds."""
+    fields = msgspec.json.decode(requests.encode(said))
+    if name not in (*said.__struct_fields__, "type"):
+        with pytest.raises(ProtocolError, match="no message"):
+            requests.from_guest(msgspec.json.encode(fields | {name: value}))
+    if name not in Policy.__struct_fields__:
+        with pytest.raises(ProtocolError, match="no message"):
+            requests.from_guest(msgspec.json.encode({"type": "spawn", "id": 1, "policy": {name: value}}))
+    stop = {"type": "stop", "reason": "x"}
+    if name not in ("type", "reason"):
+        assert requests.from_host(msgspec.json.encode(stop | {name: value})) == requests.Stop(reason="x")
+
+
+@given(messages(HOST) | messages(GUEST), text, st.data())
+def test_a_type_that_is_none_of_its_own_is_refused(message: Any, name: str, data: st.DataObject) -> None:
+    """From either side, the other side's included."""
+    fields = msgspec.json.decode(requests.encode(message))
+    mine, other = (GUEST, HOST) if isinstance(message, GUEST) else (HOST, GUEST)
+    decode = requests.from_guest if mine is GUEST else requests.from_host
+    tags = {each.__struct_config__.tag for each in mine}
+    wrong = data.draw(st.sampled_from([name, None, 1, *[each.__struct_config__.tag for each in other]]))
+    if wrong in tags:
+        return
+    with pytest.raises(ProtocolError):
+        decode(msgspec.json.encode(fields | {"type": wrong}))
+    del fields["type"]
+    with pytest.raises(ProtocolError):
+        decode(msgspec.json.encode(fields))
+
+
+DEEP = b'{"type":"done","ok":true,"fields":{"a":' + b"[" * 200_000
+HUGE = b'{"type":"list_runs","id":1' + b"0" * 5_000 + b"}"
+
+
+@given(st.binary(max_size=300) | text.map(str.encode))
+@example(b"")
+@example(b"null")
+@example(b"[]")
+@example(b"\xff\xfe{}")
+@example(b"\xef\xbb\xbf{}")
+@example(DEEP)
+@example(DEEP + b"]" * 200_000 + b"}}")
+@example(DEEP.replace(b"[", b'{"a":'))
+@example(HUGE)
+@example(HUGE.replace(b"}", b",}"))
+@example(b'{"type":"list_runs","id":1' + b"0" * 30 + b"}")
+@example(b'{"type":"list_runs","id":-1}')
+@example(b'{"type":"ask_model","id":1,"step":"a","max_tokens":-1}')
+@example(b'{"type":"done","ok":true,"json_size":-1}')
+@example(b'{"type":"save_checkpoint","id":1,"json_size":1,"version":1' + b"0" * 30 + b"}")
+@example(b'{"type":"output","id":1,"target":"a","timeout_s":1' + b"0" * 400 + b"}")
+@example(b'{"type":"list_runs","id":1e400}')
+@example(b'{"type":"list_runs","id":NaN}')
+@example(b'{"type":"list_runs","id":true}')
+@example(b'{"type":"approve","id":1,"tool":"a","question":"b","args":{"x":1' + b"0" * 5_000 + b"}}")
+@example(b'{"type":"approve","id":1,"tool":"a","question":"b","args":{"x":1e999}}')
+@example(b'{"type":"note","text":"\\ud800"}')
+@example(b'{"type":"note","text":"\xed\xa0\x80"}')
+@example(b'{"type":"note","text":"\\ud800\\ud800"}')
+@example(b'{"type":"note","text":"a","type":"done"}')
+@example(b'{"type":"note","type":"note"}')
+@example(b'{"type":"spawn","id":1,"policy":{"cpu_cores":NaN}}')
+@example(b'{"type":"spawn","id":1,"policy":{"memory_mb":-1}}')
+@example(b'{"type":"spawn","id":1,"policy":{"env_vars":{"LD_PRELOAD":"x"}}}')
+@example(b'{"type":"spawn","id":1,"policy":{"allowed_endpoints":["https://x"]}}')
+@example(b'{"type":"spawn","id":1,"policy":{"isolation":"none"}}')
+@example(b'{"type":"spawn","id":1,"policy":{"secrets":[1]}}')
+@example(b'{"type":"spawn","id":1,"policy":[]}')
+@example(b"\x80\x04\x95\x0c\x00\x00\x00\x00\x00\x00\x00\x8c\x08builtins\x94.")
+def test_bytes_that_are_no_message_are_a_protocol_error(control: bytes) -> None:
+    """Of either direction; nothing else is raised, whatever the depth, size or encoding."""
+    for decode in (requests.from_guest, requests.from_host):
+        with pytest.raises(ProtocolError):
+            decode(control)
+
+
+@given(messages(GUEST), st.data())
+def test_a_message_that_was_tampered_with_is_a_message_or_a_protocol_error(said: Any, data: st.DataObject) -> None:
+    """A value of another kind, or bytes changed at random; what is taken can be said again."""
+    control = requests.encode(said)
+    fields = msgspec.json.decode(control)
+    fields[data.draw(st.sampled_from(list(fields)))] = data.draw(plain)
+    at = data.draw(st.integers(0, len(control)))
+    changed = control[:at] + data.draw(st.binary(max_size=3)) + control[data.draw(st.integers(at, len(control))) :]
+    for bytes_ in (msgspec.json.encode(fields), changed):
+        heard = heard_or_none(bytes_)
+        if heard is not None:
+            assert requests.from_guest(requests.encode(heard)) == heard
+
+
+def heard_or_none(control: bytes) -> Any:
+    """What a guest says; None for a ProtocolError."""
+    try:
+        return requests.from_guest(control)
+    except ProtocolError:
+        return None
+
+
+def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+    """As everywhere where JSON is read; all checks see that one."""
+    assert requests.from_guest(b'{"type":"watch","run":"a","run":"b"}') == requests.Watch(run="b")
+    with pytest.raises(ProtocolError):
+        requests.from_guest(b'{"type":"spawn","id":1,"policy":{"memory_mb":1,"memory_mb":0}}')
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        b'{"type":"watch","run":"a","' + b"x" * 1_000_000 + b'":1}',
+        b'{"type":"' + b"x" * 1_000_000 + b'"}',
+        b'{"type":"spawn","id":1,"policy":{"isolation":"' + b"x" * 100_000 + b'"}}',
+        b'{"type":"spawn","id":1,"policy":{"' + b"x" * 100_000 + b'":1}}',
+    ],
+    ids=["field", "type", "level", "policy"],
+)
+def test_an_error_is_short_whatever_the_guest_wrote(control: bytes) -> None:
+    """It goes into logs and events."""
+    with pytest.raises(ProtocolError) as error:
+        requests.from_guest(control)
+
+    assert len(str(error.value)) < 300

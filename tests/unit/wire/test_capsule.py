@@ -1,0 +1,427 @@
+"""Functions on their way: what comes along, what does not, and what is said of what cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import pathlib
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from ramet.core.errors import NotShippable, ProtocolError
+from ramet.wire import capsule
+from ramet.wire.capsule import captured, current_tag, pack, unpack
+
+SCRIPT = """
+import base64, sys
+import shop.orders
+import shop.settings
+from shop.orders import total
+
+RATE = 2
+TOKEN = "xoxb-0123456789"
+
+class Line:
+    def __init__(self, price):
+        self.price = price
+    def doubled(self):
+        return self.price * RATE
+
+def by_value(*prices):
+    return sum(Line(price).doubled() for price in prices)
+
+def by_both(*prices):
+    from shop.taxes import tax
+    return total(prices) + tax()
+
+def tells():
+    return TOKEN
+
+from ramet.wire.capsule import captured, pack
+packed = pack(eval(sys.argv[1]), (1, 2))
+print(packed.tag, base64.b64encode(packed.data).decode(), *captured(eval(sys.argv[1])))
+"""
+ORDERS = """
+from . import money
+from shop.parts.deep import FEE
+
+def total(prices):
+    return money.add(*prices) + FEE
+
+def breaks(*_):
+    raise KeyError('shop')
+
+def maker():
+    def made(*prices):
+        from .taxes import tax
+        return total(prices) + tax()
+    return made
+"""
+MONEY = """
+import decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import shop.settings
+
+def add(*prices):
+    return sum(prices)
+"""
+FILES = {
+    "main.py": SCRIPT,
+    "shop/__init__.py": "",
+    "shop/orders.py": ORDERS,
+    "shop/money.py": MONEY,
+    "shop/parts/deep.py": "FEE = 100\n",  # a folder of packages without an __init__
+    "shop/taxes.py": "def tax():\n    return 1000\n",
+    "shop/settings.py": "PASSWORD = 'correct horse battery'\n",
+    "shop/unused.py": "UNUSED = True\n",
+    ".env": "KEY=canary-in-dot-env\n",
+}
+OPEN = """
+import base64, sys
+from ramet.wire.capsule import unpack
+opened = unpack(base64.b64decode(sys.stdin.read()), sys.argv[1])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A user's own, not installed anywhere."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def packed_in(project: pathlib.Path, expression: str, before: str = "") -> tuple[str, bytes, list[str]]:
+    """What the project's script packs: tag, bytes, and what was captured."""
+    script = project / "main.py"
+    if before:
+        script.write_text(SCRIPT.replace("from ramet.wire", f"{before}\nfrom ramet.wire"))
+    said = subprocess.run([sys.executable, script, expression], cwd="/", capture_output=True, text=True, check=True)
+    tag, data, *names = said.stdout.split()
+    return tag, base64.b64decode(data), names
+
+
+def opened_elsewhere(tag: str, data: bytes, then: str) -> subprocess.CompletedProcess[str]:
+    """Open it in a Python that has ramet, and nothing of the project; then do something with `opened`."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", OPEN + then, tag],
+        input=base64.b64encode(data).decode(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+SHOW = """
+import inspect, traceback
+print(inspect.getsource(opened.function))
+try:
+    opened.function()
+except KeyError:
+    traceback.print_exc()
+"""
+CALL = "print(opened.function(*opened.args, **opened.kwargs))"
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("by_value", "6"),
+        ("lambda *prices: by_value(*prices) + 1", "7"),
+        ("__import__('functools').partial(by_value, 10)", "26"),
+        ("Line(5).doubled.__func__ and (lambda one, two: Line(5).doubled())", "10"),
+        ("total and (lambda *prices: total(prices))", "103"),
+        ("shop.orders.total.__class__ and (lambda *prices: shop.orders.money.add(*prices))", "3"),
+    ],
+)
+def test_functions_of_a_script_run_where_the_script_is_not(project: pathlib.Path, expression: str, result: str) -> None:
+    """With the project's own modules behind them."""
+    tag, data, _ = packed_in(project, expression)
+
+    assert opened_elsewhere(tag, data, CALL).stdout.strip() == result
+
+
+def test_a_function_of_the_users_own_module_travels_with_its_source(project: pathlib.Path) -> None:
+    """And with what that imports: its package, a relative import, one through a folder without an `__init__`."""
+    tag, data, names = packed_in(project, "total")
+
+    assert (
+        opened_elsewhere(tag, data, "print(opened.function([1, 2]), opened.function.__module__)").stdout
+        == "103 shop.orders\n"
+    )
+    assert names == []
+    assert b"def add" in data
+
+
+def test_what_a_function_imports_when_it_runs_comes_along_if_it_is_loaded(project: pathlib.Path) -> None:
+    """What is not loaded is not looked for, and missed by name."""
+    without = opened_elsewhere(*packed_in(project, "by_both")[:2], CALL)
+    along = opened_elsewhere(*packed_in(project, "by_both", before="import shop.taxes")[:2], CALL)
+
+    assert "ModuleNotFoundError: No module named 'shop.taxes'" in without.stderr
+    assert along.stdout == "1103\n"
+
+
+def test_a_function_made_by_one_of_a_module_imports_from_its_package(project: pathlib.Path) -> None:
+    """By relative names, too; its own module comes along only as far as it is needed."""
+    tag, data, _ = packed_in(project, "shop.orders.maker()", before="import shop.taxes")
+
+    assert opened_elsewhere(tag, data, CALL).stdout == "1103\n"
+
+
+@pytest.mark.parametrize("expression", ["total", "by_value", "by_both"])
+def test_no_file_comes_along_that_no_import_names(project: pathlib.Path, expression: str) -> None:
+    """Though it lies beside, and is loaded: not under TYPE_CHECKING either."""
+    _, data, _ = packed_in(project, expression)
+
+    for stranger in (b"canary", b"UNUSED", b"correct horse", b"RATE" if expression == "total" else b"canary"):
+        assert stranger not in data
+
+
+def test_a_traceback_shows_the_sources_that_came_along(project: pathlib.Path) -> None:
+    """Their files are not there to be read; nor for `inspect`."""
+    tag, data, _ = packed_in(project, "shop.orders.breaks")
+    shutil.rmtree(project)
+    ends = opened_elsewhere(tag, data, SHOW)
+
+    assert "def breaks" in ends.stdout
+    assert "    raise KeyError('shop')\nKeyError: 'shop'\n" in ends.stderr
+
+
+def test_what_came_along_can_go_on(project: pathlib.Path) -> None:
+    """An agent that was sent spawns with the same modules."""
+    tag, data, _ = packed_in(project, "total")
+    shutil.rmtree(project)
+    again = opened_elsewhere(
+        tag,
+        data,
+        "from ramet.wire.capsule import pack\n"
+        "packed = pack(opened.function, ([1, 2],))\n"
+        "sys.stdout.write(base64.b64encode(packed.data).decode())",
+    )
+
+    assert opened_elsewhere(tag, base64.b64decode(again.stdout), CALL).stdout == "103\n"
+
+
+def test_a_source_that_is_gone_is_named(project: pathlib.Path) -> None:
+    """It was there when it was imported."""
+    (project / "main.py").write_text(
+        SCRIPT.replace("from ramet.wire", "import os; os.remove(shop.money.__file__)\nfrom ramet.wire")
+    )
+    said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
+
+    assert "NotShippable: module 'shop.money' cannot travel: its source cannot be read" in said.stderr
+
+
+def test_what_travels_by_value_is_listed(project: pathlib.Path) -> None:
+    """Globals of the function and of what it calls; what is found by its name is not among them."""
+    assert set(packed_in(project, "by_value")[2]) == {"Line", "RATE"}
+    assert packed_in(project, "tells")[2] == ["TOKEN"]
+
+
+def test_free_variables_and_globals_of_helpers_are_listed() -> None:
+    """However deep."""
+    limit, unused = 3, 4
+
+    def helper(x: int) -> int:
+        return min(x, limit)
+
+    def agent() -> tuple[int, Any]:
+        return helper(5), pickle.dumps
+
+    assert unused
+    assert set(captured(agent)) == {"helper", "limit"}
+    assert captured(pickle.dumps) == ()
+    assert set(captured(functools.partial(agent))) == {"helper", "limit"}
+
+
+def test_functions_of_installed_packages_and_builtins_travel_by_name() -> None:
+    """In a few bytes."""
+    for function in (len, pickle.dumps, pytest.raises, pack, msgspec.json.encode):
+        packed = pack(function, (["a"],))
+
+        assert len(packed.data) < 200
+        assert unpack(packed.data, packed.tag).function == function
+
+
+def test_arguments_arrive_equal() -> None:
+    """By position and by name; methods with their objects."""
+    packed = pack({"a": 1}.get, ("b", [1, (2,)]), {})
+    opened = unpack(packed.data, packed.tag)
+
+    assert opened.function(*opened.args) == [1, (2,)]
+    packed = pack(print, (1,), {"end": "\n"})
+    opened = unpack(packed.data, packed.tag)
+    assert (opened.args, opened.kwargs) == ((1,), {"end": "\n"})
+
+
+# ---- refusals
+
+
+def thread() -> threading.Thread:
+    return threading.Thread(target=print)
+
+
+async def coroutine() -> None:
+    """Is never awaited."""
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (threading.Lock, "a lock"),
+        (threading.RLock, "a lock"),
+        (thread, "a thread"),
+        (lambda: (x for x in "ab"), "a generator"),
+        (asyncio.new_event_loop, "an event loop"),
+        (socket.socket, "a socket"),
+        (pathlib.Path(__file__).open, "an open file"),
+        (lambda: pathlib.Path(__file__).open("rb"), "an open file"),
+    ],
+)
+def test_what_belongs_to_this_process_does_not_travel(make: Callable[[], Any], why: str) -> None:
+    """Neither as an argument, nor inside of one, nor in a closure; the place is named."""
+    held = make()
+
+    def uses() -> Any:
+        return held
+
+    def calls() -> Any:
+        return uses()
+
+    try:
+        for function, args, kwargs, what in (
+            (len, (1, held), {}, "args[1]"),
+            (len, (), {"x": [{"y": held}]}, "kwargs['x']"),
+            (uses, (), {}, "variable 'held' of "),
+            (calls, (), {}, "variable 'held' of "),
+            (lambda it=held: it, (), {}, "a default of "),
+            (functools.partial(len, held), (), {}, "argument 0 of the partial"),
+        ):
+            with pytest.raises(NotShippable, match=why) as refusal:
+                pack(function, args, kwargs)
+
+            assert refusal.value.what.startswith(what)
+            assert refusal.value.remedy
+    finally:
+        if hasattr(held, "close"):
+            held.close()
+
+
+def test_what_cannot_be_pickled_for_a_reason_of_its_own_says_so() -> None:
+    """With the error's words."""
+
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("I stay")
+
+    with pytest.raises(NotShippable, match=r"args\[0\] cannot travel: RuntimeError: I stay"):
+        pack(len, (Stubborn(),))
+
+
+def test_the_object_of_a_method_is_to_blame_for_itself() -> None:
+    """The method alone would be fine."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def count(self) -> int:
+            return 1
+
+    with pytest.raises(NotShippable, match="the object that 'count' is a method of cannot travel: it holds a lock"):
+        pack(Counter().count)
+
+
+def test_what_is_not_callable_is_no_agent() -> None:
+    """Said before anything else."""
+    with pytest.raises(NotShippable, match="a int cannot be called"):
+        pack(5)  # type: ignore[arg-type]
+
+
+def test_too_much_is_refused_by_its_biggest_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sizes."""
+    monkeypatch.setattr(capsule, "MAX_CAPSULE", 5_000)
+    table = b"x" * 4_000
+
+    def agent(_: bytes) -> int:
+        return len(table)
+
+    with pytest.raises(NotShippable, match=r"5000 are allowed; the biggest part of it is variable 'table' of .*agent'"):
+        pack(agent, (b"y" * 3_000,))
+
+
+SECRET = "xoxb-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ((lambda: SECRET, ()), "variable 'SECRET' of "),
+        ((len, ({"key": SECRET},)), "args[0]"),
+        ((lambda: "xoxb-0123456789", ()), "function '<lambda>'"),
+    ],
+)
+def test_a_secret_does_not_travel(call: tuple[Any, Any], what: str) -> None:
+    """It is named by its place, never shown."""
+    function, args = call
+    with pytest.raises(NotShippable) as refusal:
+        pack(function, args, secrets=("short", SECRET))
+
+    assert refusal.value.what.startswith(what)
+    assert SECRET not in str(refusal.value)
+    pack(function, args, secrets=("short", "another-secret"))
+
+
+def test_a_secret_in_a_source_is_found(project: pathlib.Path) -> None:
+    """The module is named."""
+    (project / "shop/money.py").write_text(FILES["shop/money.py"] + "KEY = 'xoxb-9876543210'\n")
+    script = SCRIPT.replace("(1, 2))", "(1, 2), secrets=('xoxb-9876543210',))")
+    (project / "main.py").write_text(script)
+    said = subprocess.run([sys.executable, project / "main.py", "total"], capture_output=True, text=True, check=False)
+
+    assert "NotShippable: module 'shop.money' cannot travel: it holds the value of a secret" in said.stderr
+
+
+def test_a_capsule_of_another_tag_is_not_opened() -> None:
+    """Not a byte of it is read."""
+    packed = pack(len)
+    for tag in ("", "3.1/cloudpickle-0", current_tag() + "x"):
+        with pytest.raises(NotShippable, match="it was packed by"):
+            unpack(b"not even a capsule", tag)
+    with pytest.raises(ProtocolError):
+        unpack(packed.data[:-1], current_tag())
+    assert current_tag().startswith(f"{sys.version_info.major}.{sys.version_info.minor}/cloudpickle-")
+
+
+def test_equal_calls_have_equal_capsules() -> None:
+    """They are kept by their content."""
+    assert pack(test_equal_calls_have_equal_capsules, ({"a": 1},)) == pack(
+        test_equal_calls_have_equal_capsules, ({"a": 1},)
+    )
+
+
+def test_a_function_whose_module_imports_much_is_known_to() -> None:
+    """A sandbox that has langchain-core already opens it in milliseconds; one that has not takes half a second."""
+    assert not pack(len).is_heavy
+    assert pack(_from_a_heavy_module()).is_heavy
+
+
+def _from_a_heavy_module() -> Callable[..., object]:
+    from benchmarks.measures.isolated_tree import measure
+
+    return measure

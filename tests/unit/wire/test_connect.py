@@ -1,0 +1,220 @@
+"""What the proxy takes for a request, what it refuses and with which status, and which endpoints a list names."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from ramet.wire.connect import (
+    MAX_FIELDS,
+    MAX_HEADER_BYTES,
+    Refusal,
+    RequestReader,
+    Target,
+    allowed,
+    answer,
+    parse_target,
+)
+
+
+def asked(request: bytes) -> Target | Refusal | None:
+    return RequestReader().feed(request)
+
+
+def status(found: Target | Refusal | None) -> int:
+    return found.status if isinstance(found, Refusal) else 0
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("example.org:443", Target("example.org", 443, False)),
+        ("EXAMPLE.Org.:443", Target("example.org", 443, False)),
+        ("localhost:1", Target("localhost", 1, False)),
+        ("a_b.example:65535", Target("a_b.example", 65535, False)),
+        ("xn--bcher-kva.example:80", Target("xn--bcher-kva.example", 80, False)),
+        ("1password.com:443", Target("1password.com", 443, False)),
+        ("192.0.2.7:8080", Target("192.0.2.7", 8080, True)),
+        ("[2001:DB8:0::1]:443", Target("2001:db8::1", 443, True)),
+        ("[::FFFF:127.0.0.1]:80", Target(str(ipaddress.IPv6Address("::ffff:127.0.0.1")), 80, True)),
+    ],
+)
+def test_a_target_is_read_in_canonical_form(text: str, target: Target) -> None:
+    """Lower case, no trailing dot, IPv6 compressed and without brackets; punycode stays as it is."""
+    assert asked(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode()) == target
+    assert parse_target(target.authority) == target
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("example.org", id="no port"),
+        pytest.param("example.org:", id="empty port"),
+        pytest.param("example.org:0", id="port 0"),
+        pytest.param("example.org:65536", id="port above 65535"),
+        pytest.param("example.org:0443", id="port with a leading zero"),
+        pytest.param("example.org:+443", id="port with a sign"),
+        pytest.param("example.org:-1", id="negative port"),
+        pytest.param("example.org:443:443", id="two ports"),
+        pytest.param("example.org:4_4_3", id="port with underscores"),
+        pytest.param("example.org:\u0664\u0664\u0663", id="port in other digits"),
+        pytest.param(":443", id="no host"),
+        pytest.param(".:443", id="a dot for a host"),
+        pytest.param("example.org..:443", id="two trailing dots"),
+        pytest.param("example..org:443", id="an empty label"),
+        pytest.param("-example.org:443", id="a label that begins with a hyphen"),
+        pytest.param("a" * 64 + ".org:443", id="a label of 64 letters"),
+        pytest.param(".".join(["a" * 49] * 5) + ".abcd:443", id="a name of 254 letters"),
+        pytest.param("user@example.org:443", id="userinfo"),
+        pytest.param("user:password@example.org:443", id="userinfo with a password"),
+        pytest.param("example.org%2e:443", id="percent-encoding"),
+        pytest.param("%65xample.org:443", id="percent-encoded letter"),
+        pytest.param("http://example.org:443", id="a URL"),
+        pytest.param("example.org/:443", id="a slash"),
+        pytest.param("example.org\\:443", id="a backslash"),
+        pytest.param("example.org#:443", id="a fragment"),
+        pytest.param("example.org?:443", id="a query"),
+        pytest.param("*.example.org:443", id="a wildcard"),
+        pytest.param("b\u00fccher.example:443", id="non-ASCII"),
+        pytest.param("exam\u212ale.org:443", id="a letter that folds to ASCII"),
+        pytest.param("example\u3002org:443", id="an ideographic full stop"),
+        pytest.param("2130706433:80", id="decimal IPv4"),
+        pytest.param("0x7f000001:80", id="hexadecimal IPv4"),
+        pytest.param("0x:80", id="a hexadecimal number without digits"),
+        pytest.param("017700000001:80", id="octal IPv4"),
+        pytest.param("127.1:80", id="short IPv4"),
+        pytest.param("0177.0.0.1:80", id="IPv4 with an octal part"),
+        pytest.param("0x7f.0.0.1:80", id="IPv4 with a hexadecimal part"),
+        pytest.param("127.0.0.0x1:80", id="IPv4 with a hexadecimal last part"),
+        pytest.param("127.0.0.01:80", id="IPv4 with a leading zero"),
+        pytest.param("127.0.0.256:80", id="IPv4 with a part above 255"),
+        pytest.param("127.0.0.1.:80", id="IPv4 with a trailing dot"),
+        pytest.param("1.2.3.4.5:80", id="five numbers"),
+        pytest.param("example.1:80", id="a name that ends in a number"),
+        pytest.param("::1:80", id="IPv6 without brackets"),
+        pytest.param("[::1]", id="IPv6 without a port"),
+        pytest.param("[::1]80", id="IPv6 without a colon"),
+        pytest.param("[::1:80", id="an open bracket"),
+        pytest.param("::1]:80", id="a closing bracket"),
+        pytest.param("[[::1]]:80", id="brackets twice"),
+        pytest.param("[]:80", id="empty brackets"),
+        pytest.param("[127.0.0.1]:80", id="IPv4 in brackets"),
+        pytest.param("[example.org]:80", id="a name in brackets"),
+        pytest.param("[fe80::1%eth0]:80", id="an IPv6 zone"),
+        pytest.param("[fe80::1%25eth0]:80", id="an encoded IPv6 zone"),
+        pytest.param("[::1].:80", id="IPv6 with a trailing dot"),
+        pytest.param("[v1.fe]:80", id="an address of a future version"),
+        pytest.param("[::ffff:0177.0.0.1]:80", id="IPv6 with an octal part"),
+    ],
+)
+def test_a_target_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
+    """With 400, before anything is looked up."""
+    assert status(parse_target(text)) == 400
+    assert status(asked(f"CONNECT {text} HTTP/1.1\r\n\r\n".encode())) == 400
+
+
+OTHER = b"CONNECT example.org:443 HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        pytest.param(b"CONNECT example.org\0:443 HTTP/1.1\r\n\r\n", 400, id="NUL"),
+        pytest.param(b"CONNECT example.org:443\r HTTP/1.1\r\n\r\n", 400, id="a CR alone"),
+        pytest.param(b"CONNECT example.org:443 HTTP/1.1\n\n", 400, id="LF alone"),
+        pytest.param(OTHER + b"A: b\n\r\n", 400, id="LF alone after a field"),
+        pytest.param(OTHER + b"A: b\rC: d\r\n\r\n", 400, id="a CR alone in a field"),
+        pytest.param(OTHER + b"A: \x7f\r\n\r\n", 400, id="a control character in a field"),
+        pytest.param(OTHER + b"A: \xc3\xa9\r\n\r\n", 400, id="non-ASCII in a field"),
+        pytest.param(b"\r\n" + OTHER + b"\r\n", 400, id="an empty line first"),
+        pytest.param(b"CONNECT  example.org:443 HTTP/1.1\r\n\r\n", 400, id="two spaces"),
+        pytest.param(b"CONNECT example.org :443 HTTP/1.1\r\n\r\n", 400, id="a space in the target"),
+        pytest.param(b"CONNECT\texample.org:443\tHTTP/1.1\r\n\r\n", 400, id="tabs for spaces"),
+        pytest.param(b"CONNECT example.org:443 HTTP/1.1 \r\n\r\n", 400, id="a space at the end"),
+        pytest.param(b"CONNECT example.org:443\r\n\r\n", 400, id="no version"),
+        pytest.param(b"CONNECT example.org:443 HTTP/2.0\r\n\r\n", 400, id="another version"),
+        pytest.param(b"CONNECT example.org:443 http/1.1\r\n\r\n", 400, id="a version in lower case"),
+        pytest.param(b"\x05\x01\x00", 400, id="SOCKS 5"),
+        pytest.param(b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", 400, id="SOCKS 4"),
+        pytest.param(b"\x16\x03\x01", 400, id="TLS"),
+        pytest.param(OTHER + b"A: b\r\n folded\r\n\r\n", 400, id="a folded field"),
+        pytest.param(OTHER + b" A: b\r\n\r\n", 400, id="a field that begins with a space"),
+        pytest.param(OTHER + b"A : b\r\n\r\n", 400, id="a space before the colon"),
+        pytest.param(OTHER + b"no colon\r\n\r\n", 400, id="a line that is no field"),
+        pytest.param(OTHER + b": b\r\n\r\n", 400, id="a field without a name"),
+        pytest.param(OTHER + b"Host: a:1\r\nhOST: b:1\r\n\r\n", 400, id="two Hosts that disagree"),
+        pytest.param(OTHER + b"Host: a:1\r\nHost: a:1\r\n\r\n", 400, id="Host twice"),
+        pytest.param(OTHER + b"Content-Length: 0\r\n\r\n", 400, id="Content-Length"),
+        pytest.param(OTHER + b"transfer-ENCODING: chunked\r\n\r\n", 400, id="Transfer-Encoding"),
+        pytest.param(b"GET http://example.org/ HTTP/1.1\r\n", 405, id="GET"),
+        pytest.param(b"connect example.org:443 HTTP/1.1\r\n", 405, id="another case is another method"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 405, id="HTTP/2"),
+        pytest.param(OTHER + b"A: b\r\n" * (MAX_FIELDS + 1), 431, id="too many fields"),
+        pytest.param(b"C" * (MAX_HEADER_BYTES + 1), 431, id="a line without end"),
+        pytest.param(OTHER + b"A: " + b"b" * MAX_HEADER_BYTES + b"\r\n\r\n", 431, id="too large"),
+    ],
+)
+def test_a_request_that_is_no_plain_connect_is_refused(request_bytes: bytes, expected: int) -> None:
+    """As soon as it is known, not when the block has ended."""
+    assert status(asked(request_bytes)) == expected
+
+
+def test_the_bounds_themselves_are_accepted() -> None:
+    """64 fields, and a block of 8 KiB to the byte."""
+    fields = b"A: b\r\n" * (MAX_FIELDS - 1)
+    block = OTHER + fields + b"B: " + b"c" * (MAX_HEADER_BYTES - len(OTHER + fields) - 7) + b"\r\n\r\n"
+
+    assert len(block) == MAX_HEADER_BYTES
+    assert asked(block) == Target("example.org", 443, False)
+
+
+def test_what_comes_behind_the_block_is_kept_for_the_tunnel() -> None:
+    """Whether it comes with the block or after it; until the block has ended there is none."""
+    reader = RequestReader()
+
+    assert reader.feed(OTHER + b"Host: example.org:443\r\n\r") is None
+    assert reader.rest == b""
+    assert reader.feed(b"\n\r\n\x16\x03") == Target("example.org", 443, False)
+    reader.feed(b"\x01")
+    assert reader.rest == b"\r\n\x16\x03\x01"
+
+
+def test_whoever_wants_plain_http_is_told_what_to_do() -> None:
+    """In a whole response that any client shows."""
+    refusal = asked(b"GET http://example.org/ HTTP/1.1\r\n")
+
+    assert isinstance(refusal, Refusal)
+    head, _, body = answer(refusal).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
+    assert b"\r\nAllow: CONNECT" in head
+    assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
+    assert b"use CONNECT" in body
+
+
+@pytest.mark.parametrize(
+    ("entries", "host", "port", "expected"),
+    [
+        ((), "example.org", 443, False),
+        (("",), "example.org", 443, False),
+        (("example.org:443",), "example.org", 443, True),
+        (("example.org:443",), "example.org", 80, False),
+        (("example.org:443",), "www.example.org", 443, False),
+        (("example.org:443",), "xample.org", 443, False),
+        (("*.example.org:443",), "www.example.org", 443, True),
+        (("*.example.org:443",), "a.b.example.org", 443, True),
+        (("*.example.org:443",), "example.org", 443, False),
+        (("*.example.org:443",), "www.example.org", 80, False),
+        (("*.example.org:443",), "badexample.org", 443, False),
+        (("*.example.org:443",), "example.org.evil.net", 443, False),
+        (("xn--bcher-kva.example:443",), "bucher.example", 443, False),
+        (("127.0.0.1:80",), "127.0.0.1", 80, True),
+        (("[::1]:80",), "::1", 80, True),
+        (("[::1]:80",), "::1", 81, False),
+        (("*",), "example.org", 1, True),
+        (("*",), "::1", 1, True),
+    ],
+)
+def test_a_list_names_an_endpoint(entries: tuple[str, ...], host: str, port: int, expected: bool) -> None:
+    """By host and port together; a wildcard by whole labels."""
+    assert allowed(entries, host, port) is expected

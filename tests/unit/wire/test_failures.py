@@ -1,0 +1,159 @@
+"""Errors of ramet's own cross a channel as themselves; any other is told by name."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import msgspec
+import pytest
+
+from ramet.core import errors
+from ramet.core.errors import RametError
+from ramet.core.outcome import ErrorInfo
+from ramet.wire.failures import MAX_MESSAGE, error_from, errors_to_fields
+
+RAISED: list[RametError] = [
+    errors.Aborted("stopped"),
+    errors.BudgetExceeded("tokens", asked=5.0, left=1.5, scope="main/x"),
+    errors.Bug("ours"),
+    errors.BusyError("in a turn"),
+    errors.Conflict("schedule", "nightly", expected=1, found=2),
+    errors.Damaged("checkpoint", "/x", "cut short"),
+    errors.DefinitionMissing("model", "scripted"),
+    errors.Expired("run-1", "2026-11-22T08:00:00Z", 60.0),
+    errors.MergeConflict("state", "notes/main", ("a", "b"), expected=1, found=2),
+    errors.UnsavedChanges(("a",), "two keys are not committed", "commit() them"),
+    errors.AgentNotResolved("main@0", "capability", "math", "is gone"),
+    errors.NeedsInput("which one?", token="run-1"),
+    errors.TaskFailed("no data", task="solve", status="failed", run="run-1"),
+    errors.Denied("shell", "a hook said no"),
+    errors.Gone("it ended"),
+    errors.InvalidValue("depth", 5, "3"),
+    errors.IsolationUnavailable("L2", "L0", ("userns",), "enable it"),
+    errors.MailRefused("x", "it is a function"),
+    errors.MissingExtra("models", "openai"),
+    errors.ModelFailed("m", "no answer", status=500, retryable=True, retry_after_s=1.0),
+    errors.NoToolsLeft("a", ("x", "y")),
+    errors.NotShippable("result", "it is a lock", "return data"),
+    errors.OutputInvalid("no JSON", tries=3),
+    errors.OutputTooLarge("artifacts", size=5, limit=4),
+    errors.ProtocolError("a frame"),
+    errors.RametError("anything"),
+    errors.SandboxFailed("bwrap"),
+    errors.SpawnRefused("depth", "no level below", free=0),
+    errors.SpawnRefused("runs", "too many"),
+    errors.StepFailed("review", status="failed", path="main/review", reason="no answer"),
+    errors.StepsExceeded("graph", node="review", max_steps=3),
+    errors.StoreFailed("journal.db", "the disk is full"),
+    errors.StoreInUse("journal.db", "pid 1"),
+    errors.Unknown("agent", "x", ("a", "b")),
+]
+
+
+def sent(error: BaseException) -> RametError:
+    """As the other side rebuilds it from JSON."""
+    info, fields = errors_to_fields(error)
+    told = msgspec.json.encode([info, fields])
+    return error_from(*msgspec.json.decode(told, type=tuple[ErrorInfo, dict[str, object]]))
+
+
+def test_every_error_of_the_core_has_its_example() -> None:
+    """One that is added is added here and to the table."""
+    classes = {cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == errors.__name__}
+
+    assert {type(error) for error in RAISED} == classes
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_an_error_of_ramets_own_arrives_as_itself(error: RametError) -> None:
+    """With its words and its attributes, which hold what tells the caller what to do."""
+    arrived = sent(error)
+
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)
+
+
+def test_another_error_is_told_by_name() -> None:
+    """Its class is not looked for."""
+    arrived = sent(ZeroDivisionError("by nought"))
+
+    assert type(arrived) is RametError
+    assert str(arrived) == "ZeroDivisionError: by nought"
+
+
+def test_a_kind_of_an_error_arrives_as_that_error() -> None:
+    """Whoever catches it catches it still."""
+
+    class Refused(errors.SpawnRefused):
+        """Of a module that the other side does not have."""
+
+    assert type(sent(Refused("depth", "no"))) is errors.SpawnRefused
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"limit": 5, "reason": "x", "free": None}, {"limit": "x"}, {"limit": "x", "reason": "y", "free": "z"}],
+)
+def test_fields_of_other_types_leave_a_plain_error(fields: dict[str, object]) -> None:
+    """Whoever reads `refused.free` finds a number, or never gets there."""
+    error = error_from(ErrorInfo(type="SpawnRefused", message="no"), fields)
+
+    assert type(error) is RametError
+    assert str(error) == "SpawnRefused: no"
+
+
+class Hostile(Exception):
+    """Its own methods do what they can."""
+
+    def __init__(self, text: object) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        if isinstance(self.text, BaseException):
+            raise self.text
+        return self.text  # type: ignore[return-value]
+
+
+class Text(str):
+    """Not to be trusted either."""
+
+    def __getitem__(self, _: object) -> str:
+        sys.exit(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SystemExit(1), "(its text cannot be told: SystemExit)"),
+        (KeyboardInterrupt(), "(its text cannot be told: KeyboardInterrupt)"),
+        (5, "(its text cannot be told: TypeError)"),
+        (Text("text"), "text"),
+        ("\ud800", "\\ud800"),
+        ("x" * 10**7, "x" * MAX_MESSAGE),
+    ],
+)
+def test_an_error_is_told_whatever_its_methods_do(text: object, message: str) -> None:
+    """Bounded, and as Unicode."""
+    info, fields = errors_to_fields(Hostile(text))
+
+    assert (info.type, info.message, fields) == ("Hostile", message, {})
+    assert len(msgspec.json.encode(info)) < 3 * MAX_MESSAGE
+
+
+def test_attributes_are_bounded_too() -> None:
+    """A name may be a megabyte, a value anything."""
+    many = tuple("n" * 10_000 for _ in range(1_000))
+    error = errors.Unknown("agent", "x", many)
+    error.kind = "k" * 10**6
+    arrived = sent(error)
+
+    assert isinstance(arrived, errors.Unknown)
+    assert (len(arrived.kind), len(arrived.known)) == (MAX_MESSAGE, 100)
+    assert isinstance(sent(errors.InvalidValue("f", object(), "text")), errors.InvalidValue)
+
+
+def test_a_long_name_of_a_type_is_cut() -> None:
+    """A guest chooses what its classes are called."""
+    assert len(str(error_from(ErrorInfo(type="E" * 10**6, message="m" * 10**6), {}))) < MAX_MESSAGE + 300

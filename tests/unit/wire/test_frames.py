@@ -1,0 +1,195 @@
+"""wire/frames.py: whole messages out of bytes as they come, and never more kept than one. Fuzzed in properties, too."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+
+from ramet.core.errors import ProtocolError
+from ramet.wire.frames import MAX_BODY, MAX_CONTROL, Frame, FrameReader, pack
+
+MIB = 2**20
+
+
+def packed(control: bytes, body: bytes = b"") -> bytes:
+    return b"".join(bytes(piece) for piece in pack(control, body))
+
+
+def fed(reader: FrameReader, data: bytes, size: int) -> list[Frame]:
+    """All of `data`, so many bytes at a time."""
+    return [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 10**6])
+def test_messages_come_back_as_they_were_packed(size: int) -> None:
+    """However they are cut."""
+    sent = [Frame(b"{}"), Frame(b"x", b"y"), Frame(b"a" * 300, b"b" * 1000), Frame(b"{}", b"\0")]
+    reader = FrameReader()
+
+    assert fed(reader, b"".join(packed(*frame) for frame in sent), size) == sent
+    assert not reader.is_partial
+
+
+def test_a_body_is_sent_without_a_copy() -> None:
+    """Large values go out as they are."""
+    body = bytearray(b"x" * 100)
+
+    pieces = pack(b"{}", memoryview(body))
+
+    assert len(pieces) == 2
+    assert isinstance(pieces[1], memoryview)
+    assert pieces[1].obj is body
+
+
+@pytest.mark.parametrize(
+    ("control", "body"),
+    [(0, 0), (0, 1), (MAX_CONTROL + 1, 0), (1, MAX_BODY + 1), (2**31, 0), (2**32 - 1, 0), (1, 2**31), (1, 2**32 - 1)],
+)
+def test_a_length_that_is_not_accepted_ends_the_channel(control: int, body: int) -> None:
+    """With the header's last byte, before anything of the message; and nothing is taken after it."""
+    reader = FrameReader()
+    header = struct.pack("!II", control, body)
+    assert fed(reader, header[:-1], 1) == []
+
+    with pytest.raises(ProtocolError, match=str(body if control == 1 else control)):
+        reader.feed(header[-1:])
+
+    assert not reader.is_partial
+    for data in (packed(b"{}"), b"", b"x"):
+        with pytest.raises(ProtocolError, match="closed"):
+            reader.feed(data)
+
+
+def test_lengths_at_the_caps_are_accepted() -> None:
+    """By both ends."""
+    sent = Frame(b"c" * MAX_CONTROL, bytes(MAX_BODY))
+    reader = FrameReader()
+
+    assert fed(reader, packed(*sent), 256 * 1024) == [sent]
+
+
+@pytest.mark.parametrize(("control", "body"), [(0, 0), (MAX_CONTROL + 1, 0), (1, MAX_BODY + 1)])
+def test_what_a_reader_would_refuse_is_not_packed(control: int, body: int) -> None:
+    """The sender learns it, not the channel."""
+    with pytest.raises(ProtocolError):
+        pack(bytes(control), bytes(body))
+
+
+@pytest.mark.parametrize("body", [0, 3, 100_000])
+def test_what_came_before_a_bad_header_is_given_back_first(body: int) -> None:
+    """So that what a guest said does not depend on how its bytes were cut; the next read meets the error."""
+    sent = [Frame(b"{}"), Frame(b"x", bytes(body))]
+    data = b"".join(packed(*frame) for frame in sent)
+    for cut in (0, 1, 9, len(data) - 1):
+        reader = FrameReader()
+
+        assert reader.feed(data[:cut]) + reader.feed(data[cut:] + bytes(8) + packed(b"{}")) == sent
+
+        assert reader.is_partial
+        with pytest.raises(ProtocolError, match="0 bytes"):
+            reader.feed(b"")
+
+
+def test_a_message_under_way_is_known_and_has_its_time() -> None:
+    """10 s as a whole, and 1 s for each MiB that it announces; from its first byte to its last."""
+    data = packed(b"c" * (MIB // 2), bytes(3 * MIB // 2))
+    reader = FrameReader()
+    assert (reader.is_partial, reader.allowance_s) == (False, 10)
+
+    for at, allowance in ((1, 10), (8, 12), (9, 12), (MIB, 12), (len(data) - 1, 12)):
+        reader = FrameReader()
+        reader.feed(data[:at])
+        assert (reader.is_partial, reader.allowance_s) == (True, allowance)
+
+    assert len(reader.feed(data[-1:])) == 1
+    assert (reader.is_partial, reader.allowance_s) == (False, 10)
+    reader.feed(b"\0")
+    assert (reader.is_partial, reader.allowance_s) == (True, 10)
+
+
+def test_nothing_is_kept_for_what_has_not_arrived() -> None:
+    """A header that announces 64 MiB costs nothing, nor does the beginning of its body."""
+    tracemalloc.start()
+    try:
+        readers = [FrameReader() for _ in range(10)]
+        for reader in readers:
+            reader.feed(struct.pack("!II", 100, MAX_BODY) + b"c" * 1000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < MIB
+
+
+def test_no_more_is_ever_held_than_one_message_and_one_read() -> None:
+    """The message's growing buffer included; and afterwards nothing but the message."""
+    read = 256 * 1024
+    control, piece = b"c" * MAX_CONTROL, bytes(read)
+    head = struct.pack("!II", len(control), MAX_BODY) + control
+    reader = FrameReader()
+    tracemalloc.start()
+    try:
+        reader.feed(head)
+        for _ in range(MAX_BODY // read - 1):
+            assert reader.feed(piece) == []
+        (frame,) = reader.feed(piece)
+        now, peak = tracemalloc.get_traced_memory()
+        size = len(frame.body)
+        del frame
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size == MAX_BODY
+    # A growing buffer reserves up to an eighth more than it holds.
+    assert peak < (MAX_CONTROL + MAX_BODY) * 9 / 8 + 2 * read
+    assert now < MAX_CONTROL + MAX_BODY + 2 * read
+    assert after < read
+
+
+def test_many_bytes_at_random_are_messages_or_an_error() -> None:
+    """Seeded: a reader of its own judges what each stream holds. Half of the streams are well-formed up to a point."""
+    chance = random.Random(3)
+    lengths = [0, 1, 2, 100, 2**31, 2**32 - 1, MAX_CONTROL, MAX_CONTROL + 1, MAX_BODY, MAX_BODY + 1]
+    broken = 0
+    for _ in range(3_000):
+        stream = b"".join(
+            packed(chance.randbytes(chance.randint(1, 50)), chance.randbytes(chance.choice([0, 0, 1, 300])))
+            for _ in range(chance.randint(0, 4))
+        )
+        tail = chance.randrange(3)
+        if tail == 1:
+            stream += chance.randbytes(chance.randint(0, 40))
+        elif tail == 2:
+            stream += struct.pack("!II", chance.choice(lengths), chance.choice(lengths)) + chance.randbytes(20)
+        expected, is_bad = judged(stream)
+        reader, got, error = FrameReader(), [], None
+        try:
+            at = 0
+            while at < len(stream):
+                step = chance.choice([1, 3, 8, 50, 1000])
+                got += reader.feed(stream[at : at + step])
+                at += step
+            reader.feed(b"")
+        except ProtocolError as problem:
+            error = problem
+            broken += 1
+        assert (got, error is not None) == (expected, is_bad)
+    assert 500 < broken < 2_500
+
+
+def judged(stream: bytes) -> tuple[list[Frame], bool]:
+    """The messages of a stream up to its first bad header, and whether there is one."""
+    frames: list[Frame] = []
+    while len(stream) >= 8:
+        control, body = int.from_bytes(stream[:4], "big"), int.from_bytes(stream[4:8], "big")
+        if control == 0 or control > MAX_CONTROL or body > MAX_BODY:
+            return frames, True
+        if len(stream) < 8 + control + body:
+            break
+        frames.append(Frame(stream[8 : 8 + control], stream[8 + control : 8 + control + body]))
+        stream = stream[8 + control + body :]
+    return frames, False

@@ -1,0 +1,61 @@
+"""Plain JSON objects as bodies: what is one comes through, anything else is a typed error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.wire.objects import MAX_DEPTH, json_body, json_object
+
+MOST = 10_000
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), plain, max_size=4))
+def test_an_object_comes_back_as_it_was(said: dict[str, Any]) -> None:
+    """Keys that begin with "@" have no meaning of their own."""
+    said["@type"] = "x"
+    assert json_object(json_body(said, "it"), "it", max_bytes=MOST) == said
+
+
+@given(st.binary(max_size=200))
+def test_whatever_comes_is_an_object_or_a_typed_error(body: bytes) -> None:
+    """No other error."""
+    with contextlib.suppress(InvalidValue, ProtocolError):
+        assert type(json_object(body, "it", max_bytes=100)) is dict
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"{", b'{"a": NaN}', b'{"a": "\\ud800"}', b"\xff{}"])
+def test_what_is_no_object_breaks_a_rule(body: bytes) -> None:
+    """A client writes JSON."""
+    with pytest.raises(ProtocolError):
+        json_object(body, "it", max_bytes=MOST)
+
+
+def test_size_and_depth_are_bounded() -> None:
+    """Either is said with what would be taken."""
+    deep = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
+    assert json_object(deep[:5] + deep[6:-2] + b"}", "it", max_bytes=MOST)
+    for body in (deep, b'{"a":' + b"[" * 4_000 + b"]" * 4_000 + b"}"):
+        with pytest.raises(InvalidValue, match=f"at most {MAX_DEPTH} levels"):
+            json_object(body, "it", max_bytes=MOST)
+    with pytest.raises(InvalidValue, match=r"10001 bytes.*at most 10000 bytes"):
+        json_object(b" " * 10_001, "it", max_bytes=MOST)
+
+
+def test_what_is_no_json_is_not_sent() -> None:
+    """The caller is told."""
+    for said in ({"a": object()}, {"a": "\ud800"}, {1j: 2}):
+        with pytest.raises(InvalidValue, match="JSON data"):
+            json_body(said, "it")  # type: ignore[arg-type]
+    assert msgspec.json.decode(json_body({"a": [1]}, "it")) == {"a": [1]}

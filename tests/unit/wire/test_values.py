@@ -1,0 +1,553 @@
+"""What the codec says about what cannot travel, what it builds and for whom, and what it does to a hostile value."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import enum
+import io
+import pathlib
+import subprocess
+import sys
+import threading
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypeVar
+
+import msgspec
+import numpy
+import pydantic
+import pytest
+
+from ramet.core.errors import InvalidValue, NotShippable, ProtocolError
+from ramet.wire import requests
+from ramet.wire.annotations import returned_type
+from ramet.wire.values import decode, encode
+
+T = TypeVar("T")
+UserId = NewType("UserId", int)
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    handle: Any = None
+
+
+@dataclasses.dataclass
+class Tree:
+    value: int
+    children: list[Tree] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    length: float = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.x < 0:
+            raise ValueError("x is negative")
+        object.__setattr__(self, "length", float(abs(self.x)))
+
+
+@dataclasses.dataclass
+class Team:
+    lead: Row | None
+    places: dict[str, list[Point]]
+
+
+@dataclasses.dataclass
+class Holder(Generic[T]):
+    it: T
+
+
+class Named(NamedTuple):
+    x: int
+    y: str = "y"
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Mark(enum.Flag):
+    A = enum.auto()
+
+
+class Account(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    user: int = pydantic.Field(alias="userId")
+    tags: frozenset[str] = frozenset()
+    home: pathlib.Path | None = None
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
+class Options(typing.TypedDict, total=False):
+    size: typing.Required[int]
+    names: tuple[str, ...]
+
+
+class Plain:
+    """No data type at all."""
+
+
+def there_and_back(value: Any, returns: Any = None) -> Any:
+    json_size, body = encode(value)
+    return decode(body, json_size, returns=returns)
+
+
+# ---- what cannot travel
+
+
+def cycle() -> list[Any]:
+    value: list[Any] = []
+    value.append({"me": value})
+    return value
+
+
+def deep(levels: int, inner: Any = 0) -> Any:
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("value", "what", "why", "remedy"),
+    [
+        ({"rows": [1, 2, 3, Row("a", threading.Lock())]}, "result['rows'][3].handle", "_thread.lock", "JSON types"),
+        (Plain(), "result", "test_values.Plain", "vars(...)"),
+        ((x for x in "ab"), "result", "builtins.generator", "return list(...)"),
+        ([io.BytesIO()], "result[0]", "_io.BytesIO", ""),
+        ({"f": len}, "result['f']", "builtin_function", "its name"),
+        ([Row], "result[0]", "builtins.type", "its name"),
+        (ValueError("x"), "result", "builtins.ValueError", "raise it"),
+        ({(1, Plain()): 2}, "result['a tuple']", "a key of type", "as keys"),
+        (numpy.array([{}]), "result", "its dtype is object", ".tolist()"),
+        (numpy.array(["a"]), "result", "its dtype is <U1", ".tolist()"),
+        (numpy.ma.masked_array([1], [True]), "result", "MaskedArray", "numpy.asarray"),
+        (numpy.longdouble(1), "result", "its dtype is", ".astype"),
+        ([cycle()], "result[0][0]['me']", "contains itself", "flatter"),
+        (deep(201), "result[0][0]", "deeper than 200", "flatter"),
+        (Holder(deep(200)), "result.it[0]", "deeper than 200", "flatter"),
+    ],
+)
+def test_what_cannot_travel_is_named_by_its_place(value: Any, what: str, why: str, remedy: str) -> None:
+    """With its type, and what to return in its place."""
+    with pytest.raises(NotShippable) as refusal:
+        encode(value)
+
+    assert refusal.value.what.startswith(what)
+    assert why in refusal.value.why
+    assert remedy in refusal.value.remedy
+
+
+def test_a_coroutine_is_to_be_awaited() -> None:
+    """The likeliest mistake of an async function."""
+
+    async def forgotten() -> None:
+        """Never runs."""
+
+    coroutine = forgotten()
+    with pytest.raises(NotShippable, match="await it"):
+        encode({"it": coroutine})
+    coroutine.close()
+
+
+@pytest.mark.parametrize("value", ["x" * 1_001, b"x" * 1_000, list(range(1_000)), {"a": {1: b"x" * 999}}])
+def test_what_is_too_large_says_how_large(value: Any) -> None:
+    """In bytes, with the bound."""
+    with pytest.raises(NotShippable, match=r"it takes \d+ bytes or more, and 1000 are allowed"):
+        encode(value, max_bytes=1_000)
+
+
+def test_shared_parts_do_not_grow_without_bound() -> None:
+    """Thirty lines of code make a value of 2^100 parts."""
+    value: list[Any] = []
+    for _ in range(100):
+        value = [value, value]
+
+    with pytest.raises(NotShippable, match="are allowed"):
+        encode(value, max_bytes=100_000)
+
+
+def test_a_property_that_fails_is_not_mistaken_for_data() -> None:
+    """It is the value that cannot travel, and why is told."""
+
+    class Lazy(Row):
+        @property
+        def name(self) -> str:
+            raise OSError("gone")
+
+        @name.setter
+        def name(self, _: str) -> None: ...
+
+    with pytest.raises(NotShippable, match="reading it failed with OSError"):
+        encode([Lazy("x")])
+
+
+def test_a_value_at_the_deepest_level_arrives() -> None:
+    """With every kind of tag around it."""
+    returns = list[Mark | Any]
+    inners: tuple[Any, ...] = (0, b"x", numpy.zeros((1, 1)), {}, {1: {}}, Mark.A)
+    for inner in inners:
+        assert str(there_and_back(deep(196, inner), returns)) == str(deep(196, inner))
+
+
+# ---- what arrives as what
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        ((1, 2), [1, 2]),
+        ({1}, [1]),
+        (frozenset(["a"]), ["a"]),
+        (pathlib.PurePosixPath("/a/b"), "/a/b"),
+        (collections.OrderedDict(a=1), {"a": 1}),
+        (Row("a"), {"@type": f"{__name__}.Row", "name": "a", "handle": None}),
+        (Named(1), {"@type": f"{__name__}.Named", "x": 1, "y": "y"}),
+        (Colour.RED, "red"),
+        ({"@type": "mine", "@@x": 1, "@": 2}, {"@type": "mine", "@@x": 1, "@": 2}),
+        ({1: "a", None: (1,), (1, "b"): 2}, {1: "a", None: [1], (1, "b"): 2}),
+        ({numpy.int64(3): 1}, {3: 1}),
+        (2**53 + 1, 2**53 + 1),
+        ([10**5_000], [10**5_000]),
+        ({10**5_000: {10**5_000}}, {10**5_000: [10**5_000]}),
+        ("\ud800", "\ud800"),
+        ({"\udc00": 1}, {"\udc00": 1}),
+        (memoryview(b"abc"), b"abc"),
+        (-0.0, -0.0),
+        ("@type", "@type"),
+    ],
+)
+def test_what_no_annotation_names_arrives_as_plain_data(value: Any, arrives: Any) -> None:
+    """Of exactly these types."""
+    arrived = there_and_back(value)
+
+    assert arrived == arrives
+    assert type(arrived) is type(arrives)
+
+
+@pytest.mark.parametrize(
+    ("value", "returns"),
+    [
+        ((1, "a"), tuple[int, str]),
+        ((1, 2, 3), tuple[int, ...]),
+        ((), tuple[()]),
+        ({1, 2}, set[int]),
+        ({frozenset([1])}, set[frozenset[int]]),
+        ([(1, {2})], list[tuple[int, set[int]]]),
+        ({"a": (1,)}, dict[str, tuple[int]]),
+        ({1: Row("a")}, dict[int, Row]),
+        ({Colour.RED: 1}, dict[Colour, int]),
+        (pathlib.Path("/a"), pathlib.Path | None),
+        (collections.Counter("aab"), collections.Counter[str]),
+        (Tree(1, [Tree(2, [Tree(3)])]), Tree),
+        (Point(3), Point),
+        (Team(Row("a"), {"b": [Point(1)]}), Team),
+        (Holder(Row("a")), Holder[Row]),
+        (Named(1, "b"), Named),
+        ([Named(1), None, Colour.RED], list[Named | Colour | None]),
+        (Account.model_validate({"userId": 1, "tags": ["a"], "home": "/x", "other": [1]}), Account),
+        (Numbers([1, 2]), Numbers | None),
+        (requests.Born(run="r", path="p", name="n"), requests.Born),
+        ({"size": 1, "names": ("a",)}, Options),
+        (5, Annotated[UserId, "an id"]),
+        ("fast", Literal["slow", "fast"]),
+        (3, float),
+        (datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.datetime),
+        (None, type(None)),
+        (Row("a", [1]), Row),
+    ],
+)
+def test_what_the_annotation_names_arrives_as_that(value: Any, returns: Any) -> None:
+    """Containers, and types of the user's own."""
+    arrived = there_and_back(value, returns)
+
+    assert arrived == value
+    assert type(arrived) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "returns", "field", "expected"),
+    [
+        ("a", int, "output", "int"),
+        (1, None.__class__, "output", "None"),
+        (None, int, "output", "int"),
+        ([1, "a"], list[int], "output[1]", "int"),
+        ({"a": [1, {}]}, dict[str, list[int]], "output['a'][1]", "int"),
+        ({1: 2}, dict[str, int], "output[key 0]", "str"),
+        ([1, 2], tuple[int], "output", "1 values, for a tuple"),
+        ([[1]], set[Any], "output", "that a set can hold"),
+        ("slow", Literal["fast"], "output", "'fast'"),
+        ({"name": "a"}, Row, "output", "Row"),
+        ([Row(5)], list[Row], "output[0].name", "str"),  # type: ignore[arg-type]
+        ({"rows": [Row("a"), Row(None)]}, dict[str, list[Row]], "output['rows'][1].name", "str"),  # type: ignore[arg-type]
+        ([1], list[Row | str] | None, "output", "list"),
+        ({10**5_000: "a"}, dict[int, int], "output['a int']", "int"),
+        ([10**5_000], list[str], "output[0]", "str"),
+        ({10**5_000: "a"}, Options, "output", "keys of Options"),
+        ({"names": []}, Options, "output", "keys of Options: size"),
+        ({"size": 1, "more": 2}, Options, "output", "keys of Options"),
+        (Colour.RED, Row, "output", "Row"),
+        (Account(userId=1), Named, "output", "Named"),
+        (numpy.zeros(2), list[float], "output", "a list"),
+    ],
+)
+def test_what_does_not_fit_the_annotation_is_named_by_its_place(
+    value: Any, returns: Any, field: str, expected: str
+) -> None:
+    """A typed error of the reader's, with what would have fitted."""
+    json_size, body = encode(value)
+
+    with pytest.raises(InvalidValue) as misfit:
+        decode(body, json_size, returns=returns)
+
+    assert misfit.value.field == field
+    assert expected in misfit.value.accepted
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"x": -1}, "ValueError: x is negative"),
+        ({"x": 1, "z": 2}, "TypeError"),
+        ({}, "TypeError"),
+    ],
+)
+def test_a_constructor_that_refuses_is_a_misfit(fields: dict[str, Any], expected: str) -> None:
+    """Whatever it raises: a guest may have sent anything under the type's name."""
+    text = msgspec.json.encode({"@type": f"{__name__}.Point", **fields})
+
+    with pytest.raises(InvalidValue) as misfit:
+        decode(text, len(text), returns=Point, what="checkpoint")
+
+    assert misfit.value.field == "checkpoint"
+    assert expected in misfit.value.accepted
+
+
+def test_a_models_validators_have_the_last_word() -> None:
+    """Their first complaint is told, by its place."""
+    text = msgspec.json.encode([{"@type": f"{__name__}.Account", "user": "me"}])
+
+    with pytest.raises(InvalidValue) as misfit:
+        decode(text, len(text), returns=list[Account])
+
+    assert misfit.value.field == "output[0].user"
+    assert "Account" in misfit.value.accepted
+
+
+def test_a_model_is_made_of_data_that_fits_it() -> None:
+    """Of a dict, or of an object that has another name where it comes from; a dataclass is not."""
+
+    class Answer(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        name: str
+        handle: list[Numbers] | None = None
+
+    assert there_and_back([Row("a"), {"name": "b"}], list[Answer]) == [Answer(name="a"), Answer(name="b")]
+    for value in ({"name": "a", "more": 1}, {1: 2}, ["a"], Row(5)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidValue, match="Answer"):
+            there_and_back(value, Answer)
+
+
+def test_only_types_that_the_annotation_names_are_built() -> None:
+    """Another type's name is no more than text, and nothing is imported for it."""
+    objects = b'{"@type":"os.system","command":"true"},{"@type":"antigravity.X"}'
+    text = b"[" + objects + b',{"@enum":["values.Colour","RED","red"]}]'
+
+    assert decode(text, len(text), returns=list[Row | Any]) == [
+        {"@type": "os.system", "command": "true"},
+        {"@type": "antigravity.X"},
+        "red",
+    ]
+    assert "antigravity" not in sys.modules
+
+
+def test_numpy_scalars_are_numbers_where_the_annotation_says_so() -> None:
+    """And themselves where it says nothing."""
+    assert type(there_and_back(numpy.int64(3))) is numpy.int64
+    assert type(there_and_back(numpy.float32(0.5), float)) is float
+    assert type(there_and_back({"n": numpy.int64(3)}, dict[str, int])["n"]) is int
+
+
+def test_an_array_is_data_where_there_is_no_numpy() -> None:
+    """Its bytes, and what they mean; sizes are checked all the same."""
+    json_size, body = encode([numpy.arange(3, dtype="<i2")])
+    script = f"""
+import sys
+sys.modules["numpy"] = None
+from ramet.core.errors import ProtocolError
+from ramet.wire.values import decode
+print(decode({body!r}, {json_size}))
+try:
+    decode(b'{{"@array":["<i2",[3],4]}}1234', 24)
+except ProtocolError as refused:
+    print(refused)
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert told.stdout.splitlines() == [
+        "[{'@type': 'numpy.ndarray', 'dtype': '<i2', 'shape': [3], 'data': b'\\x00\\x00\\x01\\x00\\x02\\x00'}]",
+        "a value that cannot be read: an array of another size than its shape",
+    ]
+
+
+# ---- a hostile writer
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (b"", b""),
+        (b"[1", b""),
+        (b"1", b"more"),
+        (b'{"@bytes":5}', b"1234"),
+        (b'{"@bytes":4}', b"12345"),
+        (b'{"@bytes":-1}', b""),
+        (b'[{"@bytes":4},{"@bytes":4}]', b"1234"),
+        (b'{"@bytes":1.0}', b"1"),
+        (b'{"@bytes":true}', b"1"),
+        (b'{"@other":1}', b""),
+        (b'{"@int":"zz"}', b""),
+        (b'{"@int":5}', b""),
+        (b'{"@float":"1e5"}', b""),
+        (b'{"a":1,"@b":2}', b""),
+        (b'{"@int":"1","a":1}', b""),
+        (b'{"@type":5}', b""),
+        (b'{"@map":[[[1,{}],2]]}', b""),
+        (b'{"@map":[[1]]}', b""),
+        (b'{"@map":{}}', b""),
+        (b'{"@datetime":"yesterday"}', b""),
+        (b'{"@timedelta":[1e9,0,0]}', b""),
+        (b'{"@timedelta":[9999999999,0,0]}', b""),
+        (b'{"@decimal":"x"}', b""),
+        (b'{"@uuid":"x"}', b""),
+        (b'{"@enum":["x"]}', b""),
+        (b'{"@str":1}', b"\xff"),
+        (b'{"@complex":[1]}', b""),
+        (b'{"@array":["|O",[1],8]}', b"12345678"),
+        (b'{"@array":["|S8",[1],8]}', b"12345678"),
+        (b'{"@array":["<f16",[1],16]}', b"1234567812345678"),
+        (b'{"@array":["<f8",[1],7]}', b"1234567"),
+        (b'{"@array":["<f8",[-1],-8]}', b""),
+        (b'{"@array":["<f8",[1099511627777,0],0]}', b""),
+        (b'{"@array":["<f8",[1.0],8]}', b"12345678"),
+        (b'{"@array":["<f8",' + b"[" * 3 + b"],1]}", b""),
+        (b'{"@array":["<f8",[' + b",".join([b"1"] * 65) + b"],8]}", b"12345678"),
+        (b'{"@scalar":["<f8",4]}', b"1234"),
+        (b"[" * 206 + b"]" * 206, b""),
+        (b"[" * 10_000 + b"]" * 10_000, b""),
+        (b'{"a":' * 5_000 + b"1" + b"}" * 5_000, b""),
+        (b'"\xff"', b""),
+        (b"NaN", b""),
+        (b"1e999", b""),
+        (b"1" * 100_000, b""),
+    ],
+)
+def test_bytes_that_nobody_encoded_are_a_broken_rule(text: bytes, parts: bytes) -> None:
+    """One error for all of them."""
+    with pytest.raises(ProtocolError):
+        decode(text + parts, len(text))
+
+
+@pytest.mark.parametrize("json_size", [-1, 0, 3, 2**40])
+def test_the_announced_size_is_checked(json_size: int) -> None:
+    """Against what has arrived."""
+    with pytest.raises(ProtocolError):
+        decode(b"{}", json_size)
+
+
+def test_one_part_is_not_given_out_a_thousand_times() -> None:
+    """Or a megabyte would fill the host's memory."""
+    text = b"[" + b",".join([b'{"@bytes":1000000}'] * 1_000) + b"]"
+
+    with pytest.raises(ProtocolError, match="not there"):
+        decode(text + b"x" * 1_000_000, len(text))
+
+
+def test_keys_chosen_to_collide_are_refused() -> None:
+    """Their hashes are all the same: a dict of them would take a minute to make, and a set as well."""
+    alike = [number * (2**61 - 1) for number in range(60_000)]
+    keys = msgspec.json.encode({"@map": [[number, None] for number in alike]})
+    items = msgspec.json.encode(alike)
+
+    with pytest.raises(ProtocolError, match="keys that a dict cannot hold"):
+        decode(keys, len(keys))
+    with pytest.raises(InvalidValue, match="that a set can hold"):
+        decode(items, len(items), returns=set[int])
+
+
+def test_an_array_of_truth_values_holds_nothing_else() -> None:
+    """Whatever bytes were sent for them."""
+    text = b'{"@array":["|b1",[3],3]}'
+
+    assert decode(text + b"\x00\x07\xff", len(text)).view("|u1").tolist() == [0, 1, 1]
+
+
+def test_an_error_does_not_repeat_the_value_that_it_is_about() -> None:
+    """It may be megabytes, or have a `__repr__` of its own."""
+    json_size, body = encode(["x" * 10**6] * 5)
+
+    with pytest.raises(InvalidValue) as misfit:
+        decode(body, json_size, returns=int)
+
+    assert len(str(misfit.value)) < 300
+
+
+# ---- annotations
+
+
+def make() -> Callable[[], Any]:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    def function() -> list[Local]:
+        return [Local(1)]
+
+    return function
+
+
+class Caller:
+    def method(self) -> Row:
+        return Row("a")
+
+    def __call__(self) -> tuple[int, ...]:
+        return (1,)
+
+
+async def later() -> Row | None:
+    return None
+
+
+def silent():  # type: ignore[no-untyped-def]
+    return 1
+
+
+def wrong() -> NoSuchName:  # type: ignore[name-defined]  # noqa: F821
+    return 1
+
+
+def nothing() -> None:
+    return None
+
+
+def test_a_functions_annotation_is_found() -> None:
+    """Of functions of every kind; one that cannot be resolved names no type."""
+    local = make()
+    (row,) = there_and_back(local(), returned_type(local))
+
+    assert type(row).__qualname__ == "make.<locals>.Local"
+    assert returned_type(Caller().method) == Row
+    assert returned_type(Caller()) == tuple[int, ...]
+    assert returned_type(later) == Row | None
+    assert returned_type(nothing) is type(None)
+    assert returned_type(wrong) is None
+    for function in (silent, len, int):
+        assert there_and_back(1, returned_type(function)) == 1
