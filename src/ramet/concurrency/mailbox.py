@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,16 +29,16 @@ class Mail:
 class Mailbox:
     """Unread mail: bounded, in order of arrival (so in order per sender), a repeated id accepted once."""
 
-    __slots__ = ("_bytes", "_seen", "_seen_order", "_unread", "closed", "on_push", "owner")
+    # Plain containers: most mailboxes never get any mail, and an empty deque takes 600 bytes.
+    __slots__ = ("_bytes", "_seen", "_unread", "closed", "on_push", "owner")
 
     def __init__(self, owner: str, on_push: Callable[[Mail], None] | None = None) -> None:
         self.owner = owner
         self.on_push = on_push
         self.closed: str | None = None  #: why nothing is accepted any more
-        self._unread: deque[Mail] = deque()
+        self._unread: list[Mail] = []
         self._bytes = 0
-        self._seen: set[str] = set()
-        self._seen_order: deque[str] = deque()
+        self._seen: dict[str, None] = {}  #: in their order
 
     def __len__(self) -> int:
         return len(self._unread)
@@ -54,10 +53,9 @@ class Mailbox:
         if mail.id in self._seen:
             return False
         self._bytes += self.check_room(mail)
-        self._seen.add(mail.id)
-        self._seen_order.append(mail.id)
-        if len(self._seen_order) > _REMEMBERED:
-            self._seen.discard(self._seen_order.popleft())
+        self._seen[mail.id] = None
+        if len(self._seen) > _REMEMBERED:
+            del self._seen[next(iter(self._seen))]
         self._unread.append(mail)
         if self.on_push is not None:
             self.on_push(mail)
@@ -80,6 +78,19 @@ class Mailbox:
         """Whether mail of this kind is unread."""
         return any(mail.kind == kind for mail in self._unread)
 
+    @property
+    def unread(self) -> tuple[Mail, ...]:
+        """What has not been read, oldest first; looking at it does not count as reading."""
+        return tuple(self._unread)
+
+    def take(self, mail_id: str) -> Mail | None:
+        """Take one unread mail by its id; None if there is none."""
+        mail = next((each for each in self._unread if each.id == mail_id), None)
+        if mail is not None:
+            self._unread.remove(mail)
+            self._bytes -= 0 if mail.kind == "notice" else len(mail.text.encode("utf-8", "surrogatepass"))
+        return mail
+
     def drain(self) -> list[Mail]:
         """Take all unread mail, oldest first."""
         taken = list(self._unread)
@@ -90,6 +101,13 @@ class Mailbox:
     def close(self, why: str) -> None:
         """Refuse mail from now on, telling senders why; what is unread stays to be drained."""
         self.closed = why
+
+    def restore(self, unread: Iterable[Mail], *, seen: Iterable[str]) -> None:
+        """Hold what another process had accepted; an id that it saw is a duplicate here, too."""
+        self._seen |= dict.fromkeys(seen)
+        for mail in unread:
+            self._unread.append(mail)
+            self._bytes += 0 if mail.kind == "notice" else len(mail.text.encode("utf-8", "surrogatepass"))
 
     def reopen(self) -> None:
         """Accept mail again: the run was resumed."""

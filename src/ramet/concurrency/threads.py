@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+#: In a thread that works for a run: the event loop that the run lives in.
+home: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("ramet_home", default=None)
 
 
 def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
@@ -20,6 +22,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
+    context.run(home.set, loop)
 
     def deliver(result: T | None, error: BaseException | None) -> None:
         if future.done():

@@ -87,7 +87,9 @@ def test_what_is_remembered_of_old_mail_is_bounded() -> None:
         box.push(mail(number))
         box.drain()
 
-    assert len(box._seen) == len(box._seen_order) <= 4_096
+    assert len(box._seen) <= 4_096
+    assert box.push(mail(9_999)) is False
+    assert box.push(mail(0)) is True
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
@@ -220,3 +222,20 @@ def test_mail_cannot_be_changed_under_way() -> None:
     """What was accepted is what is read."""
     with pytest.raises(AttributeError):
         mail(1).text = "other"  # type: ignore[misc]  # the point of the test
+
+
+def test_one_mail_can_be_taken_by_its_id() -> None:
+    """Looking takes nothing; what was taken is gone, its room is free again, and the others stay in order."""
+    box = Mailbox("main")
+    large = "x" * MAX_BYTES
+    fits = MAX_UNREAD_BYTES // MAX_BYTES
+    for number in range(fits):
+        box.push(mail(number, large))
+    assert refused(box.push, mail(fits, large))
+
+    assert [each.id for each in box.unread] == [f"mail-{number}" for number in range(fits)]
+    assert box.take("mail-1") == mail(1, large)
+    assert box.take("mail-1") is None
+    box.push(mail(fits, large))
+
+    assert [each.id for each in box.drain()] == ["mail-0", *(f"mail-{number}" for number in range(2, fits + 1))]
