@@ -31,6 +31,8 @@ _CLASSES: Final[dict[str, type[BaseMessage]]] = {
     "tool": ToolMessage,
 }
 _KINDS: Final[dict[type[BaseMessage], str]] = {cls: kind for kind, cls in _CLASSES.items()}
+#: Types of messages that `decode` knows.
+KINDS: Final = frozenset(_CLASSES)
 _FIELDS: Final = frozenset(
     {"content", "additional_kwargs", "response_metadata", "name", "id", "extra", "dropped", "type"}
 )

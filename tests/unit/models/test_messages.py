@@ -54,7 +54,7 @@ def test_a_short_message_is_short_data() -> None:
         (float("-inf"), "additional_kwargs.x"),
         (2**53 + 1, "additional_kwargs.x"),
         (-(2**60), "additional_kwargs.x"),
-        (object(), "additional_kwargs.x"),
+        pytest.param(object(), "additional_kwargs.x", id="an object"),
         ("\ud800", "additional_kwargs.x"),
         ({1: "one"}, "key of additional_kwargs.x"),
         ({"deep": [0, {"er": b""}]}, "additional_kwargs.x.deep[1].er"),

@@ -1,0 +1,241 @@
+"""A question to a model as data, from a guest to its host: what is new is told, what both keep is named by its place.
+
+A conversation grows at its end. A guest that told all of it each time would send the square of it; so both ends keep
+the same list, the system messages and then the conversation, and a question holds places in that list and messages
+that are not in it. Places rise: nothing that is kept can be said twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from langchain_core.messages import BaseMessage
+from langchain_core.tools import BaseTool
+
+from ramet.core.errors import Bug, InvalidValue, ProtocolError
+from ramet.models.messages import decode, encode
+from ramet.models.plain import clean, plain
+
+#: Bytes of a question, or of what is told of a conversation at once; no provider takes a request of more.
+MAX_BYTES: Final = 32 * 1024 * 1024
+#: Brackets and commas in it: a host that reads JSON needs up to 100 bytes for each, however little was sent.
+MAX_PARTS: Final = 500_000
+MAX_MESSAGES: Final = 10_000  #: new ones, in one question
+MAX_TOOLS: Final = 128
+MAX_DESCRIPTION: Final = 16 * 1024
+MAX_SCHEMAS_BYTES: Final = 512 * 1024  #: of all tools of a question that are told whole
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+#: Blocks that say something, or hand back what a model said.
+_SPOKEN: Final = frozenset({"text", "tool_use", "thinking", "redacted_thinking", "reasoning", "refusal"})
+#: Blocks that must hold their data: a provider would fetch what they only name, from anywhere and for anybody.
+_MEDIA: Final = frozenset(
+    {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"}
+)
+_NAMES_DATA: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri"})
+#: What comes along with a message and says nothing to a model.
+_NOT_SAID: Final = frozenset({"response_metadata", "dropped", "artifact"})
+
+
+#: What a guest hears of a reply beside the reply.
+WHY_IT_STOPPED: Final = frozenset({"finish_reason", "stop_reason"})
+
+
+class Question(NamedTuple):
+    """What a guest asks of a model. A tool is one of the run's own, by name, or the schema of another."""
+
+    messages: list[BaseMessage]
+    tools: list[str | dict[str, Any]]
+
+
+class Kept:
+    """The messages that both ends keep, in the same order."""
+
+    __slots__ = ("_places", "messages")
+
+    def __init__(self, messages: Iterable[BaseMessage]) -> None:
+        self.messages = list(messages)
+        self._places = {id(message): place for place, message in enumerate(self.messages)}
+
+    def add(self, message: BaseMessage) -> None:
+        """Keep one more."""
+        self._places[id(message)] = len(self.messages)
+        self.messages.append(message)
+
+    def told(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
+        """The messages as the other end understands them: places of those that are kept, all others whole."""
+        said: list[int | dict[str, Any]] = []
+        last = -1
+        for message in messages:
+            place = self._places.get(id(message), -1)
+            if place > last:
+                said.append(place)
+                last = place
+            else:
+                said.append(as_data(message))
+        return said
+
+    def heard(self, said: object) -> list[BaseMessage]:
+        """The messages that a guest told. Raises ProtocolError for what `told` does not say."""
+        if not isinstance(said, list):
+            raise ProtocolError("messages are told in a list")
+        if sum(not isinstance(each, int) for each in said) > MAX_MESSAGES:
+            raise ProtocolError(f"more than {MAX_MESSAGES} new messages at once")
+        last = -1
+        messages: list[BaseMessage] = []
+        for each in said:
+            if type(each) is not int:
+                messages.append(foreign(each))
+            elif last < each < len(self.messages):
+                messages.append(self.messages[each])
+                last = each
+            else:
+                raise ProtocolError(f"place {each} in a list of {len(self.messages)}, after place {last}")
+        return messages
+
+
+def encode_question(kept: Kept, messages: Sequence[BaseMessage], tools: Sequence[str | Mapping[str, Any]]) -> bytes:
+    """A question as bytes. Raises InvalidValue for a message that is no data."""
+    return msgspec.json.encode({"messages": kept.told(messages), "tools": tools})
+
+
+def decode_question(kept: Kept, body: bytes) -> Question:
+    """What a guest asks. Raises ProtocolError for what is no question, or not within its bounds."""
+    data = bounded_json(body)
+    if not isinstance(data, dict) or data.keys() != {"messages", "tools"}:
+        raise ProtocolError("a question has messages and tools")
+    messages = kept.heard(data["messages"])
+    if not messages:
+        raise ProtocolError("a question without a message")
+    return Question(messages, _tools(data["tools"]))
+
+
+def bounded_json(body: bytes, *, most: int = MAX_BYTES) -> Any:
+    """JSON of a guest. Raises ProtocolError for what is too much, or none."""
+    if len(body) > most:
+        raise ProtocolError(f"{len(body)} bytes of JSON; at most {most} are read")
+    if sum(map(body.count, (b"[", b"{", b","))) > MAX_PARTS:
+        raise ProtocolError(f"JSON of more than {MAX_PARTS} parts")
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise ProtocolError(f"no JSON: {problem}") from None
+
+
+def as_data(message: BaseMessage) -> dict[str, Any]:
+    """A message as data; half characters in it become whole ones. Raises InvalidValue for other things than data."""
+    try:
+        return encode(message)
+    except InvalidValue:
+        return encode(message.model_copy(update={"content": clean(message.content)}))
+
+
+def for_a_guest(data: dict[str, Any]) -> dict[str, Any]:
+    """A message as data, without what a provider said of itself, its account and its machines."""
+    metadata = data.get("response_metadata")
+    if metadata is None:
+        return data
+    return {**data, "response_metadata": {key: each for key, each in metadata.items() if key in WHY_IT_STOPPED}}
+
+
+def foreign(data: object) -> BaseMessage:
+    """A message in a guest's own words.
+
+    Raises ProtocolError for what no message is, and for one that names data instead of holding it: the provider would
+    fetch it for a guest that has no network, or from the files of the account.
+    """
+    if not isinstance(data, dict):
+        raise ProtocolError("a message is a place or an object")
+    if data.get("extra"):
+        raise ProtocolError("a message with fields that no message has")
+    content = data.get("content")
+    for block in content if isinstance(content, list) else ():
+        if not isinstance(block, str):
+            _check_block(block)
+    try:
+        said = plain({key: value for key, value in data.items() if key not in _NOT_SAID}, "message")
+        return decode(said)
+    except InvalidValue as problem:
+        raise ProtocolError(f"no message: {problem}") from None
+
+
+def _check_block(block: object) -> None:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _MEDIA:
+        if _names_data(block):
+            raise ProtocolError(f"a block of type {kind!r} that names its data; blocks of a guest hold it")
+    elif kind not in _SPOKEN:
+        raise ProtocolError(f"a block of type {str(kind)[:40]!r} in a guest's message")
+
+
+def _names_data(value: object) -> bool:
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending += each
+        elif isinstance(each, dict):
+            if each.get("source_type") == "id":
+                return True
+            for key, item in each.items():
+                if key in _NAMES_DATA and isinstance(item, str) and not item.startswith("data:"):
+                    return True
+                pending.append(item)
+    return False
+
+
+def _tools(said: object) -> list[str | dict[str, Any]]:
+    if not isinstance(said, list) or len(said) > MAX_TOOLS:
+        raise ProtocolError(f"tools are told in a list of at most {MAX_TOOLS}")
+    if len(msgspec.json.encode([each for each in said if not isinstance(each, str)])) > MAX_SCHEMAS_BYTES:
+        raise ProtocolError(f"schemas of tools of more than {MAX_SCHEMAS_BYTES} bytes")
+    return [each if isinstance(each, str) else _schema(each) for each in said]
+
+
+def _schema(said: object) -> dict[str, Any]:
+    if not isinstance(said, dict) or not said.keys() <= {"name", "description", "parameters"}:
+        raise ProtocolError("a tool is told by name, or as an object with name, description and parameters")
+    name, description, parameters = said.get("name"), said.get("description", ""), said.get("parameters", {})
+    if not isinstance(name, str) or not _TOOL_NAME.match(name):
+        raise ProtocolError("a tool's name is 1 to 64 letters, digits, '_' or '-'")
+    if not isinstance(description, str) or len(description) > MAX_DESCRIPTION:
+        raise ProtocolError(f"a tool's description is text of at most {MAX_DESCRIPTION} characters")
+    if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
+        raise ProtocolError("a tool's parameters are the JSON schema of an object")
+    if _refers(parameters):
+        raise ProtocolError("a tool's schema refers to parts of itself: written out, these may have no end")
+    try:
+        return {"name": name, "description": description, "parameters": plain(parameters, "parameters")}
+    except InvalidValue as problem:
+        raise ProtocolError(f"a tool's schema: {problem}") from None
+
+
+def _refers(schema: object) -> bool:
+    pending = [schema]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending += each
+        elif isinstance(each, dict):
+            if "$ref" in each:
+                return True
+            pending += each.values()
+    return False
+
+
+class ShownTool(BaseTool):
+    """A tool of which only the schema is here: it can be shown to a model, and runs elsewhere."""
+
+    args_schema: Any = None
+
+    def _run(self, **_: Any) -> str:
+        raise Bug(f"the tool {self.name} does not run here")
+
+
+def shown_tool(schema: Mapping[str, Any]) -> ShownTool:
+    """The tool of a schema that `decode_question` returned."""
+    parameters = {"type": "object", "properties": {}, **schema["parameters"], "description": ""}
+    return ShownTool(name=schema["name"], description=schema["description"], args_schema=parameters)

@@ -1,0 +1,184 @@
+"""Questions as data: what is kept is named by its place, what is new is told whole, and what a guest says is vetted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import BaseModel
+
+from ramet.core.errors import Bug, ProtocolError
+from ramet.models import question
+from ramet.models.messages import encode
+from ramet.models.question import Kept, bounded_json, decode_question, encode_question, foreign, shown_tool
+from ramet.models.relay import _schema
+from ramet.tools.workspace import workspace_tools
+
+
+def conversation() -> list[BaseMessage]:
+    """A few messages, of each kind."""
+    call = {"name": "Read", "args": {"file_path": "a"}, "id": "c1"}
+    return [
+        SystemMessage("Be brief."),
+        HumanMessage("Read a."),
+        AIMessage("I will.", tool_calls=[call]),
+        ToolMessage("a's text", tool_call_id="c1"),
+    ]
+
+
+MESSAGES = st.lists(st.text().map(HumanMessage), max_size=6)
+
+
+@given(MESSAGES, st.data())
+def test_what_is_told_is_heard(kept: list[BaseMessage], data: st.DataObject) -> None:
+    """Both ends keep the same; the host gets its own objects for what it keeps, and equal ones for what is new."""
+    guest, host = Kept(kept), Kept([each.model_copy() for each in kept])
+    new = data.draw(MESSAGES)
+    asked = data.draw(st.lists(st.sampled_from([*kept, *new]), max_size=8)) if kept or new else []
+
+    heard = host.heard(msgspec.json.decode(msgspec.json.encode(guest.told(asked))))
+
+    assert heard == asked
+    places = [each for each in guest.told(asked) if isinstance(each, int)]
+    assert places == sorted(set(places))
+    assert all(heard[at] is host.messages[each] for at, each in enumerate(guest.told(asked)) if isinstance(each, int))
+
+
+def test_a_grown_conversation_is_told_by_its_places_alone() -> None:
+    """However long it is, a further question costs a few bytes for each message."""
+    kept = Kept([HumanMessage("x" * 1_000_000)])
+    new = HumanMessage("And now?")
+    assert len(encode_question(kept, [*kept.messages, new], ["Read"])) < 200
+    kept.add(new)
+    assert encode_question(kept, kept.messages, ["Read"]) == b'{"messages":[0,1],"tools":["Read"]}'
+
+
+def test_half_a_character_is_told_as_a_whole_one() -> None:
+    """Text that is no Unicode cannot cross, so it crosses as U+FFFD."""
+    assert Kept([]).told([HumanMessage("cut \ud83d")]) == [{"type": "human", "content": "cut \ufffd"}]
+
+
+def test_a_question_comes_back_with_its_tools() -> None:
+    """Own tools by name, others by schema."""
+    kept = Kept(conversation())
+    schema = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+    asked = decode_question(kept, encode_question(kept, kept.messages, ["Read", schema]))
+    assert (asked.messages, asked.tools) == (kept.messages, ["Read", schema])
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "no JSON"),
+        (b"[]", "a question has messages and tools"),
+        (b'{"messages": [0], "tools": [], "model": "x"}', "a question has messages and tools"),
+        (b'{"messages": 0, "tools": []}', "messages are told in a list"),
+        (b'{"messages": [true], "tools": []}', "a message is a place or an object"),
+        (b'{"messages": [1, 0], "tools": []}', "place 0 in a list of 4, after place 1"),
+        (b'{"messages": [0], "tools": [1]}', "a tool is told by name, or as an object"),
+        (b'{"messages": [0], "tools": [{"name": "a b"}]}', "a tool's name is"),
+        (b'{"messages": [0], "tools": [{"name": "a", "parameters": []}]}', "the JSON schema of an object"),
+        (b'{"messages": [0], "tools": [{"name": "a", "parameters": {"properties": 1}}]}', "the JSON schema of an"),
+    ],
+)
+def test_what_is_no_question_is_refused(body: bytes, problem: str) -> None:
+    """In words that say what was expected."""
+    with pytest.raises(ProtocolError, match=problem):
+        decode_question(Kept(conversation()), body)
+
+
+def test_what_is_too_much_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bytes, by parts, by messages, by tools, by schemas."""
+    with pytest.raises(ProtocolError, match="at most 9 are read"):
+        bounded_json(b'"123456789"', most=9)
+    with pytest.raises(ProtocolError, match="parts"):
+        bounded_json(b"[" + b"[]," * question.MAX_PARTS + b"0]")
+    monkeypatch.setattr(question, "MAX_MESSAGES", 2)
+    with pytest.raises(ProtocolError, match="more than 2 new messages"):
+        Kept([]).heard([{"type": "human", "content": ""}] * 3)
+    tools = [f"t{number}" for number in range(question.MAX_TOOLS + 1)]
+    with pytest.raises(ProtocolError, match="tools are told in a list of at most"):
+        decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": tools}))
+    big = {"name": "a", "parameters": {"type": "object", "properties": {}, "x": "y" * question.MAX_SCHEMAS_BYTES}}
+    with pytest.raises(ProtocolError, match="schemas of tools"):
+        decode_question(Kept(conversation()), msgspec.json.encode({"messages": [0], "tools": [big]}))
+
+
+@pytest.mark.parametrize("message", conversation(), ids=lambda each: each.type)
+def test_a_guest_may_say_what_every_message_says(message: BaseMessage) -> None:
+    """What only came along is left out."""
+    told = {**encode(message), "response_metadata": {"id": "resp-1"}, "dropped": ["artifact"]}
+    assert foreign(told) == message
+
+
+PIXEL = "data:image/png;base64,AAAA"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "see https://example.org"},
+        {"type": "tool_use", "id": "c1", "name": "Fetch", "input": {"url": "https://example.org"}},
+        {"type": "image_url", "image_url": {"url": PIXEL}},
+        {"type": "image", "base64": "AAAA", "mime_type": "image/png"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+    ],
+)
+def test_a_block_that_holds_its_data_passes(block: dict[str, Any]) -> None:
+    """As it is, links in plain words and in the arguments of calls included."""
+    assert foreign({"type": "human", "content": ["see:", block]}).content == ["see:", block]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.org/x"}},
+        {"type": "image_url", "image_url": "https://example.org/x"},
+        {"type": "input_image", "image_url": "http://169.254.169.254/"},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/x"}},
+        {"type": "image", "source_type": "url", "url": "https://example.org/x"},
+        {"type": "image", "source_type": "id", "id": "file-1"},
+        {"type": "document", "source": {"type": "file", "file_id": "file-1"}},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "image", "url": "https://e.org"}]}},
+        {"type": "media", "file_uri": "gs://bucket/secret"},
+        {"type": "container_upload", "file_id": "file-1"},
+        {"type": "item_reference", "id": "msg_1"},
+        {"no": "type"},
+    ],
+)
+def test_a_block_that_names_its_data_is_refused(block: dict[str, Any]) -> None:
+    """A provider would fetch it for somebody without a network, or from the account's own files."""
+    for message in ("human", "ai", "system"):
+        with pytest.raises(ProtocolError, match="block"):
+            foreign({"type": message, "content": [block]})
+
+
+class Place(BaseModel):
+    """An argument with parts."""
+
+    line: int
+
+
+@tool
+def jump(to: Place, over: list[Place]) -> str:
+    """Jump."""
+    return ""
+
+
+@pytest.mark.parametrize("each", [*workspace_tools(), jump], ids=lambda each: each.name)
+def test_a_tool_that_crossed_is_shown_as_it_was(each: Any) -> None:
+    """A model sees the same schema; the stand-in itself never runs."""
+    kept = Kept([HumanMessage("x")])
+    crossed = decode_question(kept, encode_question(kept, kept.messages, [_schema(each)])).tools[0]
+    assert isinstance(crossed, dict)
+    shown = shown_tool(crossed)
+    assert convert_to_openai_tool(shown) == convert_to_openai_tool(each)
+    with pytest.raises(Bug):
+        shown.invoke({})

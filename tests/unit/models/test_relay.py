@@ -1,0 +1,136 @@
+"""A model that asks somebody else: as LangChain uses it, from the event loop and from a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.tools import tool
+
+from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError, RametError
+from ramet.models.relay import RelayModel, decode_chunk, encode_chunk
+
+USAGE = UsageMetadata(input_tokens=3, output_tokens=2, total_tokens=5)
+REPLY = AIMessage("one two", usage_metadata=USAGE)
+
+
+class Line:
+    """A relay that answers with what it was given, and keeps what it was asked."""
+
+    def __init__(self, *pieces: AIMessageChunk | AIMessage) -> None:
+        self._pieces = pieces
+        self.asked: list[tuple[Sequence[BaseMessage], Sequence[dict[str, Any]], int | None, bool]] = []
+
+    async def __call__(
+        self, messages: Sequence[BaseMessage], tools: Sequence[dict[str, Any]], *, max_tokens: int | None, stream: bool
+    ) -> AsyncGenerator[AIMessageChunk | AIMessage]:
+        """Answer."""
+        self.asked.append((messages, tools, max_tokens, stream))
+        for piece in self._pieces:
+            yield piece
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+async def test_a_whole_reply_keeps_its_usage() -> None:
+    """And what was asked arrives, the length that it may have included."""
+    line = Line(REPLY)
+    reply = await RelayModel(line, max_tokens=7).ainvoke("Count.")
+
+    assert reply.content == "one two"
+    assert reply.usage_metadata == USAGE
+    assert line.asked == [([HumanMessage("Count.")], (), 7, False)]
+
+
+async def test_tools_are_shown_by_their_schemas() -> None:
+    """A choice among them cannot be passed on."""
+    line = Line(AIMessage("", tool_calls=[{"name": "add", "args": {"a": 1, "b": 2}, "id": "c1"}]))
+    model = RelayModel(line)
+    reply = await model.bind_tools([add]).ainvoke("1 + 2?")
+
+    assert reply.tool_calls[0]["args"] == {"a": 1, "b": 2}
+    (shown,) = line.asked[0][1]
+    assert (shown["name"], shown["description"], set(shown["parameters"]["properties"])) == ("add", "Add.", {"a", "b"})
+    with pytest.raises(InvalidValue, match="tool_choice"):
+        model.bind_tools([add], tool_choice="any")
+    with pytest.raises(InvalidValue, match="stop"):
+        await model.ainvoke("x", stop=["."])
+
+
+async def test_a_stream_is_its_pieces() -> None:
+    """The whole message behind them adds nothing, its usage is in the last piece."""
+    pieces = [AIMessageChunk(content="one "), AIMessageChunk(content="two", usage_metadata=USAGE)]
+    merged = AIMessageChunk(content="")
+    async for piece in RelayModel(Line(*pieces, REPLY)).astream("Count."):
+        merged += piece
+    assert (merged.text, merged.usage_metadata) == ("one two", USAGE)
+
+
+async def test_a_reply_without_pieces_is_a_stream_of_one() -> None:
+    """As of a model that cannot stream."""
+    streamed = [piece async for piece in RelayModel(Line(REPLY)).astream("Count.")]
+    assert "".join(each.text for each in streamed) == "one two"
+    assert [each.usage_metadata for each in streamed if each.usage_metadata] == [USAGE]
+
+
+async def test_a_stream_that_was_begun_anew_is_a_failure() -> None:
+    """What was yielded cannot be taken back, so it must not be taken for the reply."""
+    line = Line(*(AIMessageChunk(content=text) for text in ("on", "one ", "two")), REPLY)
+    with pytest.raises(ModelFailed, match="begun anew"):
+        _ = [piece async for piece in RelayModel(line).astream("Count.")]
+
+
+async def test_a_thread_asks_and_waits_and_the_loop_must_not() -> None:
+    """Synchronous tools run in threads; in the loop itself the wait would never end."""
+    model = RelayModel(Line(REPLY))
+    assert (await asyncio.to_thread(model.invoke, "Count.")).content == "one two"
+    with pytest.raises(RametError, match="with `await`, or from a thread"):
+        model.invoke("Count.")
+
+
+CHUNKS = st.builds(
+    lambda text, call, position, usage: AIMessageChunk(
+        content=text,
+        tool_call_chunks=[tool_call_chunk(name="add", args=call, id="c1", index=0)] if call else [],
+        usage_metadata=USAGE if usage else None,
+        chunk_position="last" if position else None,
+        response_metadata={"stop_reason": "end_turn"} if position else {},
+    ),
+    st.text(),
+    st.sampled_from(["", '{"a": 1', '{"a": 1}']),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(CHUNKS)
+def test_a_piece_is_the_same_on_the_other_side(piece: AIMessageChunk) -> None:
+    """Text, calls in the making, usage and the mark of the last one."""
+    crossed = decode_chunk(encode_chunk(piece))
+    assert crossed == piece
+    assert crossed.chunk_position == piece.chunk_position
+
+
+def test_what_a_provider_says_of_itself_stays_outside() -> None:
+    """A guest hears why a reply ended, and nothing of accounts and machines."""
+    said = {"stop_reason": "end_turn", "headers": {"x-organization": "acme"}, "model_name": "m"}
+    crossed = decode_chunk(encode_chunk(AIMessageChunk(content="x", response_metadata=said)))
+    assert crossed.response_metadata == {"stop_reason": "end_turn"}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"content": 1}', b'{"type": "human", "content": ""}'])
+def test_what_is_no_piece_is_refused(body: bytes) -> None:
+    """Rather than guessed at."""
+    with pytest.raises(ProtocolError, match="no piece"):
+        decode_chunk(body)
