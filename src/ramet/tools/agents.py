@@ -61,7 +61,12 @@ class AgentTool(BaseTool):
     name: str = "Agent"
     description: str = _DESCRIPTION.format(types="")
     args_schema: Any = _AgentArgs.model_json_schema()  # a dict: LangChain then validates nothing, this tool does
-    metadata: dict[str, Any] | None = {"concurrency_safe": True, "waits": True}  # noqa: RUF012 - pydantic copies it
+    metadata: dict[str, Any] | None = {  # noqa: RUF012 - pydantic copies it
+        "concurrency_safe": True,
+        "waits": True,
+        "repeatable": True,
+        "recorded": True,
+    }
 
     def _run(self, **kwargs: Any) -> str:
         raise Bug("the Agent tool runs in the event loop")
@@ -88,7 +93,7 @@ class AgentTool(BaseTool):
                 f"Started in the background: task_id={handle.id} name={handle.name}. You will get a task-notification "
                 "when it ends; TaskOutput reads what it has so far, TaskStop ends it."
             )
-        result = await handle.result()
+        result = await handle.end()
         text = report(result, name=handle.name)
         if result.artifacts:
             text += "\n\nIt left changes in: " + ", ".join(result.artifacts)
@@ -118,7 +123,7 @@ class SendMessageTool(BaseTool):
         "on with its whole history, in the background."
     )
     args_schema: Any = _SendArgs
-    metadata: dict[str, Any] | None = {"concurrency_safe": False}  # noqa: RUF012 - pydantic copies it
+    metadata: dict[str, Any] | None = {"concurrency_safe": False, "recorded": True}  # noqa: RUF012 - pydantic copies it
 
     def _run(self, **kwargs: Any) -> str:
         raise Bug("SendMessage runs in the event loop")
@@ -195,7 +200,7 @@ class ListAgentsTool(BaseTool):
 
     async def _arun(self, **_: Any) -> str:
         context, tree = _tree()
-        lines = [f"{each.path}  {each.id}  {each.agent}  {each.state}" for each in tree.list_runs(context)]
+        lines = [f"{each.path}  {each.id}  {each.agent}  {each.state}" for each in await tree.list_runs(context)]
         return "\n".join(lines)
 
 

@@ -22,10 +22,14 @@ from ramet.core.errors import BudgetExceeded
 from ramet.core.events import Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.policy import Policy
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
     from langchain_core.tools import BaseTool
+
+    from ramet.wire.capsule import Capsule
+    from ramet.wire.requests import Stated, UseState
 
 Mode = Literal["fresh", "fork"]
 
@@ -75,8 +79,14 @@ class SpawnRequest:
     detached: bool = False
     isolation: str | None = None
     cwd: str | None = None
+    branch: bool = False  #: its state is a branch of its parent's, which sees nothing of it until it merges
+    begins_at: str = ""  #: the commit that the branch begins at; the host says
     limits: Limits = NO_LIMITS
+    policy: Policy | None = None  #: with one, it works in a sandbox; a child of a sandboxed run always does
+    returns: Any = None  #: the type of a sandboxed function's result; None takes its annotation
+    on_output: Callable[[str, str], None] | None = None  #: told "stdout" or "stderr", and text, as it comes
     call_id: CallId | None = None
+    key: str = ""  #: tells births of one run apart that no tool call asked for
 
 
 class StopReceipt(NamedTuple):
@@ -100,6 +110,13 @@ class RunView(NamedTuple):
     usage: Usage
 
 
+class Created(NamedTuple):
+    """An agent that another one wrote down: its handle, and capabilities that it asked for in vain."""
+
+    ref: str
+    dropped: tuple[str, ...] = ()
+
+
 class SpawnHandle(Protocol):
     """What a spawn returns."""
 
@@ -114,6 +131,9 @@ class SpawnHandle(Protocol):
     async def result(self) -> Result:
         """Wait for the end, without any time limit, and return its result."""
 
+    async def end(self) -> Result:
+        """The same, as soon as it has ended: for who does nothing with it but put it on record, which is behind it."""
+
     async def cancel(self, reason: str = ...) -> StopReceipt:
         """End the run and all below it; when this returns they are gone."""
 
@@ -123,6 +143,9 @@ class Tree(Protocol):
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> SpawnHandle:
         """Give birth, or raise SpawnRefused."""
+
+    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+        """The key, beginning like this, of a birth that this run had asked for in a process that has ended."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
@@ -136,8 +159,30 @@ class Tree(Protocol):
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
         """What a run below the asker has found, waiting at most `timeout_s` for its end if `block`."""
 
-    def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
+    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """The living and finished runs of the tree."""
+
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+        """Write an agent down, as the entry of a registry has it, with no capability that its creator lacks.
+
+        Raises InvalidValue for what is no recipe, Denied where agents write none down.
+        """
+
+    async def perform(
+        self,
+        parent: ToolUseContext,
+        ref: str,
+        task: str,
+        arguments: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        branch: bool = False,
+        call_id: CallId | None = None,
+    ) -> SpawnHandle:
+        """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, and as `spawn`."""
+
+    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[Stated, bytes]:
+        """Do something with the run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
 
 
 class HookDecision(NamedTuple):
@@ -171,6 +216,7 @@ class ModelRequest:
     step: StepId
     max_tokens: int | None = None
     last_word: bool = False  #: draws on what the scope keeps for its owner's last answer
+    aside: bool = False  #: no word of the conversation, such as a summary of it: nobody hears it as it comes
 
 
 class Ask(Protocol):
@@ -186,6 +232,45 @@ class Approve(Protocol):
 
     def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Awaitable[bool]:
         """True only if somebody said yes before the deadline."""
+
+
+class ToolProcesses(Protocol):
+    """Where synchronous tools run that do not run in threads: processes, which can be ended."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that no function may carry along."""
+
+    def check(self, tools: Sequence[BaseTool]) -> None:
+        """Raise NotShippable for a tool that cannot run there."""
+
+    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+        """Open a capsule in a process, and return what its function does, as data; cancelled, the process is gone.
+
+        Raises what the process could not do, or what it says that its function raised.
+        """
+
+
+class Conclusion(NamedTuple):
+    """The agent's own word that its task is over: with a value, or since it cannot be done, or with a question."""
+
+    kind: Literal["success", "fail", "clarify"]
+    text: str = ""  #: why, or what is asked
+    value: Any = None  #: JSON data, not yet held against the form that was agreed
+
+
+class Ran(NamedTuple):
+    """What a piece of code printed and gave, or its traceback."""
+
+    text: str
+    ok: bool = True
+
+
+class Interpreter(Protocol):
+    """Where an agent's own code runs: in its sandbox, and nowhere else."""
+
+    async def run(self, code: str, *, timeout_s: float) -> Ran:
+        """Run a piece of code in the namespace of the pieces before it. Time in which it waits for agents is free."""
 
 
 class LeftRunning(NamedTuple):
@@ -213,13 +298,18 @@ class ToolUseContext:
     budget: Budget = field(default_factory=lambda: Budget(Limits(), scope="main"))
     slot: Slot = field(default_factory=lambda: Slot(Slots(None)))
     record: Callable[[Event], Event] = lambda event: event
+    durable: Callable[[], Awaitable[None]] | None = None  #: return once all that is on record survives; None: it is now
+    begun: dict[CallId, StepId] = field(default_factory=dict)  #: calls that were under way in a process that ended
     tree: Tree | None = None
     hooks: Hooks | None = None
     approve: Approve | None = None
+    interpreter: Interpreter | None = None  #: None: this run works in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
+    keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: keep bytes for good, by name; None: nothing does
     usage: Usage = NOTHING_USED  #: this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
+    processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     max_parallel_tools: int = 10
     max_result_chars: int = 30_000
     tool_timeout_s: float | None = 600.0
@@ -227,7 +317,23 @@ class ToolUseContext:
     clock: Clock = field(default_factory=SystemClock)
     answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
     exhausted: BudgetExceeded | None = None  #: a tool call that did not fit: the loop ends after this turn
+    concluded: Conclusion | None = None  #: said by a tool call: the loop ends after this turn's answers are recorded
     left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
+    _recall: Callable[[], list[BaseMessage]] = list
+
+    def remember(self, recall: Callable[[], list[BaseMessage]]) -> None:
+        """Have `recall` say what the history is, once somebody asks: of most runs that are taken up nobody does."""
+        self._recall = recall
+        del self.history
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # Called only for what is not there.
+            if name != "history":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self.history = self._recall()
+            self._recall = list
+            return self.history
 
     def next_step(self) -> StepId:
         """The key of the next model call or tool call."""
@@ -237,6 +343,11 @@ class ToolUseContext:
     def emit(self, kind: type[Event], /, **fields: Any) -> Event:
         """Record an event of this run."""
         return self.record(kind(**self.run.stamp, **fields))
+
+    async def settled(self) -> None:
+        """Before an effect: what says that it was intended survives whatever happens now. Raises StoreFailed."""
+        if self.durable is not None:
+            await self.durable()
 
     def spend(self, usage: Usage) -> None:
         """Count what was used, here and upward."""

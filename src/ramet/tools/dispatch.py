@@ -7,27 +7,31 @@ refusal or failure is an error result for that call only. What a tool may declar
     waits              only waits for other runs: not counted against the bound, and has no timeout of ours
     timeout_s          its own time limit, instead of the context's
     repeatable         may be run again after a crash cut it in half
+    read_only          changes nothing: need not wait until its beginning is on disk
+    recorded           changes nothing but what it puts on record itself, which its beginning precedes there: nor this
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from langchain_core.tools.simple import Tool
+from langchain_core.tools import BaseTool, ToolException
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
-from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError, StoreFailed
 from ramet.core.events import BudgetRefused, ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.sending import stand_in
+from ramet.tools.sync import is_async as is_async
 from ramet.tools.sync import run_in_thread
 
 if TYPE_CHECKING:
@@ -35,6 +39,11 @@ if TYPE_CHECKING:
 
 ALIASES = {"Task": "Agent", "Shell": "Bash"}
 PREVIEW_CHARS = 2_000
+#: What a model is told of a call of which nobody knows whether it took effect.
+CUT_OFF = (
+    "{name} was cut off: the process that ran it ended in the middle of it. Whether it took effect is not known; look "
+    "before you do it again."
+)
 _ONE_TOOL_CALL = Amount(tool_calls=1)
 _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
@@ -49,10 +58,15 @@ def find_tool(by_name: dict[str, BaseTool], name: str) -> BaseTool | None:
     return by_name.get(name) or by_name.get(ALIASES.get(name, name))
 
 
-async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[ToolMessage]:
+#: Puts an answer on record; returns it as it can be kept.
+Keep = Callable[[ToolMessage], ToolMessage]
+
+
+async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall], keep: Keep | None = None) -> list[ToolMessage]:
     """Answer every call, in order; raises only if the run is stopped, or for a bug of ours, never for what a tool did.
 
-    An answer is put into `context.answered` the moment it exists, so that a turn that is cut off keeps it.
+    An answer is put into `context.answered` the moment it exists, so that a turn that is cut off keeps it; and given to
+    `keep`, so that a process that is cut off does. Raises StoreFailed, before a tool runs, where nothing can be kept.
     """
     by_name = {tool.name: tool for tool in context.tools}
     answers: list[ToolMessage] = []
@@ -61,13 +75,14 @@ async def run_tools(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[
         await context.slot.take()  # at once, unless it was let go while all calls only waited
         with context.slot.calls(len(batch)) as end_call:
             if len(batch) == 1:
-                answers.append(await _answer(context, by_name, batch[0], end_call))
+                answers.append(await _answer(context, by_name, batch[0], end_call, keep))
                 continue
             bound = asyncio.Semaphore(context.max_parallel_tools)
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(_answer(context, by_name, call, end_call, bound)) for call in batch]
-            except* (Bug, Aborted) as raised:
+                    answering = [_answer(context, by_name, call, end_call, keep, bound) for call in batch]
+                    tasks = [group.create_task(each) for each in answering]
+            except* (Bug, Aborted, StoreFailed) as raised:
                 raise raised.exceptions[0] from None
             answers += [task.result() for task in tasks]
     await context.slot.take()
@@ -96,21 +111,37 @@ async def _answer(
     by_name: dict[str, BaseTool],
     call: ToolCall,
     end_call: Callable[[], None],
+    keep: Keep | None = None,
     bound: asyncio.Semaphore | None = None,
 ) -> ToolMessage:
     tool = find_tool(by_name, call["name"])
     try:
-        if tool is None:
+        if call["id"] in context.begun:
+            answer = await _again(context, tool, call)
+        elif tool is None:
             answer = _unknown(context, by_name, call)
         elif bound is None or declares(tool, "waits"):
             answer = await _gated(context, tool, call)
         else:
             async with bound:
                 answer = await _gated(context, tool, call)
+        if keep is not None:
+            answer = keep(answer)
         context.answered[call["id"] or ""] = answer
         return answer
     finally:
         end_call()
+
+
+async def _again(context: ToolUseContext, tool: BaseTool | None, call: ToolCall) -> ToolMessage:
+    """Answer a call that was under way when a process ended: again, as the same step, if its tool says that it may be.
+
+    It passed its gates and was counted when it began.
+    """
+    if tool is None or not declares(tool, "repeatable"):
+        del context.begun[CallId(call["id"] or "")]
+        return _refused(context, call, CUT_OFF.format(name=call["name"][:200]))
+    return await _run(context, tool, call, None)
 
 
 def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall) -> ToolMessage:
@@ -177,20 +208,26 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
     return None
 
 
-async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Hold) -> ToolMessage:
-    call_id, step = CallId(call["id"] or ""), context.next_step()
+async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Hold | None) -> ToolMessage:
+    """Run a tool; without a hold it was counted before, and keeps its step."""
+    call_id = CallId(call["id"] or "")
+    step = context.begun.pop(call_id, None) or context.next_step()
     context.emit(ToolStarted, call_id=call_id, tool=tool.name, step_id=step, args=call["args"])
-    hold.settle(_ONE_TOOL_CALL)  # From here on it counts, however it ends.
-    context.spend(_TOOL_CALL_USAGE)
+    if hold is not None:
+        hold.settle(_ONE_TOOL_CALL)  # From here on it counts, however it ends.
+        context.spend(_TOOL_CALL_USAGE)
     began = context.clock.monotonic()
     status = "cancelled"
     spilled: str | None = None
     preview = ""
     try:
+        if not (declares(tool, "read_only") or declares(tool, "recorded")):
+            await context.settled()
         answer = await _outcome(context, tool, call, step)
         if context.hooks is not None:
             await _tell_hooks(context, tool, call, answer)
         spilled = _bound_size(context, answer)
+        await _keep_artifact(context, answer)
         status, preview = answer.status, _text(answer)[:PREVIEW_CHARS]
         return answer
     finally:
@@ -209,12 +246,15 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     """Run the tool; an exception becomes an error result, unless it is a bug of ours or the run is being stopped."""
     limit = None if declares(tool, "waits") else declares(tool, "timeout_s", context.tool_timeout_s)
     ours = asyncio.timeout(limit)
-    token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), step))
+    current = CurrentCall(context, CallId(call["id"] or ""), step)
+    token = current_call.set(current)
     try:
         request = {**call, "type": "tool_call"}
         async with ours:
             if is_async(tool):
                 returned = await tool.ainvoke(request)
+            elif context.processes is not None:
+                returned = await stand_in(tool, context.processes, current).ainvoke(request)
             else:
                 work: Callable[[], Any] = lambda: tool.invoke(request)  # noqa: E731 - one expression, run elsewhere
                 returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
@@ -238,13 +278,6 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
 
 
-def is_async(tool: BaseTool) -> bool:
-    """Whether a tool runs in the event loop; any other gets a thread."""
-    if isinstance(tool, StructuredTool | Tool):
-        return tool.coroutine is not None
-    return type(tool)._arun is not BaseTool._arun
-
-
 async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, answer: ToolMessage) -> None:
     assert context.hooks is not None
     event = "PostToolUse" if answer.status == "success" else "PostToolUseFailure"
@@ -262,6 +295,16 @@ async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, a
     notes = [each for each in (decision.context, decision.reason if decision.verdict == "deny" else "") if each]
     if notes and isinstance(answer.content, str):
         answer.content += "\n\n" + "\n".join(notes)
+
+
+async def _keep_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
+    """Bytes beside a result cannot be on record: they are kept by the store, and the record says under what name."""
+    artifact = answer.artifact
+    if context.keep_blob is None or not isinstance(artifact, bytes | bytearray):
+        return
+    with contextlib.suppress(InvalidValue):  # More than the store takes: dropped, as without one.
+        name = await context.keep_blob(bytes(artifact))
+        answer.response_metadata = {**answer.response_metadata, "artifact": {"blob": name, "bytes": len(artifact)}}
 
 
 def _bound_size(context: ToolUseContext, answer: ToolMessage) -> str | None:

@@ -6,8 +6,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.simple import Tool
+
 from ramet.concurrency.threads import in_thread
 from ramet.tools.context import LeftRunning, ToolUseContext
+
+
+def is_async(tool: BaseTool) -> bool:
+    """Whether a tool runs in the event loop; any other gets a thread, or a process."""
+    if isinstance(tool, StructuredTool | Tool):
+        return tool.coroutine is not None
+    return type(tool)._arun is not BaseTool._arun
 
 
 async def run_in_thread(context: ToolUseContext, work: Callable[[], Any], *, name: str, key: str) -> Any:

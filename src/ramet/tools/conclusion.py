@@ -1,0 +1,87 @@
+"""The tools by which an agent says that its task is over: task_success, task_fail, task_clarify.
+
+Whoever calls one is done when the answers of that turn are on record. A value must have the agreed form; if it has not,
+the agent is told so and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from pydantic import Field
+
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import Conclusion, current
+
+SUCCESS, FAIL, CLARIFY = "task_success", "task_fail", "task_clarify"
+
+
+class _Success(Arguments):
+    result: Any = Field(default=None, description="The result, in the agreed form.")
+
+
+class _Fail(Arguments):
+    message: str = Field(description="Why the task cannot be done.", max_length=10_000)
+
+
+class _Clarify(Arguments):
+    question: str = Field(description="What you must know before you can go on.", max_length=10_000)
+
+
+async def _succeed(said: _Success) -> str:
+    return _conclude(Conclusion("success", value=said.result))
+
+
+async def _give_up(said: _Fail) -> str:
+    return _conclude(Conclusion("fail", said.message))
+
+
+async def _ask(said: _Clarify) -> str:
+    return _conclude(Conclusion("clarify", said.question))
+
+
+def _conclude(conclusion: Conclusion) -> str:
+    current().concluded = conclusion
+    return "Noted."
+
+
+@cache
+def conclusion_tools() -> tuple[BaseTool, ...]:
+    """All three; they keep nothing."""
+    return (
+        workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
+        workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _give_up),
+        workspace_tool(CLARIFY, "End the task for now with a question to whoever asked for it.", _Clarify, _ask),
+    )
+
+
+def concluded_by(history: Sequence[BaseMessage]) -> Conclusion | None:
+    """What the newest reply concluded, if its call was answered: the same in every process that has the history."""
+    answered: set[str] = set()
+    for message in reversed(history):
+        if isinstance(message, ToolMessage):
+            if message.status != "error":
+                answered.add(message.tool_call_id)
+        elif isinstance(message, AIMessage):
+            found = None
+            for call in message.tool_calls:
+                if call["id"] in answered and call["name"] in (SUCCESS, FAIL, CLARIFY):
+                    found = _said(call["name"], call["args"])
+            return found
+        else:
+            return None
+    return None
+
+
+def _said(tool: str, arguments: dict[str, Any]) -> Conclusion:
+    match tool:
+        case "task_success":
+            return Conclusion("success", value=arguments.get("result"))
+        case "task_fail":
+            return Conclusion("fail", str(arguments.get("message", "")))
+        case _:
+            return Conclusion("clarify", str(arguments.get("question", "")))

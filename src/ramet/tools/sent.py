@@ -1,0 +1,73 @@
+"""The other end of a tool that was sent away: calls its function in a process of its own, and gives back plain data.
+
+What it gives back says what it is: {"value": …}, {"pair": [content, artifact]}, {"message": {…}} of a tool that answers
+with a `ToolMessage` of its own, or {"refused": text} of a ToolException.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ramet.core.errors import RametError
+from ramet.core.ids import CallId, StepId
+from ramet.tools.context import CurrentCall, current_call
+
+_MESSAGES: Final = "langchain_core.messages"
+_TOOLS: Final = "langchain_core.tools"
+
+
+class _Absent:
+    """Stands where a run's context would be: that stays with the host."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RametError(
+            f"{name!r} of a run's context is not there in a tool's own process; call_id and step_id are. Make the tool "
+            "async, or open the session with sync_tools='thread'"
+        )
+
+
+def perform(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    call_id: str,
+    step_id: str,
+    has_artifact: bool,
+) -> dict[str, Any]:
+    """Call it, and say what came of it as data. Raises what it raises, but for a ToolException."""
+    call = CurrentCall(_Absent(), CallId(call_id), StepId(step_id))  # type: ignore[arg-type]  # see there
+    token = current_call.set(call)
+    try:
+        value = function(*args, **kwargs)
+    except Exception as error:
+        if _is(error, _TOOLS, "ToolException"):
+            return {"refused": str(error)}
+        raise
+    finally:
+        current_call.reset(token)
+    if _is(value, _MESSAGES, "ToolMessage"):
+        message = {"content": value.content, "artifact": value.artifact, "status": value.status}
+        return {"message": message}
+    if has_artifact and isinstance(value, tuple) and len(value) == 2:
+        return {"pair": [_shown(value[0]), value[1]]}
+    return {"value": _shown(value)}
+
+
+def _is(value: object, module: str, name: str) -> bool:
+    """Whether it is of that class; where the module was never loaded nothing is."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _shown(content: Any) -> Any:
+    """What a model is to see, as data: what has no JSON it sees as text, wherever a tool runs."""
+    if isinstance(content, str):
+        return content
+    try:
+        json.dumps(content)
+    except (TypeError, ValueError, RecursionError):
+        return str(content)
+    return content

@@ -1,0 +1,152 @@
+"""The tools of a board: what a model reads and may do, in its own name only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.messages.tool import tool_call
+
+from ramet.agent.hooks import HookRunner
+from ramet.host.board import Board
+from ramet.store.memory import MemoryStore
+from ramet.tools.board import board_tools
+from ramet.tools.context import ToolUseContext
+from ramet.tools.dispatch import run_tools
+from tests.support.context import make_context, run_info
+
+
+@pytest.fixture
+async def board() -> AsyncIterator[Board]:
+    """A board in memory, on which every run lives."""
+    store = await MemoryStore().open()
+    yield Board(store, "list", is_living=lambda run: True)
+    await store.close()
+
+
+def agent(board: Board, number: int = 1, **more: Any) -> ToolUseContext:
+    """A run that has the tools."""
+    return make_context(tools=board_tools(board), run=run_info(number, path=f"main/a{number}"), **more)
+
+
+async def call(context: ToolUseContext, name: str, **args: Any) -> ToolMessage:
+    """Have the dispatcher make one call."""
+    (answer,) = await run_tools(context, [tool_call(name=name, args=args, id=f"c{context.steps}")])
+    return answer
+
+
+async def test_a_list_is_worked_off_in_the_order_of_its_dependencies(board: Board) -> None:
+    """Created, refused while it waits, claimed, completed, free: as the model reads it."""
+    one, two = agent(board, 1), agent(board, 2)
+    assert (await call(one, "TaskList")).content == "The board is empty."
+    await call(one, "TaskCreate", subject="dig", description="to the bottom")
+    await call(one, "TaskCreate", subject="fill", addBlockedBy=["1"])
+    early = await call(two, "TaskUpdate", taskId="2", status="in_progress")
+    await call(one, "TaskUpdate", taskId="1", status="in_progress")
+    late = await call(two, "TaskUpdate", taskId="1", status="in_progress")
+    listed = await call(two, "TaskList")
+    await call(one, "TaskUpdate", taskId="1", status="completed")
+    freed = await call(two, "TaskUpdate", taskId="2", status="in_progress")
+
+    assert (early.status, early.content) == ("error", "task '2': it waits for 1")
+    assert (late.status, late.content) == ("error", "task '1': main/a1 is at it")
+    assert listed.content == "#1 [in_progress] dig (main/a1)\n#2 [pending] fill [blocked by #1]"
+    assert freed.content == "#2 [in_progress] fill (main/a2)"
+    got = await call(two, "TaskGet", taskId="1")
+    assert got.content == "#1 [completed] dig (main/a1)\nblocks: 2\nto the bottom"
+
+
+async def test_nobody_acts_in_the_name_of_another(board: Board) -> None:
+    """There is no argument for an owner; what another has can neither be completed, changed, given back nor deleted."""
+    one, two = agent(board, 1), agent(board, 2)
+    await call(one, "TaskCreate", subject="dig")
+    await call(one, "TaskUpdate", taskId="1", status="in_progress")
+
+    for args in ({"status": "completed"}, {"status": "pending"}, {"status": "deleted"}, {"subject": "mine"}):
+        answer = await call(two, "TaskUpdate", taskId="1", **args)
+        assert (answer.status, answer.content) == ("error", "task '1': main/a1 is at it")
+    assert (await call(two, "TaskUpdate", taskId="1", owner="run-01")).status == "error"
+    assert (await call(one, "TaskUpdate", taskId="1", status="pending")).content == "#1 [pending] dig"
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "said"),
+    [
+        ("TaskGet", {"taskId": "7"}, "unknown task '7'"),
+        ("TaskUpdate", {"taskId": "1"}, "a status, or anything else to change"),
+        ("TaskUpdate", {"taskId": "1", "status": "done"}, "status"),
+        ("TaskUpdate", {"taskId": "1", "addBlockedBy": ["1"]}, "does not itself wait"),
+        ("TaskUpdate", {"taskId": "1", "addBlocks": ["9"]}, "unknown task '9'"),
+        ("TaskCreate", {"subject": ""}, "one line"),
+        ("TaskCreate", {"subject": "a\n#9 [completed] b"}, "one line"),
+        ("TaskCreate", {"subject": "x" * 201}, "one line"),
+        ("TaskCreate", {"subject": "x", "description": "x" * 20_001}, "at most 20000"),
+        ("TaskCreate", {"subject": "x", "description": "\ud800"}, "description"),
+        ("TaskCreate", {"subject": "x", "metadata": {"k": "x" * 8_000}}, "at most 8000"),
+        ("TaskCreate", {"subject": "x", "addBlockedBy": ["0"]}, "unknown task '0'"),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_changes_nothing(
+    board: Board, tool: str, args: dict[str, Any], said: str
+) -> None:
+    """The model is told which value, and what would have been accepted."""
+    await board.create("first")
+    before = await board.list()
+    answer = await call(agent(board), tool, **args)
+
+    assert answer.status == "error"
+    assert said in str(answer.content)
+    assert await board.list() == before
+
+
+async def test_a_created_task_is_created_once_under_one_step(board: Board) -> None:
+    """A call that a crash cut in half is made again as the same step, and finds what it had made."""
+    context = agent(board)
+    await call(context, "TaskCreate", subject="dig")
+    context.begun = {"c9": f"{context.run.id}:1"}  # type: ignore[dict-item]  # ids
+    (again,) = await run_tools(context, [tool_call(name="TaskCreate", args={"subject": "dig"}, id="c9")])
+
+    assert again.content == "Task #1 created: dig"
+    assert [task.id for task in await board.list()] == ["1"]
+
+
+async def test_hooks_veto_what_is_created_and_completed(board: Board) -> None:
+    """TaskCreated and TaskCompleted: told of the task, and a no leaves the board as it was."""
+    heard: list[dict[str, Any]] = []
+
+    def look(payload: dict[str, Any]) -> dict[str, str] | None:
+        heard.append(payload)
+        return {"decision": "block", "reason": "not like that"} if "bad" in payload["task_subject"] else None
+
+    context = agent(board, hooks=HookRunner({"TaskCreated": [look], "TaskCompleted": [look]}))
+    refused = await call(context, "TaskCreate", subject="bad idea")
+    await call(context, "TaskCreate", subject="good idea", description="do it")
+    await board.update("2", subject="gone bad")
+    held = await call(context, "TaskUpdate", taskId="2", status="completed")
+    await board.update("2", subject="good again")
+    done = await call(context, "TaskUpdate", taskId="2", status="completed")
+    await call(context, "TaskUpdate", taskId="2", status="completed")
+
+    assert (refused.status, held.status) == ("error", "error")
+    assert "not like that" in str(refused.content)
+    assert done.content == "#2 [completed] good again (main/a1)"
+    told = [(each["hook_event_name"], each["task_id"], each["task_subject"]) for each in heard]
+    assert told == [
+        ("TaskCreated", "1", "bad idea"),
+        ("TaskCreated", "2", "good idea"),
+        ("TaskCompleted", "2", "gone bad"),
+        ("TaskCompleted", "2", "good again"),
+    ]
+    assert (heard[1]["task_description"], heard[1]["agent_id"]) == ("do it", context.run.id)
+
+
+async def test_each_tree_has_a_board_of_its_own_where_a_maker_is_given() -> None:
+    """The maker is asked with the id of the caller's root."""
+    store = await MemoryStore().open()
+    tools = board_tools(lambda root: Board(store, root))
+    await call(make_context(tools=tools), "TaskCreate", subject="dig")
+
+    assert [task.subject for task in await Board(store, "run-00").list()] == ["dig"]
+    await store.close()

@@ -1,0 +1,50 @@
+"""tools/context.py: a history that is made when it is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from ramet.concurrency.clock import SystemClock
+from ramet.core.ids import Path, RunId
+from ramet.tools.context import RunInfo, ToolUseContext
+
+
+def a_context() -> ToolUseContext:
+    info = RunInfo(id=RunId("run-1"), root=RunId("run-1"), path=Path("main"), agent="worker")
+    return ToolUseContext(run=info, ask=None, clock=SystemClock())  # type: ignore[arg-type]  # nobody is asked
+
+
+def test_a_history_is_made_once_when_it_is_asked_for() -> None:
+    """Most conversations that are taken up are never looked at; one that is, is the same list from then on."""
+    made = 0
+
+    def recall() -> list[BaseMessage]:
+        nonlocal made
+        made += 1
+        return [HumanMessage(content="Go.")]
+
+    context = a_context()
+    context.remember(recall)
+    assert made == 0
+
+    context.history.append(HumanMessage(content="More."))
+
+    assert [message.text for message in context.history] == ["Go.", "More."]
+    assert made == 1
+
+
+def test_nothing_else_is_made_up() -> None:
+    """A name that a context does not have is an AttributeError, as ever."""
+    with pytest.raises(AttributeError, match="histori"):
+        _ = a_context().histori  # type: ignore[attr-defined]  # the point of the test
+
+
+def test_a_history_may_be_set_before_it_is_asked_for() -> None:
+    """What is set holds, and what would have been recalled is not."""
+    context = a_context()
+    context.remember(lambda: [HumanMessage(content="Old.")])
+
+    context.history = []
+
+    assert context.history == []

@@ -1,0 +1,130 @@
+"""Tools whose functions are sent away: what comes back is believed in nothing but its content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools.simple import Tool
+
+from ramet.core.errors import NotShippable, ProtocolError, RametError
+from ramet.core.ids import CallId, StepId
+from ramet.tools.context import CurrentCall, ToolUseContext
+from ramet.tools.sending import check_tools, function_of, stand_in
+from ramet.tools.sent import perform
+from ramet.wire.capsule import Capsule, unpack
+from tests.support.context import make_context
+
+
+class Answering:
+    """A process that gives back the same, whatever it is told."""
+
+    def __init__(self, said: Any = None) -> None:
+        self.said = said
+        self.secrets: tuple[str, ...] = ()
+
+    def check(self, tools: Any) -> None:
+        check_tools(tools)
+
+    async def call(self, context: ToolUseContext, tool: str, packed: Capsule) -> Any:
+        if self.said is not None:
+            return self.said
+        opened = unpack(packed.data, packed.tag)
+        return opened.function(*opened.args, **opened.kwargs)
+
+
+def plus(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+ADD = StructuredTool.from_function(plus)
+
+
+async def asked(tool: BaseTool, processes: Answering, args: Any) -> Any:
+    current = CurrentCall(make_context(None, (tool,)), CallId("c1"), StepId("s1"))
+    request = {"type": "tool_call", "name": tool.name, "id": "c1", "args": args}
+    return await stand_in(tool, processes, current).ainvoke(request)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        7,
+        "text",
+        [],
+        {},
+        {"pair": [1]},
+        {"pair": [1, 2, 3]},
+        {"message": {"content": "x"}},
+        {"message": {"content": "x", "artifact": None, "status": "ok"}},
+        {"refused": 7},
+        {"@type": "langchain_core.messages.ToolMessage"},
+    ],
+    ids=str,
+)
+async def test_what_is_no_result_is_refused(said: Any) -> None:
+    """Whatever a process sends in place of a result, nothing is made of it."""
+    with pytest.raises(ProtocolError, match="no result"):
+        await asked(ADD, Answering(said), {"a": 1, "b": 2})
+
+
+async def test_arguments_are_checked_before_anything_is_sent() -> None:
+    """By the tool's own schema, here."""
+    with pytest.raises(Exception, match="validation error"):
+        await asked(ADD, Answering({"value": "never"}), {"a": "one", "b": 2})
+
+
+async def test_the_tool_itself_is_left_as_it_was() -> None:
+    """A stand-in is of one call."""
+    assert (await asked(ADD, Answering(), {"a": 1, "b": 2})).content == "3"
+    assert (ADD.coroutine, ADD.func) == (None, plus)
+
+
+async def test_a_tool_of_one_argument_is_sent_like_any_other() -> None:
+    """LangChain's older `Tool` takes its argument by place."""
+    shout = Tool(name="shout", func=str.upper, description="Say it loud.")
+    assert (await asked(shout, Answering(), {"tool_input": "hey"})).content == "HEY"
+
+
+async def test_a_function_that_holds_a_secret_does_not_leave() -> None:
+    """As with an agent's capsule: what the policy calls a secret travels in its own way only."""
+    key = "sk-1234567890"
+    holding = StructuredTool.from_function(lambda: key, name="holding", description="Hold a key.")
+    processes = Answering()
+    processes.secrets = (key,)
+    with pytest.raises(NotShippable, match="secret"):
+        await asked(holding, processes, {})
+
+
+def test_functions_of_every_kind_of_tool() -> None:
+    """A subclass that overrides `_run` is called by that, whatever function it has besides."""
+
+    class Own(StructuredTool):
+        def _run(self, *args: Any, **kwargs: Any) -> Any:
+            return "its own"
+
+    own = Own.from_function(plus)
+    assert function_of(ADD) is plus
+    assert function_of(own)() == "its own"
+
+
+def test_what_is_done_at_the_other_end() -> None:
+    """Each kind of result says what it is, and a context that is not there says so."""
+
+    def refuse() -> None:
+        raise ToolException("no")
+
+    def look() -> Any:
+        from ramet.tools.context import current
+
+        return current().cwd
+
+    assert perform(plus, (1, 2), {}, "c", "s", False) == {"value": 3}
+    assert perform(lambda: ("a", b"b"), (), {}, "c", "s", True) == {"pair": ["a", b"b"]}
+    assert perform(lambda: ("a", "b"), (), {}, "c", "s", False) == {"value": ("a", "b")}
+    assert perform(lambda: {1}, (), {}, "c", "s", False) == {"value": "{1}"}
+    assert perform(refuse, (), {}, "c", "s", False) == {"refused": "no"}
+    with pytest.raises(RametError, match="'cwd' of a run's context is not there"):
+        perform(look, (), {}, "c", "s", False)
