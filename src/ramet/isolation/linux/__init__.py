@@ -1,0 +1,1 @@
+"""What the Linux kernel offers for keeping a process in: by ctypes and the standard library only."""

@@ -1,0 +1,146 @@
+"""System calls that Python 3.11 lacks, each raising OSError with its errno and its own name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Any
+
+Path = str | bytes | os.PathLike[str]
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_NOSYMFOLLOW = 0x100
+MS_NOATIME = 0x400
+MS_BIND = 0x1000
+MS_MOVE = 0x2000
+MS_REC = 0x4000
+MS_UNBINDABLE = 0x2_0000
+MS_PRIVATE = 0x4_0000
+MS_SLAVE = 0x8_0000
+MS_SHARED = 0x10_0000
+MS_RELATIME = 0x20_0000
+
+MNT_FORCE = 0x1
+MNT_DETACH = 0x2
+MNT_EXPIRE = 0x4
+UMOUNT_NOFOLLOW = 0x8
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+
+_CLOSE_RANGE = 436  #: on all machines, as any call since Linux 5.1
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+def syscall(name: str, number: int, *args: int | ctypes.Array[Any] | ctypes.Structure | bytes | None) -> int:
+    """Call the kernel by number: integers by value, anything else by address. Raises OSError that names the call."""
+    return _checked(name, _libc.syscall(ctypes.c_long(number), *map(_word, args)))
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that `flags` (CLONE_NEW*) names for new ones."""
+    _checked("unshare", _libc.unshare(flags))
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter the namespace behind a descriptor; `flags` is its kind, or 0 for any."""
+    _checked("setns", _libc.setns(fd, flags))
+
+
+def mount(source: Path, target: Path, fstype: str | None = None, flags: int = 0, data: str | None = None) -> None:
+    """Mount `source` on `target`; `flags` are MS_*, `data` the options of the file system."""
+    options = None if data is None else data.encode()
+    kind = None if fstype is None else fstype.encode()
+    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind, ctypes.c_ulong(flags), options)
+    _checked(f"mount on {os.fsdecode(target)}", result)
+
+
+def umount(target: Path, flags: int = 0) -> None:
+    """Take away what is mounted on `target`; `flags` are MNT_* and UMOUNT_NOFOLLOW."""
+    _checked(f"umount {os.fsdecode(target)}", _libc.umount2(os.fsencode(target), flags))
+
+
+def pivot_root(new_root: Path, put_old: Path) -> None:
+    """Make `new_root`, a mount, the root of this mount namespace; the old one appears at `put_old`."""
+    syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], os.fsencode(new_root), os.fsencode(put_old))
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor of a process: readable at its end, and never another's. Not inherited."""
+    return os.pidfd_open(pid)
+
+
+def pidfd_send_signal(fd: int, number: int) -> None:
+    """Signal the process behind a descriptor, and no other, whoever has its pid by now."""
+    signal.pidfd_send_signal(fd, number)
+
+
+def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
+    """Close all descriptors from `first` to `last`, both included."""
+    syscall("close_range", _CLOSE_RANGE, first, last, 0)
+
+
+def prctl(op: int, *args: int) -> int:
+    """prctl(2): its answer."""
+    return _checked(f"prctl {op}", _libc.prctl(op, *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4])))
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Whether files of this process in /proc are its own user's, and it may be traced and dumped."""
+    prctl(PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_no_new_privs() -> None:
+    """From now on no program that this process or its children execute gains anything by it."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent(number: int) -> None:
+    """Be sent signal `number` when the *thread* that started this process ends.
+
+    Lost by a change of uid, so call it after that; a parent that ended before is only seen by comparing getppid.
+    """
+    prctl(PR_SET_PDEATHSIG, number)
+
+
+def sethostname(name: str) -> None:
+    """Name this UTS namespace."""
+    encoded = name.encode()
+    _checked("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+
+
+def _word(arg: object) -> object:
+    if isinstance(arg, int):
+        return ctypes.c_long(arg)
+    if isinstance(arg, ctypes.Structure):
+        return ctypes.byref(arg)
+    return arg
+
+
+def _checked(name: str, result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result

@@ -1,0 +1,159 @@
+"""Files, TCP, abstract sockets and signals, as Landlock lets any process give them up for good.
+
+Rules only add: what is granted for a directory holds for all below it, whatever a later rule says. So grants are per
+directory, and nothing may be executed that is not granted so by name. Apply after the last mount: a process behind
+Landlock cannot mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from ramet.isolation.linux import calls
+from ramet.isolation.linux.calls import Path
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  #: the same on all machines
+_VERSION = 1
+_PATH_BENEATH = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
+_MAKE_DIR, _MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_SYM = 1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 12
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+
+_READ = _READ_FILE | _READ_DIR
+_MAKE = _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM  #: no devices
+_WRITE = _READ | _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE | _REFER
+_ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+
+#: ABI → rights on files that it knows. Also with 4: TCP; with 6: scopes.
+_FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+_TCP_SINCE, _BIND_TCP, _CONNECT_TCP = 4, 1, 2
+_SCOPES_SINCE, _ABSTRACT_SOCKETS, _SIGNALS = 6, 1, 2
+
+
+class Kept(NamedTuple):
+    """What a restriction covers on this kernel."""
+
+    abi: int
+    tcp: bool  #: TCP is decided
+    scopes: bool  #: abstract sockets and signals stay among those behind the same restriction
+
+
+def abi() -> int:
+    """The version of Landlock in this kernel; 0 where there is none, or it is off."""
+    try:
+        return calls.syscall("landlock_create_ruleset", _CREATE_RULESET, None, 0, _VERSION)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+            return 0
+        raise
+
+
+def restrict(
+    *,
+    read: Iterable[Path] = (),
+    execute: Iterable[Path] = (),
+    write: Iterable[Path] = (),
+    devices: Iterable[Path] = (),
+    tcp: bool = False,
+) -> Kept:
+    """Give up everything on files but what is listed, for this thread and whatever it starts, for good.
+
+    See `Rules`. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock, EPERM without no_new_privs.
+    """
+    with Rules(tcp=tcp) as rules:
+        rules.grant(read=read, execute=execute, write=write, devices=devices)
+        return rules.enforce()
+
+
+class Rules:
+    """What is to be left of rights, put together before it is enforced. Raises OSError without Landlock.
+
+    Where the kernel can, TCP is given up unless `tcp`, and sockets by abstract name and signals to processes outside
+    in any case.
+    """
+
+    def __init__(self, *, tcp: bool = False) -> None:
+        version = abi()
+        if not version:
+            raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
+        self._kept = Kept(version, version >= _TCP_SINCE, version >= _SCOPES_SINCE)
+        self._handled = _FILES[max(known for known in _FILES if known <= version)]
+        rules = _Ruleset(
+            self._handled,
+            _BIND_TCP | _CONNECT_TCP if self._kept.tcp and not tcp else 0,
+            _ABSTRACT_SOCKETS | _SIGNALS if self._kept.scopes else 0,
+        )
+        # An older kernel takes the longer struct as long as what it does not know is zero.
+        self._fd = calls.syscall("landlock_create_ruleset", _CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
+
+    def grant(
+        self,
+        *,
+        read: Iterable[Path] = (),
+        execute: Iterable[Path] = (),
+        write: Iterable[Path] = (),
+        devices: Iterable[Path] = (),
+    ) -> None:
+        """Leave these rights: on what is there now, whatever lies at the path later.
+
+        `execute` includes reading, `write` reading, making, removing and renaming across; `devices` are files to be
+        read and written that exist already. Paths that do not exist, or that the caller cannot reach, are passed over.
+        """
+        for paths, rights in (
+            (read, _READ),
+            (execute, _READ | _EXECUTE),
+            (write, _WRITE),
+            (devices, _READ_FILE | _WRITE_FILE),
+        ):
+            for path in paths:
+                _grant(self._fd, path, rights & self._handled)
+
+    def enforce(self) -> Kept:
+        """Give up all other rights."""
+        calls.syscall("landlock_restrict_self", _RESTRICT_SELF, self._fd, 0)
+        return self._kept
+
+    def close(self) -> None:
+        """They cannot be enforced any more; those that were stay."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _grant(ruleset: int, path: Path, rights: int) -> None:
+    with contextlib.ExitStack() as opened:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return
+        opened.callback(os.close, fd)
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _ON_FILES
+        calls.syscall("landlock_add_rule", _ADD_RULE, ruleset, _PATH_BENEATH, _Beneath(rights, fd), 0)
+
+
+class _Ruleset(ctypes.Structure):
+    """struct landlock_ruleset_attr, as of ABI 6."""
+
+    _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _Beneath(ctypes.Structure):
+    """struct landlock_path_beneath_attr."""
+
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]

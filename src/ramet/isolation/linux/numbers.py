@@ -1,0 +1,141 @@
+"""Numbers of system calls on the machines that the filter knows: x86_64, and aarch64 with the generic table."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import NamedTuple
+
+#: The newest call that was looked at (file_setattr, Linux 6.17): what comes after it does not exist in a sandbox.
+NEWEST = 469
+
+#: Compared with their arguments, or needed to install the filter: name → number on x86_64, on aarch64.
+_JUDGED = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "ioctl": (16, 29),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "sched_setscheduler": (144, 119),
+    "seccomp": (317, 277),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+}
+
+#: Memory that is in no process: shared memory by descriptor and by key.
+UNMAPPED = {"memfd_create": (319, 279), "shmget": (29, 194)}
+
+#: Leaving a group of processes, by which they could all be ended.
+SESSIONS = {"setsid": (112, 157), "setpgid": (109, 154)}
+
+#: What may be done to other processes of the same user, by their pid: here, only to oneself, which is 0.
+OTHERS = {
+    "ioprio_set": (251, 30),
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setparam": (142, 118),
+    "setpriority": (141, 140),
+}
+
+#: Refused whatever the arguments.
+DENIED = {
+    # namespaces
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    # mounts
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    # keys
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # large pieces of kernel that nothing here needs
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "userfaultfd": (323, 282),
+    "memfd_secret": (447, 447),
+    "vmsplice": (278, 75),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "lookup_dcookie": (212, 18),
+    "nfsservctl": (180, 42),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    "_sysctl": (156, None),
+    "lsm_set_self_attr": (460, 460),
+    # files past their path
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    # the machine
+    "personality": (135, 92),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "create_module": (174, None),
+    "get_kernel_syms": (177, None),
+    "query_module": (178, None),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "settimeofday": (164, 170),
+    "adjtimex": (159, 171),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "syslog": (103, 116),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    # real-time: what it asks for is behind a pointer
+    "sched_setattr": (314, 274),
+}
+
+
+class Machine(NamedTuple):
+    """What a filter must know of a machine."""
+
+    audit: int  #: AUDIT_ARCH_…: any other is a foreign ABI
+    has_x32: bool  #: whether the same audit value covers a second ABI
+    number: Mapping[str, int]
+
+
+def of(machine: str) -> Machine:
+    """What is known of a machine, by its `uname -m`. Raises OSError (ENOTSUP) where nothing is."""
+    known = {"x86_64": (0, 0xC000_003E, True), "aarch64": (1, 0xC000_00B7, False)}
+    if machine not in known:
+        raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
+    column, audit, has_x32 = known[machine]
+    tables = {**_JUDGED, **UNMAPPED, **SESSIONS, **OTHERS, **DENIED}
+    return Machine(
+        audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
+    )

@@ -1,0 +1,48 @@
+"""Limits of single processes and of a user, lowered for good."""
+
+from __future__ import annotations
+
+import resource
+
+
+def apply(
+    *,
+    nproc: int | None = None,
+    nofile: int | None = None,
+    fsize: int | None = None,
+    data: int | None = None,
+    address_space: int | None = None,
+    stack: int | None = None,
+    cpu: int | None = None,
+    core: int | None = 0,
+    memlock: int | None = None,
+    msgqueue: int | None = None,
+    sigpending: int | None = None,
+) -> None:
+    """Set soft and hard limits: sizes in bytes, `cpu` in seconds, the others are numbers. None leaves one as it is.
+
+    None is ever raised: what is above the hard limit becomes that. At `cpu` comes SIGXCPU, one second later SIGKILL.
+    """
+    for which, value in (
+        (resource.RLIMIT_NPROC, nproc),
+        (resource.RLIMIT_NOFILE, nofile),
+        (resource.RLIMIT_FSIZE, fsize),
+        (resource.RLIMIT_DATA, data),
+        (resource.RLIMIT_AS, address_space),
+        (resource.RLIMIT_STACK, stack),
+        (resource.RLIMIT_CORE, core),
+        (resource.RLIMIT_MEMLOCK, memlock),
+        (resource.RLIMIT_MSGQUEUE, msgqueue),
+        (resource.RLIMIT_SIGPENDING, sigpending),
+    ):
+        if value is not None:
+            _lower(which, value, value)
+    if cpu is not None:
+        _lower(resource.RLIMIT_CPU, cpu, cpu + 1)
+
+
+def _lower(which: int, soft: int, hard: int) -> None:
+    _, highest = resource.getrlimit(which)
+    if highest != resource.RLIM_INFINITY:
+        soft, hard = min(soft, highest), min(hard, highest)
+    resource.setrlimit(which, (soft, hard))

@@ -1,0 +1,161 @@
+"""The last gate: a filter of system calls, as BPF for x86_64 and aarch64.
+
+A deny list: a call that is not named here and was known when it was written is allowed, an unknown one does not exist
+(ENOSYS). Arguments are compared only where the kernel takes them by value. Not to be had from a filter: what a pointer
+points to (so clone3 does not exist, and sched_setattr is refused whole), and descriptors sent over a Unix socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable
+
+from ramet.isolation.linux import calls, numbers
+
+_NEW_NAMESPACE = (
+    calls.CLONE_NEWNS
+    | calls.CLONE_NEWCGROUP
+    | calls.CLONE_NEWUTS
+    | calls.CLONE_NEWIPC
+    | calls.CLONE_NEWUSER
+    | calls.CLONE_NEWPID
+    | calls.CLONE_NEWNET
+)
+_X32 = 0x4000_0000
+_IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD": 0x5423}
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
+_SOCK_TYPE = 0xF
+_IFMT, _IFCHR, _IFBLK = 0xF000, 0x2000, 0x6000
+_SCHEDULERS = (0, 3, 5)  #: other, batch, idle: none of them real-time
+_RESET_ON_FORK = 0x4000_0000
+
+_LOAD, _JEQ, _JGT, _JGE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
+_NR, _ARCH, _ARGS = 0, 4, 16  #: offsets in struct seccomp_data; a low half comes first on both machines
+_ALLOW, _ERRNO, _KILL = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
+_SET_MODE_FILTER, _TSYNC = 1, 1
+
+_Code = list[tuple[int, int, int, int]]
+
+
+def program(
+    *,
+    inet: bool,
+    unix: bool = True,
+    unmapped: bool = True,
+    sessions: bool = True,
+    kill: bool = False,
+    machine: str | None = None,
+) -> bytes:
+    """The filter, for this machine or another by its `uname -m`. Raises OSError (ENOTSUP) for one that is not known.
+
+    `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
+    had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
+    which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes,
+    nor changes limits, priority or place of another by its pid.
+    `kill` ends a process where it would else get EPERM.
+    """
+    known = numbers.of(machine or os.uname().machine)
+    deny = _KILL if kill else _ERRNO | errno.EPERM
+    no_family = _ERRNO | errno.EAFNOSUPPORT
+    number = known.number
+
+    code: _Code = [
+        (_LOAD, 0, 0, _ARCH),
+        (_JEQ, 1, 0, known.audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NR),
+    ]
+    if known.has_x32:
+        code += [(_JGE, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    code += [(_JGT, 0, 1, numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
+    code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE), *_only((0,), deny)])
+    code += _when(number["socket"], _sockets(inet, unix, no_family))
+    pairs = [*_argument(0), *_only((_AF_UNIX,), no_family, done=False)]
+    if not unix:
+        pairs += [*_argument(1, _SOCK_TYPE), *_only((_STREAM, _SEQPACKET), no_family)]
+    code += _when(number["socketpair"], [*pairs, *_return(_ALLOW)])
+    code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
+    code += _when(
+        number["sched_setscheduler"],
+        [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)],
+    )
+    for name, mode in (("mknod", 1), ("mknodat", 2)):
+        if name in number:
+            code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
+    for name in () if sessions else numbers.OTHERS:
+        whom = 1 if name in ("setpriority", "ioprio_set") else 0
+        code += _when(number[name], [*_argument(whom), *_only((0,), deny)])
+    denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
+    for name in denied:
+        if name in number:
+            code += _when(number[name], _return(deny))
+    code += _return(_ALLOW)
+    return b"".join(struct.pack("=HBBI", *each) for each in code)
+
+
+def install(program: bytes) -> None:
+    """Put this process, all its threads and whatever it starts behind the filter for good.
+
+    Raises OSError: EACCES without no_new_privs, EINVAL for a filter that the kernel does not take.
+    """
+    length = len(program) // 8
+    code = ctypes.create_string_buffer(program, len(program))
+    described = _Program(length, ctypes.cast(code, ctypes.c_void_p))
+    number = numbers.of(os.uname().machine).number["seccomp"]
+    if thread := calls.syscall("seccomp", number, _SET_MODE_FILTER, _TSYNC, described):
+        raise OSError(errno.EBUSY, f"seccomp: thread {thread} has a filter of its own")
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+
+
+def _sockets(inet: bool, unix: bool, no_family: int) -> _Code:
+    code: _Code = []
+    if inet:
+        # Ahead of the family: type and protocol of what passes as TCP or UDP, nothing raw and no rarer protocol.
+        plain = [
+            *_argument(1, _SOCK_TYPE),
+            *_only((_STREAM, _DGRAM), no_family, done=False),
+            *_argument(2),
+            *_only((0, 6, 17), no_family),
+        ]
+        for family in (_AF_INET, _AF_INET6):
+            code += [*_argument(0), (_JEQ, 0, len(plain), family), *plain]
+    code += [*_argument(0), *_only((_AF_UNIX,), no_family)] if unix else _return(no_family)
+    return code
+
+
+def _when(number: int, then: _Code) -> _Code:
+    """Do `then`, which always returns, if it is this call; the number is loaded before and still after."""
+    return [(_JEQ, 0, len(then), number), *then]
+
+
+def _return(what: int) -> _Code:
+    return [(_RETURN, 0, 0, what)]
+
+
+def _argument(index: int, mask: int = 0xFFFF_FFFF) -> _Code:
+    """Load the low half of an argument: all that the kernel reads of it where it is an int, or clone's flags."""
+    load = (_LOAD, 0, 0, _ARGS + 8 * index)
+    return [load] if mask == 0xFFFF_FFFF else [load, (_AND, 0, 0, mask)]
+
+
+def _only(accepted: tuple[int, ...], otherwise: int, *, done: bool = True) -> _Code:
+    """Allow these values, or go on with them if not `done`."""
+    code: _Code = [(_JEQ, len(accepted) - index, 0, value) for index, value in enumerate(accepted)]
+    return [*code, *_return(otherwise), *(_return(_ALLOW) if done else [])]
+
+
+def _none_of(refused: Iterable[int], otherwise: int) -> _Code:
+    code: _Code = []
+    for value in refused:
+        code += _when(value, _return(otherwise))
+    return [*code, *_return(_ALLOW)]

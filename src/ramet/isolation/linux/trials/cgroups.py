@@ -1,0 +1,137 @@
+"""Whether limits of cgroups can be set from here, tried with a group that is made for it and removed again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+_LIMIT = 32 * 2**20  #: bytes of memory that a group may have: never reached, only read back
+_TOUCHED = 4 * 2**20  #: bytes that are touched in it, and must be counted
+_QUOTA_US, _PERIOD_US = 2_000, 20_000  #: a tenth of a processor
+_SPIN_S = 0.1
+
+
+class Place(NamedTuple):
+    """Where a controller's groups of this process are."""
+
+    folder: pathlib.Path
+    version: int
+
+
+def place(controller: str) -> Place:
+    """Raises OSError where the controller is in no hierarchy that is mounted."""
+    mounts, own = _mounts(), _own()
+    for folder, kind, options in mounts:
+        if kind == "cgroup" and controller in options and controller in own:
+            return Place(folder / own[controller].lstrip("/"), 1)
+    for folder, kind, _ in mounts:
+        here = folder / own.get("", "/").lstrip("/")
+        if kind == "cgroup2" and controller in _words(here / "cgroup.controllers"):
+            return Place(here, 2)
+    raise OSError(errno.ENOENT, f"no hierarchy has the controller {controller}")
+
+
+@contextlib.contextmanager
+def _group(controller: str) -> Iterator[Place]:
+    """A new group with this process in it."""
+    where = place(controller)
+    home = where.folder if where.version == 1 or _delegates(where.folder, controller) else where.folder.parent
+    group = home / f"ramet-probe-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield Place(group, where.version)
+    finally:
+        _write(where.folder / "cgroup.procs", os.getpid())
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def _memory() -> str:
+    with _group("memory") as (group, version):
+        limit, usage = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+        )
+        _write(group / limit, _LIMIT)
+        _write(group / "cgroup.procs", os.getpid())
+        before = int((group / usage).read_text())
+        kept = bytearray(b"x") * _TOUCHED
+        counted = int((group / usage).read_text()) - before
+        if int((group / limit).read_text()) != _LIMIT or counted < len(kept) // 2:
+            raise OSError(errno.EIO, f"{counted} of {len(kept)} bytes were counted")
+    return f"version {version}"
+
+
+def _cpu() -> str:
+    with _group("cpu") as (group, version):
+        if version == 1:
+            _write(group / "cpu.cfs_period_us", _PERIOD_US)
+            _write(group / "cpu.cfs_quota_us", _QUOTA_US)
+        else:
+            _write(group / "cpu.max", f"{_QUOTA_US} {_PERIOD_US}")
+        _write(group / "cgroup.procs", os.getpid())
+        until = time.monotonic() + _SPIN_S
+        while time.monotonic() < until:
+            pass
+        if not _stat(group / "cpu.stat", "nr_throttled"):
+            raise OSError(errno.EIO, "work without end was never held back")
+    return f"version {version}"
+
+
+def _pids() -> str:
+    with _group("pids") as (group, version):
+        _write(group / "pids.max", 1)
+        _write(group / "cgroup.procs", os.getpid())
+        try:
+            pid = os.fork()
+        except BlockingIOError:
+            return f"version {version}"
+        if not pid:
+            signal.pause()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise OSError(errno.EIO, "a second process under a limit of one")
+
+
+def _mounts() -> list[tuple[pathlib.Path, str, list[str]]]:
+    found = []
+    for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split()[:3]
+        if kind in ("cgroup", "cgroup2"):
+            found.append((pathlib.Path(before.split()[4]), kind, options.split(",")))
+    return found
+
+
+def _own() -> dict[str, str]:
+    """Controller → path of this process; version 2 has no name."""
+    lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+    return {name: path for _, names, path in lines for name in names.split(",")}
+
+
+def _delegates(folder: pathlib.Path, controller: str) -> bool:
+    return controller in _words(folder / "cgroup.subtree_control")
+
+
+def _words(file: pathlib.Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def _stat(file: pathlib.Path, name: str) -> int:
+    return int(dict(line.split() for line in file.read_text().splitlines())[name])
+
+
+def _write(file: pathlib.Path, value: object) -> None:
+    with file.open("r+") as opened:
+        opened.write(str(value))
+
+
+TRIALS: Mapping[str, Callable[[], str]] = {"cgroup_memory": _memory, "cgroup_cpu": _cpu, "cgroup_pids": _pids}

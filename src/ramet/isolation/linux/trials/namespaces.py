@@ -1,0 +1,155 @@
+"""Namespaces: what is in one is not seen outside, and what is outside is out of reach."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pathlib
+import signal
+import socket
+from collections.abc import Callable, Mapping
+
+from ramet.isolation.linux import calls, rlimits
+from ramet.isolation.linux.trials.apart import NotKept, enter, in_child, refused
+
+_FORKS = 8  #: more than are allowed, and never more than this
+
+
+def _user_namespaces() -> str:
+    name = os.uname().nodename
+    enter()
+    refused(lambda: calls.sethostname(name), "the root of a user namespace names the host", errno.EPERM)
+    refused(lambda: os.setuid(1), "becoming a user that is not mapped", errno.EINVAL)
+    return ""
+
+
+def _pid_namespaces() -> str:
+    outside = os.getppid()
+    enter(calls.CLONE_NEWPID)
+
+    def inside() -> None:
+        if os.getpid() != 1:
+            raise NotKept(f"the first process of a new pid namespace is {os.getpid()}")
+        if outside != 1:
+            refused(lambda: os.kill(outside, 0), "a signal to a process of the host", errno.ESRCH)
+
+    in_child(inside)
+    return ""
+
+
+def _mount_namespaces() -> str:
+    folder = pathlib.Path("/tmp")
+    before = folder.stat().st_dev
+
+    def inside() -> None:
+        enter(calls.CLONE_NEWNS)
+        refused(lambda: calls.umount("/proc", calls.MNT_DETACH), "taking away a mount of the host", errno.EINVAL)
+        calls.mount("none", "/tmp", "tmpfs")
+        if folder.stat().st_dev == before:
+            raise NotKept("a new mount is not seen")
+
+    in_child(inside)
+    if folder.stat().st_dev != before:
+        raise NotKept("a mount of a new namespace is seen outside")
+    return ""
+
+
+def _network_namespaces() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.socket() as control:
+            control.connect(address)
+        enter(calls.CLONE_NEWNET)
+        with socket.socket() as attempt:
+            refused(lambda: attempt.connect(address), "a connection to the host's loopback", errno.ENETUNREACH)
+    return ""
+
+
+def _ipc_namespaces() -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(0, 4096, 0o600)
+    remove, look = 0, 2
+    try:
+        if segment < 0 or libc.shmctl(segment, look, ctypes.create_string_buffer(256)):
+            raise OSError(ctypes.get_errno(), "shared memory by key")
+
+        def inside() -> None:
+            enter(calls.CLONE_NEWIPC)
+            if libc.shmctl(segment, look, ctypes.create_string_buffer(256)) == 0:
+                raise NotKept("shared memory of the host")
+
+        in_child(inside)
+    finally:
+        libc.shmctl(segment, remove, None)
+    return ""
+
+
+def _uts_namespaces() -> str:
+    before = os.uname().nodename
+
+    def inside() -> None:
+        enter(calls.CLONE_NEWUTS)
+        calls.sethostname("ramet-probe")
+        if os.uname().nodename != "ramet-probe":
+            raise NotKept("a new name is not seen")
+
+    in_child(inside)
+    if os.uname().nodename != before:
+        raise NotKept("a name given in a new namespace is the host's")
+    return ""
+
+
+def _cgroup_namespaces() -> str:
+    enter(calls.CLONE_NEWCGROUP)
+    seen = [line.split(":", 2)[2] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+    if any(path != "/" for path in seen):
+        raise NotKept(f"paths of the host's cgroups: {', '.join(seen)}")
+    return ""
+
+
+def _proc_mount() -> str:
+    outside = os.getpid()
+    enter(calls.CLONE_NEWNS | calls.CLONE_NEWPID)
+
+    def inside() -> None:
+        calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
+        pids = [each.name for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()]
+        if pids != ["1"]:
+            raise NotKept(f"processes of the host are listed, {outside} perhaps: {', '.join(pids[:5])}")
+
+    in_child(inside)
+    return ""
+
+
+def _processes_per_namespace() -> str:
+    enter()
+    rlimits.apply(nproc=_FORKS // 2)
+    children: list[int] = []
+    try:
+        for _ in range(_FORKS):
+            if not (pid := os.fork()):
+                signal.pause()
+            children.append(pid)
+    except BlockingIOError:
+        if children:
+            return f"{len(children) + 1} of {_FORKS // 2}"
+        raise
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    raise NotKept(f"{_FORKS} processes under a limit of {_FORKS // 2}")
+
+
+TRIALS: Mapping[str, Callable[[], str]] = {
+    "user_namespaces": _user_namespaces,
+    "pid_namespaces": _pid_namespaces,
+    "mount_namespaces": _mount_namespaces,
+    "network_namespaces": _network_namespaces,
+    "ipc_namespaces": _ipc_namespaces,
+    "uts_namespaces": _uts_namespaces,
+    "cgroup_namespaces": _cgroup_namespaces,
+    "proc_mount": _proc_mount,
+    "processes_per_namespace": _processes_per_namespace,
+}

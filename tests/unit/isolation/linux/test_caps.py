@@ -1,0 +1,69 @@
+"""Capabilities: all of them are given up, and none comes back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.unit.isolation.linux.trying import one, tried, users
+
+SETS = "[line.split()[1].strip('0') for line in read('/proc/self/status').splitlines() if line.startswith('Cap')]"
+#: A program run by uid 0 gets every capability of the bounding set, unless it may not.
+IN_A_PROGRAM = (
+    "subprocess.run(['grep', 'CapEff', '/proc/self/status'], capture_output=True).stdout.decode().split()[1].strip('0')"
+)
+
+
+@pytest.mark.parametrize("uid", users())
+def test_all_capabilities_are_given_up(uid: int | None) -> None:
+    """In the five sets; the same user has them all before."""
+    free = one(SETS, uid=uid)
+
+    assert isinstance(free, list)
+    assert free[1] == free[2] == free[3] != ""
+    assert one(SETS, behind="caps.drop_all()", uid=uid) == [""] * 5
+    assert one("caps.held() > 0", uid=uid) is True
+    assert one("caps.held()", behind="caps.drop_all()", uid=uid) == 0
+
+
+@pytest.mark.parametrize("uid", users())
+def test_being_uid_0_gives_none_back(uid: int | None) -> None:
+    assert one(IN_A_PROGRAM, uid=uid) != ""
+    assert one(IN_A_PROGRAM, behind="caps.drop_all()", uid=uid) == ""
+    assert one(IN_A_PROGRAM, behind="calls.unshare(calls.CLONE_NEWUSER); caps.drop_all()", uid=uid) == ""
+
+
+@pytest.mark.parametrize("uid", users())
+def test_what_a_capability_allows_is_refused(uid: int | None) -> None:
+    attempts = (
+        "calls.sethostname('other')",
+        "calls.mount('none', '/tmp', 'tmpfs')",
+        "os.chroot('/tmp')",
+        "calls.prctl(calls.PR_SET_SECUREBITS, 0) or 'done'",
+    )
+
+    assert tried(*attempts, uid=uid) == ["done"] * 4
+    assert tried(*attempts, behind="caps.drop_all()", uid=uid) == ["EPERM"] * 4
+
+
+@pytest.mark.parametrize("uid", users())
+def test_the_bits_that_would_give_some_back_are_locked(uid: int | None) -> None:
+    get_securebits = "calls.prctl(27)"
+
+    assert one(get_securebits, uid=uid) == 0
+    assert one(get_securebits, behind="caps.drop_all()", uid=uid) == 0b1110_1111
+
+
+def test_who_has_none_to_begin_with_can_still_ask() -> None:
+    """Without CAP_SETPCAP the bounding set stays; the sets that count are empty."""
+    user = users()[-1]
+
+    assert one("caps.held()", behind="caps.drop_all(); caps.drop_all()", uid=user, staged=False) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has capabilities outside of namespaces")
+def test_root_of_the_host_gives_up_its_own() -> None:
+    assert one("caps.held() > 0", staged=False) is True
+    assert one(SETS, behind="caps.drop_all()", staged=False) == [""] * 5
+    assert one("os.setuid(60700)", behind="caps.drop_all()", staged=False) == "EPERM"

@@ -1,0 +1,176 @@
+"""The filter as a program: for each machine, with any call and any argument, it says what its description says."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.isolation.linux import calls, numbers, seccomp
+
+MACHINES = ("x86_64", "aarch64")
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+SECCOMP_TOKEN = AUDIT  # libseccomp names machines by the same values
+KILL, ALLOW = "kill", "allow"
+NAMESPACES = 0x7E02_0000
+
+Verdict = str | int
+
+
+class Call(NamedTuple):
+    """What the kernel shows of a call."""
+
+    number: int
+    args: tuple[int, ...]
+    audit: int
+
+    @property
+    def data(self) -> bytes:
+        return struct.pack("<IIQ6Q", self.number, self.audit, 0, *self.args)
+
+
+class Asked(NamedTuple):
+    """How a filter is made."""
+
+    machine: str
+    inet: bool
+    unix: bool
+    unmapped: bool
+    sessions: bool
+    kill: bool
+
+    @property
+    def program(self) -> bytes:
+        return seccomp.program(**self._asdict())
+
+
+def verdict(program: bytes, call: Call) -> Verdict:
+    """What the program says of the call, as the kernel's interpreter would: the errno, or a word."""
+    code, at, value = list(struct.iter_unpack("=HBBI", program)), 0, 0
+    while True:
+        what, yes, no, k = code[at]
+        at += 1
+        match what:
+            case 0x20:
+                (value,) = struct.unpack_from("<I", call.data, k)
+            case 0x54:
+                value &= k
+            case 0x15 | 0x25 | 0x35:
+                at += yes if {0x15: value == k, 0x25: value > k, 0x35: value >= k}[what] else no
+            case 0x06:
+                return {0x7FFF0000: ALLOW, 0x80000000: KILL}.get(k, k & 0xFFFF if k >> 16 == 5 else "unknown")
+            case _:
+                raise AssertionError(f"an instruction that is not ours: {what:#x}")
+
+
+def described(asked: Asked, call: Call) -> Verdict:
+    """What should be said, by the words of the design, without a program."""
+    known = numbers.of(asked.machine)
+    deny: Verdict = KILL if asked.kill else errno.EPERM
+    low = [arg & 0xFFFF_FFFF for arg in call.args]
+    if call.audit != AUDIT[asked.machine] or (known.has_x32 and call.number >= 0x4000_0000):
+        return KILL
+    if call.number > numbers.NEWEST:
+        return errno.ENOSYS
+    name = {number: name for name, number in known.number.items()}.get(call.number)
+    match name:
+        case "clone3":
+            return errno.ENOSYS
+        case "clone":
+            refused = bool(low[0] & NAMESPACES)
+        case "ioctl":
+            refused = low[1] in (0x5412, 0x541C, 0x541D, 0x5423)
+        case "sched_setscheduler":
+            refused = low[1] & ~0x4000_0000 not in (0, 3, 5)
+        case "mknod" | "mknodat":
+            refused = low[1 if name == "mknod" else 2] & 0xF000 in (0x2000, 0x6000)
+        case "socket":
+            plain = low[1] & 0xF in (1, 2) and low[2] in (0, 6, 17)
+            accepted = (low[0] == 1 and asked.unix) or (low[0] in (2, 10) and asked.inet and plain)
+            return ALLOW if accepted else errno.EAFNOSUPPORT
+        case "socketpair":
+            accepted = low[0] == 1 and (asked.unix or low[1] & 0xF in (1, 5))
+            return ALLOW if accepted else errno.EAFNOSUPPORT
+        case "ioprio_set" | "setpriority":
+            refused = not asked.sessions and low[1] != 0
+        case "prlimit64" | "sched_setaffinity" | "sched_setparam":
+            refused = not asked.sessions and low[0] != 0
+        case _:
+            refused = (
+                name in numbers.DENIED
+                or (name in numbers.UNMAPPED and not asked.unmapped)
+                or (name in numbers.SESSIONS and not asked.sessions)
+            )
+    return deny if refused else ALLOW
+
+
+asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 5)
+FLAGS = (calls.CLONE_NEWUSER, calls.CLONE_NEWPID, calls.CLONE_NEWNS | 17, 0x0001_0F00, 0x003D_0F00, 0xFFFF_FFFF)
+SMALL = (0, 1, 2, 3, 5, 6, 10, 17, 40, 0x802, 0x8_0001, 0x2180, 0x6180, 0x8180, 0x4000_0000, 0x4000_0001)
+interesting = st.sampled_from([*SMALL, *FLAGS, 0x5412, 0x5413, 0x541C, 0x541D, 0x5423])
+args = st.tuples(*[st.builds(lambda low, high: high << 32 | low, interesting, st.sampled_from([0, 1, 7]))] * 6)
+
+
+@st.composite
+def calls_of(draw: st.DrawFn, machine: str) -> Call:
+    listed = st.sampled_from(sorted(numbers.of(machine).number.values()))
+    number = draw(listed | st.integers(0, numbers.NEWEST + 2) | st.sampled_from([0x4000_0001, 0xFFFF_FFFF]))
+    return Call(number, draw(args), draw(st.sampled_from([*AUDIT.values(), 0x4000_0003]) | st.just(AUDIT[machine])))
+
+
+@given(st.data(), asked)
+def test_the_program_says_what_its_description_says(data: st.DataObject, asked: Asked) -> None:
+    call = data.draw(calls_of(asked.machine))
+
+    assert verdict(asked.program, call) == described(asked, call)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_listed_call_is_judged_as_described(machine: str) -> None:
+    """All of them, with arguments of nothing: no draw of luck decides which."""
+    shut = Asked(machine, False, False, False, False, False)
+
+    for name, number in numbers.of(machine).number.items():
+        call = Call(number, (0,) * 6, AUDIT[machine])
+        assert (name, verdict(shut.program, call)) == (name, described(shut, call))
+    ends = [Call(number, (0,) * 6, AUDIT[machine]) for number in (numbers.NEWEST, numbers.NEWEST + 1)]
+    assert [verdict(shut.program, call) for call in ends] == [ALLOW, errno.ENOSYS]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
+    """Against libseccomp, which has tables of its own."""
+    names = dict(_named(machine))
+    if not names:
+        pytest.skip("libseccomp is not installed")
+
+    assert len(names) > 60
+    known = numbers.of(machine).number
+    assert {name: known.get(name) for name in names} == names
+
+
+def test_a_machine_whose_numbers_are_not_known_is_refused() -> None:
+    with pytest.raises(OSError, match=r"riscv64.*known are x86_64, aarch64") as refusal:
+        seccomp.program(inet=False, machine="riscv64")
+
+    assert refusal.value.errno == errno.ENOTSUP
+
+
+def _named(machine: str) -> Iterator[tuple[str, int | None]]:
+    """What libseccomp knows of our names: the number, or None for a call that the machine does not have."""
+    found = ctypes.util.find_library("seccomp")
+    if found is None:
+        return
+    resolve = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
+    resolve.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
+    for name in {*numbers.of("x86_64").number, *numbers.of("aarch64").number}:
+        number = resolve(SECCOMP_TOKEN[machine], name.encode())
+        if number != -1:  # a name that is younger than the library
+            yield name, number if number >= 0 else None

@@ -1,0 +1,63 @@
+"""Who a process is inside a user namespace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.isolation.linux.trying import one, tried, users
+
+ENTER = "uid, gid = os.getuid(), os.getgid(); calls.unshare(calls.CLONE_NEWUSER); "
+
+
+@pytest.mark.parametrize("uid", users())
+def test_one_user_and_one_group_are_mapped(uid: int | None) -> None:
+    who = "[os.getuid(), os.getgid()]"
+
+    assert one(who, behind=ENTER + "ids.map_ids(65534, 65533, uid, gid)", uid=uid, staged=False) == [65534, 65533]
+    assert one(who, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False) == [0, 0]
+    assert (
+        one("read('/proc/self/setgroups')", behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
+        == "deny\n"
+    )
+
+
+@pytest.mark.parametrize("uid", users())
+def test_nobody_else_can_be_become(uid: int | None) -> None:
+    """As the root of a namespace that maps one user only; the control is changing to that user."""
+    attempts = ("os.setuid(0)", "os.setuid(1)", "os.setgid(1)", "os.setgroups([1])")
+
+    said = tried(*attempts, behind=ENTER + "ids.map_ids(0, 0, uid, gid)", uid=uid, staged=False)
+
+    assert said == ["done", "EINVAL", "EINVAL", "EPERM"]
+
+
+@pytest.mark.parametrize("uid", users())
+def test_ids_that_are_not_the_callers_own_are_refused(uid: int | None) -> None:
+    attempts = ("ids.map_ids(0, 0, uid + 1, gid)", "ids.map_ids(0, 0, uid, gid + 1)", "ids.map_ids(0, 0, uid, gid)")
+
+    assert tried(*attempts, behind=ENTER, uid=uid, staged=False) == ["EPERM", "EPERM", "done"]
+
+
+@pytest.mark.parametrize("uid", users())
+def test_a_process_that_is_not_dumpable_is_made_so(uid: int | None) -> None:
+    """As one is that has dropped its uid: its files in /proc are root's."""
+    hidden = ENTER + "calls.set_dumpable(False)"
+    direct = "write('/proc/self/uid_map', f'0 {uid} 1')"
+
+    if users()[-1] == uid or uid is not None:  # root owns them either way
+        assert one(direct, behind=hidden, uid=uid, staged=False) in ("EACCES", "EPERM")
+    assert one("ids.map_ids(0, 0, uid, gid)", behind=hidden, uid=uid, staged=False) == "done"
+
+
+def test_an_error_names_the_file_and_the_line() -> None:
+    said = one("str(problem)", behind=ENTER + _CAUGHT, staged=False)
+
+    assert said == "[Errno 1] writing '0 4242 1': Operation not permitted: '/proc/self/uid_map'"
+
+
+_CAUGHT = """
+try:
+    ids.map_ids(0, 0, 4242, 4242)
+except OSError as error:
+    problem = error
+"""

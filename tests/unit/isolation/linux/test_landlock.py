@@ -1,0 +1,173 @@
+"""Landlock in the kernel: what was not granted is refused, to root as well, and what was granted works."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from ramet.isolation.linux import landlock
+from tests.unit.isolation.linux.trying import SOURCES, Said, one, tried, users
+
+pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
+SYSTEM = "'/usr', '/bin', '/lib', '/lib64', sys.prefix, sys.base_prefix"
+
+
+@pytest.fixture
+def ground() -> Iterator[pathlib.Path]:
+    """A folder that any user may enter and write to, with one of each kind in it."""
+    ground = pathlib.Path(tempfile.mkdtemp())
+    for folder in ("", "mine", "mine/a", "mine/b", "other"):
+        (ground / folder).mkdir(exist_ok=True)
+        (ground / folder).chmod(0o777)
+    for file in ("mine/text", "other/text", "single"):
+        (ground / file).write_text("text")
+        (ground / file).chmod(0o666)
+    for program in ("mine/program", "other/program"):
+        shutil.copy("/bin/true", ground / program)
+        (ground / program).chmod(0o755)
+    yield ground
+    shutil.rmtree(ground)
+
+
+def restrict(**granted: str) -> str:
+    given = ", ".join(f"{name}=[{paths}]" if name != "tcp" else f"tcp={paths}" for name, paths in granted.items())
+    return f"calls.set_no_new_privs(); landlock.restrict({given})"
+
+
+def each(attempts: dict[str, Said], behind: str, uid: int | None) -> None:
+    """Every attempt works without a restriction and ends as listed behind it."""
+    kept = dict(zip(attempts, tried(*attempts, behind=behind, uid=uid), strict=True))
+    free = dict(zip(attempts, tried(*attempts, uid=uid), strict=True))
+
+    assert not [attempt for attempt, said in free.items() if said not in ("done", "text", True)]
+    assert kept == attempts
+
+
+@pytest.mark.parametrize("uid", users())
+def test_what_was_not_granted_is_refused(ground: pathlib.Path, uid: int | None) -> None:
+    mine, other = ground / "mine", ground / "other"
+    each(
+        {
+            f"read('{other}/text')": "EACCES",
+            f"os.listdir('{other}') and 'done'": "EACCES",
+            f"write('{other}/text')": "EACCES",
+            f"write('{other}/new')": "EACCES",
+            f"os.mkdir('{other}/folder')": "EACCES",
+            f"os.unlink('{other}/text'), write('{other}/text')": "EACCES",
+            f"os.symlink('/', '{other}/link')": "EACCES",
+            f"os.truncate('{other}/text', 1), write('{other}/text', 'text')": "EACCES",
+            f"run('{mine}/program')": "EACCES",
+            f"run('{other}/program')": "EACCES",
+            "read('/etc/passwd') and 'done'": "EACCES",
+            "write('/dev/null')": "EACCES",
+        },
+        restrict(execute=SYSTEM, write=f"'{mine}'"),
+        uid,
+    )
+
+
+@pytest.mark.parametrize("uid", users())
+def test_what_was_granted_works(ground: pathlib.Path, uid: int | None) -> None:
+    mine, other = ground / "mine", ground / "other"
+    each(
+        {
+            f"read('{other}/text')": "text",
+            f"os.listdir('{other}') and 'done'": "done",
+            f"write('{other}/text')": "EACCES",
+            "run('/bin/true')": "done",
+            f"run('{mine}/program')": "EACCES",
+            f"run('{other}/program')": "EACCES",
+            f"write('{mine}/new'), write('{mine}/new'), os.rename('{mine}/new', '{mine}/a/new')": "done",
+            f"os.rename('{mine}/a/new', '{mine}/b/new'), os.unlink('{mine}/b/new')": "done",
+            f"os.mkdir('{mine}/folder'), os.rmdir('{mine}/folder')": "done",
+            f"os.symlink('text', '{mine}/link'), os.unlink('{mine}/link')": "done",
+            f"os.mkfifo('{mine}/pipe'), os.unlink('{mine}/pipe')": "done",
+            f"os.truncate('{mine}/text', 2)": "done",
+            "write('/dev/null')": "done",
+            "write('/dev/zero')": "EACCES",
+        },
+        restrict(read=f"'{other}'", execute=SYSTEM, write=f"'{mine}'", devices="'/dev/null'"),
+        uid,
+    )
+
+
+@pytest.mark.parametrize("uid", users())
+def test_a_file_can_be_granted_and_what_is_missing_is_passed_over(ground: pathlib.Path, uid: int | None) -> None:
+    single = ground / "single"
+    kept = restrict(
+        read=f"'{ground}/none', '{single}/below', '{ground}/none/none'",
+        execute=f"'{ground}/other/program', {SYSTEM}",
+        write=f"'{single}', '{ground}/none'",
+    )
+    each(
+        {
+            f"read('{single}')": "text",
+            f"write('{single}', 'text')": "done",
+            f"run('{ground}/other/program')": "done",
+            f"read('{ground}/other/text')": "EACCES",
+        },
+        kept,
+        uid,
+    )
+
+
+def test_reading_everything_executes_nothing(ground: pathlib.Path) -> None:
+    """A rule adds to those above it: what may be read from `/` on must not be executed from there."""
+    each(
+        {f"run('{ground}/mine/program')": "EACCES", "run('/bin/true')": "done"},
+        restrict(read="'/'", execute=SYSTEM),
+        None,
+    )
+
+
+@pytest.mark.skipif(landlock.abi() < 4, reason="this Landlock knows no TCP")
+@pytest.mark.parametrize("uid", users())
+def test_tcp_is_given_up_unless_it_is_kept(uid: int | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connect = f"socket.socket().connect({server.getsockname()!r})"
+        listen = "socket.socket().bind(('127.0.0.1', 0))"
+
+        assert tried(connect, listen, uid=uid, staged=False) == ["done", "done"]
+        assert tried(connect, listen, behind=restrict(tcp="True"), uid=uid, staged=False) == ["done", "done"]
+        assert tried(connect, listen, behind=restrict(), uid=uid, staged=False) == ["EACCES", "EACCES"]
+
+
+@pytest.mark.skipif(landlock.abi() < 6, reason="this Landlock knows no scopes")
+@pytest.mark.parametrize("uid", users())
+def test_sockets_by_abstract_name_and_signals_stay_inside(uid: int | None) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("")  # a name of the kernel's choice
+        server.listen()
+        connect = f"socket.socket(socket.AF_UNIX).connect({server.getsockname()!r})"
+        outside, inside = "os.kill(os.getppid(), 0)", "os.kill(os.getpid(), 0)"
+        pair = "[a.send(b'x') for a in socket.socketpair()] and 'done'"
+        attempts = (connect, outside, inside, pair)
+
+        assert tried(*attempts, uid=uid, staged=False) == ["done"] * 4
+        assert tried(*attempts, behind=restrict(), uid=uid, staged=False) == ["EPERM", "EPERM", "done", "done"]
+
+
+def test_it_says_what_it_covers() -> None:
+    version = landlock.abi()
+    said = one("said", behind="calls.set_no_new_privs(); said = list(landlock.restrict(tcp=True))")
+
+    assert said == [version, version >= 4, version >= 6]
+
+
+def test_without_no_new_privs_it_is_not_taken_from_an_ordinary_user() -> None:
+    user = users()[-1]
+
+    assert one("landlock.restrict() and 'done'", uid=user, staged=False) == "EPERM"
+    assert one("landlock.restrict() and 'done'", behind="calls.set_no_new_privs()", uid=user, staged=False) == "done"
+
+
+def test_no_descriptor_is_left() -> None:
+    listed = "len(os.listdir('/proc/self/fd'))"
+    kept = restrict(read="'/'", execute=SYSTEM, write=f"'{SOURCES}', '/none'")
+
+    assert one(listed, behind=kept) == one(listed)

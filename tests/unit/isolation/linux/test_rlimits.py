@@ -1,0 +1,62 @@
+"""Limits: each stops what it is for, none is ever raised, and none fails for want of a capability."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.isolation.linux.trying import Said, one, tried, users
+
+LIMITS = "[list(resource.getrlimit(each)) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]"
+CORE = "list(resource.getrlimit(resource.RLIMIT_CORE))"
+SPIN = "[signal.signal(signal.SIGXCPU, lambda *_: seen.append(1)), [each for each in iter(int, 1)]]"
+
+#: What is tried → the limit, and what it says.
+LIMITED: dict[str, tuple[str, Said]] = {
+    "[os.open('/', os.O_RDONLY) for _ in range(40)] and 'done'": ("nofile=32", "EMFILE"),
+    "[threading.Thread(target=signal.pause, daemon=True).start() for _ in range(15)] and 'done'": (
+        "nproc=10",
+        "can't start new thread",
+    ),
+    "bytearray(200 << 20) and 'done'": ("data=100 << 20", "MemoryError"),
+    "mmap.mmap(-1, 200 << 20) and 'done'": ("address_space=150 << 20", "ENOMEM"),
+    "os.posix_fallocate(os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR), 0, 2 << 20)": ("fsize=1 << 20", "SIGXFSZ"),
+    "calls.syscall('mlock', 149 if os.uname().machine == 'x86_64' else 228, buffer, 1 << 20)": ("memlock=0", "EPERM"),
+}
+
+
+@pytest.mark.parametrize("uid", users())
+@pytest.mark.parametrize("attempt", LIMITED)
+def test_a_limit_stops_what_it_is_for(attempt: str, uid: int | None) -> None:
+    """As an ordinary user in a user namespace of its own, where even the number of processes binds."""
+    limit, refusal = LIMITED[attempt]
+    ready = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); buffer = bytes(1 << 20); caps.drop_all(); "
+
+    assert tried(attempt, behind=ready, uid=uid) in (["done"], [0])
+    if uid is None and limit.startswith("nproc") and users()[-1] is not None:
+        return  # No such limit binds the root of the host, in whatever namespace.
+    assert tried(attempt, behind=f"{ready}rlimits.apply({limit})", uid=uid) == [refusal]
+
+
+@pytest.mark.parametrize("uid", users())
+def test_no_limit_is_raised_and_what_is_above_becomes_the_hard_limit(uid: int | None) -> None:
+    """Also to whoever could raise it: root, or the root of a namespace."""
+    low = "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 60)); "
+
+    assert one(LIMITS, behind=low + "rlimits.apply(nofile=10**6, core=None)", uid=uid) == [[60, 60], one(CORE, uid=uid)]
+    assert one(LIMITS, behind=low + "rlimits.apply(nofile=40)", uid=uid) == [[40, 40], [0, 0]]
+    assert one(LIMITS, behind=low + "rlimits.apply()", uid=uid) == [[50, 60], [0, 0]]
+
+
+@pytest.mark.parametrize("uid", users())
+def test_a_lowered_limit_cannot_be_raised_again(uid: int | None) -> None:
+    again = "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))"
+
+    with pytest.raises(AssertionError, match="not allowed to raise maximum limit"):
+        one(again, behind="rlimits.apply(nofile=40); caps.drop_all()", uid=uid)
+    assert one(again, behind="rlimits.apply(nofile=60); caps.drop_all()", uid=uid) == "done"
+
+
+def test_processor_time_ends_a_process_that_will_not_end() -> None:
+    """SIGXCPU at the limit, which may be handled, and SIGKILL a second of processor time later."""
+    assert one("[each for each in iter(int, 1)]", behind="rlimits.apply(cpu=1)") == "SIGXCPU"
+    assert one(SPIN, behind="seen = []; rlimits.apply(cpu=1)") == "SIGKILL"

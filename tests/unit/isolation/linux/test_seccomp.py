@@ -1,0 +1,204 @@
+"""The filter in the kernel: what it stops works without it, and what an agent needs works behind it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ramet.isolation.linux import numbers
+from tests.unit.isolation.linux.trying import KILLED, Said, one, tried, users
+
+GATE = "calls.set_no_new_privs(); seccomp.install(seccomp.program({}))"
+SHUT = GATE.format("inet=False, unix=False, unmapped=False")
+ALL_SHUT = "inet=False, unmapped=False, sessions=False"
+IOCTL = "(os.login_tty(os.openpty()[1]), fcntl.ioctl(0, {}, b'\\0\\0\\0\\0'))"
+
+#: What is tried → what the filter says. Without it each succeeds, or fails later and otherwise.
+STOPPED: dict[str, Said] = {
+    "calls.unshare(calls.CLONE_NEWUSER)": "EPERM",
+    "calls.unshare(calls.CLONE_NEWNET)": "EPERM",
+    "calls.setns(os.open('/proc/self/ns/uts', os.O_RDONLY), 0)": "EPERM",
+    "calls.syscall('clone3', 435, None, 0)": "ENOSYS",
+    "(pid := clone(calls.CLONE_NEWUSER)) or os._exit(0), os.waitpid(pid, 0)": "EPERM",
+    "calls.mount('none', '/tmp', 'tmpfs')": "EPERM",
+    "calls.umount('/proc', calls.MNT_DETACH)": "EPERM",
+    "calls.pivot_root('/tmp', '/tmp')": "EPERM",
+    "os.chroot('/tmp')": "EPERM",
+    "calls.syscall('open_tree', 428, -100, b'/tmp', 1)": "EPERM",
+    "calls.syscall('fsopen', 430, b'tmpfs', 0)": "EPERM",
+    "calls.syscall('pidfd_getfd', 438, os.pidfd_open(os.getpid()), 1, 0)": "EPERM",
+    "calls.sethostname('other')": "EPERM",
+    "os.memfd_create('a')": "EPERM",
+    "socket.socket(socket.AF_UNIX)": "EAFNOSUPPORT",
+    "socket.socket(socket.AF_INET)": "EAFNOSUPPORT",
+    "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)": "EAFNOSUPPORT",
+    "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)": "EAFNOSUPPORT",
+    "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)": "EAFNOSUPPORT",
+    "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)": "EAFNOSUPPORT",
+    IOCTL.format("0x5412"): "EPERM",  # TIOCSTI
+    IOCTL.format("0x5423"): "EPERM",  # TIOCSETD
+    IOCTL.format("0x541C"): "EPERM",  # TIOCLINUX
+    IOCTL.format("0x7_0000_5412"): "EPERM",  # the kernel reads the low half only
+}
+
+#: What Python, threads, subprocesses and asyncio need.
+USED = (
+    "run(['true'])",
+    "threading.Thread(target=int).start()",
+    "socket.socketpair()",
+    "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
+    "asyncio.run(asyncio.sleep(0))",
+    "fcntl.ioctl(os.openpty()[1], 0x5413, bytearray(8))",
+    "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
+    "os.sched_setaffinity(0, os.sched_getaffinity(0))",
+    "os.nice(1)",
+    "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "os.pidfd_open(os.getpid()) > 0",
+    "os.waitpid(os.fork() or os._exit(0), 0) and 'done'",
+    "os.waitpid(clone(0) or os._exit(0), 0) and 'done'",
+    "mmap.mmap(-1, 4096)",
+    "os.urandom(1)",
+)
+
+
+@pytest.mark.parametrize("uid", users())
+def test_what_the_filter_stops_would_work_without_it(uid: int | None) -> None:
+    """Each attempt is made twice by the same user with the same rights; only the filter differs."""
+    free = dict(zip(STOPPED, tried(*STOPPED, uid=uid), strict=True))
+    shut = dict(zip(STOPPED, tried(*STOPPED, behind=SHUT, uid=uid), strict=True))
+
+    assert shut == STOPPED
+    assert not [attempt for attempt, refusal in STOPPED.items() if free[attempt] == refusal]
+
+
+@pytest.mark.parametrize("uid", users())
+def test_what_programs_need_works_behind_the_filter(uid: int | None) -> None:
+    free = dict(zip(USED, tried(*USED, uid=uid), strict=True))
+
+    assert dict(zip(USED, tried(*USED, behind=SHUT, uid=uid), strict=True)) == free
+    assert not {"EPERM", "ENOSYS", "EAFNOSUPPORT", KILLED} & set(map(str, free.values()))
+
+
+def test_every_call_of_the_list_is_stopped() -> None:
+    """Such a call ends the process where the filter is told to kill, so that no other refusal is taken for ours."""
+    listed = numbers.of(os.uname().machine).number
+    attempts = {
+        name: f"calls.syscall('{name}', {listed[name]}, -1, -1, -1, -1)"
+        for name in [*numbers.DENIED, *numbers.UNMAPPED, *numbers.SESSIONS]
+        if name in listed
+    }
+
+    refused = tried(*attempts.values(), behind=GATE.format(ALL_SHUT))
+    killed = tried(*attempts.values(), behind=GATE.format(f"{ALL_SHUT}, kill=True"))
+
+    assert dict(zip(attempts, refused, strict=True)) == dict.fromkeys(attempts, "EPERM")
+    assert dict(zip(attempts, killed, strict=True)) == dict.fromkeys(attempts, KILLED)
+    assert one("calls.syscall('getppid', 110 if os.uname().machine == 'x86_64' else 173) > 0", behind=SHUT) is True
+
+
+def test_devices_are_not_made_and_pipes_are() -> None:
+    """Killing tells our refusal from the kernel's own: no user namespace may make devices."""
+    kinds = {"S_IFCHR": KILLED, "S_IFBLK": KILLED, "S_IFIFO": "done", "S_IFREG": "done"}
+    attempts = [f"(os.mknod(p := '/tmp/ramet-' + str(os.getpid()), stat.{kind}), os.unlink(p))" for kind in kinds]
+
+    assert tried(*attempts, behind=GATE.format("inet=False, kill=True")) == list(kinds.values())
+
+
+def test_calls_that_are_newer_than_the_filter_do_not_exist() -> None:
+    newest = f"calls.syscall('new', {numbers.NEWEST + 1}, 0)"
+
+    assert one(newest, behind=SHUT) == "ENOSYS"
+
+
+@pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="x32 and i386 are foreign to x86_64 only")
+def test_a_foreign_abi_ends_the_process() -> None:
+    """x32 shares the audit value of x86_64; i386 comes through int 0x80, as machine code."""
+    x32 = "calls.syscall('getpid', 0x40000000 | 39)"
+    code = bytes([0x53, 0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0x5B, 0xC3])  # push rbx; mov eax, 20; int 0x80; pop rbx; ret
+    i386 = (
+        "(page := mmap.mmap(-1, 4096, prot=7), "
+        f"page.write({code!r}), "
+        "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())[-1] > 0"
+    )
+
+    assert tried(x32, i386, behind=SHUT) == [KILLED, KILLED]
+    assert one(x32) != KILLED
+    if one(i386) != "SIGSEGV":  # a kernel without 32 bit
+        assert one(i386) is True
+
+
+def test_real_time_scheduling_is_refused_where_the_kernel_would_grant_it() -> None:
+    fifo = "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"
+    if one(fifo, staged=False) != "done":
+        pytest.skip("this user may not schedule in real time anyway")
+
+    assert one(fifo, behind=SHUT, staged=False) == "EPERM"
+    assert one(fifo.replace("FIFO,", "FIFO | os.SCHED_RESET_ON_FORK,"), behind=SHUT, staged=False) == "EPERM"
+
+
+def test_inet_opens_tcp_and_udp_and_nothing_else() -> None:
+    attempts = {
+        "socket.socket(socket.AF_INET)": "done",
+        "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)": "done",
+        "socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)": "done",
+        "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)": "EAFNOSUPPORT",
+        "socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)": "EAFNOSUPPORT",  # MPTCP
+        "socket.socket(socket.AF_UNIX)": "EAFNOSUPPORT",
+        "socket.socket(socket.AF_VSOCK)": "EAFNOSUPPORT",
+    }
+
+    said = tried(*attempts, behind=GATE.format("inet=True, unix=False"))
+
+    assert dict(zip(attempts, said, strict=True)) == attempts
+
+
+def test_who_may_not_leave_its_group_stays_in_it() -> None:
+    leave = ("os.setsid()", "os.setpgid(0, 0)")
+
+    assert tried(*leave, behind=GATE.format("inet=False")) == ["done", "done"]
+    assert tried(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
+
+
+def test_unix_sockets_and_unmapped_memory_are_separate_words() -> None:
+    attempts = ("socket.socket(socket.AF_UNIX)", "os.memfd_create('a') > 0", "socket.socket(socket.AF_INET)")
+
+    assert tried(*attempts, behind=GATE.format("inet=False")) == ["done", True, "EAFNOSUPPORT"]
+    assert tried(*attempts, behind=GATE.format("inet=False, unix=False")) == ["EAFNOSUPPORT", True, "EAFNOSUPPORT"]
+    assert tried(*attempts, behind=GATE.format("inet=False, unmapped=False")) == ["done", "EPERM", "EAFNOSUPPORT"]
+
+
+def test_the_filter_holds_for_other_threads_and_programs() -> None:
+    program = "run([sys.executable, '-I', '-S', '-c', 'import socket; socket.socket()'])"
+
+    assert tried(program, "watch.said()", behind=_WATCHER) == ["done", "done"]
+    assert tried(program, "watch.said()", behind=_WATCHER + SHUT) == ["exit 1", "EPERM"]
+
+
+def test_without_no_new_privs_it_is_not_taken_from_an_ordinary_user() -> None:
+    plain = "seccomp.install(seccomp.program(inet=False))"
+    nobody = users()[-1]
+
+    assert one(plain, uid=nobody, staged=False) == "EACCES"
+    assert one(plain, behind="calls.set_no_new_privs()", uid=nobody, staged=False) == "done"
+
+
+_WATCHER = """
+class Watch:
+    def __init__(self):
+        self._go, self._over = threading.Event(), threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+    def _work(self):
+        self._go.wait()
+        try:
+            calls.sethostname("thread")
+            self._what = "done"
+        except OSError as error:
+            self._what = errno.errorcode[error.errno]
+        self._over.set()
+    def said(self):
+        self._go.set()
+        self._over.wait()
+        return self._what
+watch = Watch()
+"""
