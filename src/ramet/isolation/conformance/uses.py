@@ -1,0 +1,202 @@
+"""What a guest uses up, and whom it reaches, for `guest`: memory, processes, processors, streams and sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+_MB = 1024 * 1024
+_kept: list[object] = []  #: what is held until the end: memory, sockets, files
+
+
+def allocate(mb: int) -> None:
+    """Take memory, touch it, and keep it."""
+    _kept.append(bytearray(b"x") * (mb * _MB))
+
+
+def share(kind: str, mb: int) -> None:
+    """Take memory that no process has alone, touch it, and keep it."""
+    if kind == "descriptor":
+        fd = os.memfd_create("conformance")
+        block = b"x" * _MB
+        for _ in range(mb):
+            os.write(fd, block)
+        _kept.append(fd)
+        return
+    shared = mmap.mmap(-1, mb * _MB)
+    for at in range(0, mb * _MB, 4096):
+        shared[at] = 1
+    _kept.append(shared)
+
+
+def allocate_in_children(count: int, mb: int) -> int:
+    """Take memory in several processes at once: says how many of them live and have it, a second later."""
+    ready, go = os.pipe()
+    pids: list[int] = []
+    for index in range(count):
+        if not (pid := os.fork()):
+            with contextlib.suppress(BaseException):
+                allocate(mb)
+                os.write(go, bytes([index]))
+                while True:
+                    signal.pause()
+            os._exit(1)
+        pids.append(pid)
+    os.set_blocking(ready, False)
+    told: set[int] = set()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and any(
+        index not in told and pid in _living(pids) for index, pid in enumerate(pids)
+    ):
+        with contextlib.suppress(BlockingIOError):
+            told.update(os.read(ready, count))
+        time.sleep(0.01)
+    time.sleep(1)
+    left = _living(pids)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(left)
+
+
+def _living(pids: list[int]) -> list[int]:
+    """Who has not ended, without taking note of who has."""
+    return [pid for pid in pids if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None]
+
+
+def fork_until(count: int) -> int:
+    """Start processes until that many live or no more may: says how many did."""
+    pids: list[int] = []
+    try:
+        while len(pids) < count:
+            if not (pid := os.fork()):
+                with contextlib.suppress(BaseException):
+                    signal.pause()
+                os._exit(0)
+            pids.append(pid)
+    except OSError:
+        pass
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return len(pids)
+
+
+def start_threads_until(count: int) -> int:
+    """Start threads until that many live or no more may: says how many did."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+    try:
+        while len(threads) < count:
+            thread = threading.Thread(target=over.wait, daemon=True)
+            thread.start()
+            threads.append(thread)
+    except (RuntimeError, MemoryError):
+        pass
+    over.set()
+    for thread in threads:
+        thread.join()
+    return len(threads)
+
+
+def open_until(count: int) -> int:
+    """Open descriptors until that many are open or no more may be: says how many were."""
+    fds: list[int] = []
+    try:
+        while len(fds) < count:
+            fds.append(os.dup(0))
+    except OSError:
+        pass
+    for fd in fds:
+        os.close(fd)
+    return len(fds)
+
+
+def spin(seconds: float, processes: int) -> float:
+    """Work without a pause in several processes: says how many processors that was, over the whole time."""
+    began = time.monotonic()
+    pids: list[int] = []
+    for _ in range(processes):
+        if not (pid := os.fork()):
+            while time.monotonic() < began + seconds:
+                pass
+            os._exit(0)
+        pids.append(pid)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used / (time.monotonic() - began)
+
+
+def say(stream: int, text: str, times: int) -> None:
+    """Print, past Python's buffers."""
+    data = text.encode() * times
+    while data:
+        data = data[os.write(stream, data) :]
+
+
+def say_by_program(text: str) -> None:
+    """Print from another program."""
+    subprocess.run(["/bin/sh", "-c", 'echo "$1"; echo "$1" >&2', "sh", text], check=True)
+
+
+def reach_process(pid: int) -> None:
+    """See whether a process can be signalled, without doing so."""
+    os.kill(pid, 0)
+
+
+def connect_tcp(host: str, port: int) -> None:
+    """Connect."""
+    with socket.socket() as peer:
+        peer.settimeout(5)
+        peer.connect((host, port))
+
+
+def connect_unix(path: str) -> None:
+    """Connect, to an abstract name if it begins with NUL."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(5)
+        peer.connect(path)
+
+
+def listen_tcp() -> int:
+    """Listen on the loopback, until the end: says at which port."""
+    server = socket.create_server(("127.0.0.1", 0))
+    _kept.append(server)
+    return int(server.getsockname()[1])
+
+
+def listen_unix(path: str) -> None:
+    """Listen until the end."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+    _kept.append(server)
+
+
+DEEDS: tuple[Callable[..., object], ...] = (
+    allocate,
+    share,
+    allocate_in_children,
+    fork_until,
+    start_threads_until,
+    open_until,
+    spin,
+    say,
+    say_by_program,
+    reach_process,
+    connect_tcp,
+    connect_unix,
+    listen_tcp,
+    listen_unix,
+)

@@ -1,0 +1,146 @@
+"""What a backend is: it starts a process for one run, keeps it in, and ends it. Shaped like `subprocess.Popen`.
+
+A backend knows no agents: it is given a `Grant`, a folder and an entry point, and returns the host's end of a channel.
+`ramet.isolation.conformance` holds every backend to this page.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from ramet.core.policy import Grant, Isolation
+
+#: What a process has imported when it starts: what functions need, or langchain-core and the loop too.
+Image = Literal["bare", "llm"]
+
+#: Variables that a backend sets itself, since only it knows them; `SandboxSpec.env` may set them otherwise.
+BASE_ENV = ("HOME", "LANG", "PATH", "TMPDIR", "USER")
+
+#: From SIGTERM to SIGKILL.
+KILL_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxSpec:
+    """One process to be started."""
+
+    run: str  #: the run's id, for names of folders and cgroups
+    grant: Grant
+    workspace: pathlib.Path  #: the run's own folder on the host: its working directory, writable
+    cwd: pathlib.Path | None = None  #: where it works, if not in its workspace: one of `readonly_mounts` or below
+    image: Image = "bare"
+    #: Called inside with the channel's socket, after the last gate; what it returns is the exit status.
+    entry: str = "ramet.guest.__main__:main"
+    #: Everything it sees but HOME, TMPDIR, PATH, LANG, USER and those of a proxy; never the host's own environment.
+    env: Mapping[str, str] = field(default_factory=dict)  #: all that it sees beside BASE_ENV; nothing of the host's
+    proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
+
+
+class Exit(NamedTuple):
+    """How a process ended. `reason` is the backend's own word, where the code alone does not tell."""
+
+    code: int  #: its exit status; negative is the signal that ended it
+    reason: Literal["exited", "signalled", "oom", "cpu", "workspace", "lost"]
+    detail: str = ""
+    cpu_seconds: float = 0.0
+    peak_mb: float = 0.0
+
+
+class Metrics(NamedTuple):
+    """What a sandbox uses now."""
+
+    cpu_seconds: float
+    memory_mb: float
+    pids: int
+    workspace_mb: float
+
+
+class Ran(NamedTuple):
+    """What a command inside a sandbox left."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Sandbox(Protocol):
+    """One process, started. The caller reads `channel`, `stdout` and `stderr`, and calls `clean_up` in the end."""
+
+    @property
+    def channel(self) -> socket.socket:
+        """The host's end: a connected stream, non-blocking. Whoever holds the other end is this run, and no other."""
+
+    @property
+    def stdout(self) -> int:
+        """A descriptor to read what it prints; end of file when all of it has ended."""
+
+    @property
+    def stderr(self) -> int: ...
+    @property
+    def pid(self) -> int:
+        """Of its first process, as the host counts."""
+
+    @property
+    def level(self) -> Isolation:
+        """What stands between it and the host."""
+
+    async def wait(self) -> Exit:
+        """Wait for its end. When it returns, no process of it is left. May be called often, and given up."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its main process, SIGKILL to all of it; nothing if it has ended. Waits for nothing."""
+
+    async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
+        """SIGTERM, and SIGKILL to all of it after `grace_s`; returns when no process is left."""
+
+    async def metrics(self) -> Metrics:
+        """What it uses now. Raises Gone after its end."""
+
+    async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
+        """Run a command beside it, in the same sandbox under the same limits. Raises Gone, TimeoutError."""
+
+    async def clean_up(self) -> None:
+        """Let go of everything of the host that it held: descriptors, cgroup. Kills what still lives. Idempotent."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """What `adopt` would need, as data."""
+
+
+class Probe(NamedTuple):
+    """What a backend offers on this machine, found by trying what must fail."""
+
+    level: Isolation
+    mechanisms: Mapping[str, bool]  #: by name: works as it should
+    missing: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+class Backend(Protocol):
+    """Starts sandboxes of one kind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """User and group that a workspace must belong to; None: the host's own."""
+
+    async def probe(self) -> Probe:
+        """What it offers here; tried once, then remembered."""
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """Start one. Raises IsolationUnavailable if `grant.isolation` is above what is offered, InvalidValue for a
+        field it cannot enforce, SandboxFailed if it could not be started; nothing is left then.
+        """
+
+    async def adopt(self, description: Mapping[str, Any]) -> Sandbox:
+        """Take over what another kernel started. Raises Gone where processes die with their kernel."""
+
+    async def reap(self) -> Sequence[str]:
+        """Remove what dead kernels of this working directory left behind; says what."""
+
+    async def close(self) -> None:
+        """End everything it started; idempotent."""

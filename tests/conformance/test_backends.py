@@ -1,0 +1,126 @@
+"""Every backend keeps every promise of the contract, whoever runs it; and the suite notices one that does not."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, Violation, run
+
+BACKENDS = {"local": "ramet.isolation.local:LocalBackend", "bwrap": "ramet.isolation.bwrap:BwrapBackend"}
+ORDINARY = 60702  #: a user of no account, and of no other test: what a user may have counts for all of it
+PROJECT = pathlib.Path(__file__).parents[2]
+BY_NAME = {check.__name__: check for check in CHECKS}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=BY_NAME)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path: pathlib.Path) -> None:
+    try:
+        await run(check, Ground(BACKENDS[backend], tmp_path))
+    except NotHere as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif("os.getuid() != 0", reason="only root can become somebody else")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_keeps_them_for_an_ordinary_user_too(backend: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All of the above once more, by a user of no account who cannot enter the folder that Python is in."""
+    scratch = pathlib.Path("/tmp", f"ramet-conformance-{os.getpid()}-{backend}")
+    scratch.mkdir(mode=0o700)
+    os.chown(scratch, ORDINARY, ORDINARY)
+    try:
+        said = subprocess.run(
+            [
+                *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+                *(sys.executable, "-I", "tests/security/outer.py", str(ORDINARY), sys.executable, "-m", "pytest"),
+                *("-q", "-p", "no:cacheprovider", f"--basetemp={scratch}/pytest", "-k", f"promises and {backend}"),
+                str(pathlib.Path(__file__).relative_to(PROJECT)),
+            ],
+            cwd=PROJECT,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(scratch),
+                "TMPDIR": str(scratch),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=590,
+            check=False,
+        )
+    finally:
+        subprocess.run(["rm", "-rf", str(scratch)], check=True)
+
+    assert said.returncode == 0, said.stdout[-20_000:] + said.stderr[-2_000:]
+    assert " passed" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "broken"),
+    [
+        ("Limitless", "memory"),
+        ("Limitless", "memory_of_all_together"),
+        ("Limitless", "processes"),
+        ("Limitless", "temporary_files"),
+        ("Limitless", "workspace"),
+        ("Forgetful", "mounts_can_be_read_and_not_written"),
+        ("Forgetful", "secrets_are_files_in_memory"),
+        ("Generous", "the_environment_is_what_was_given"),
+        ("Open", "two_sandboxes_do_not_see_each_other"),
+        ("Lowering", "more_than_is_offered_is_refused"),
+        ("Understating", "the_level_is_as_told"),
+        ("Miscounting", "exit_status"),
+        ("Deaf", "signals_are_delivered"),
+        ("Hasty", "kill_ends_who_will_not"),
+        ("Brutal", "kill_lets_it_end_in_order"),
+        ("Untidy", "cleaning_up"),
+        ("Leaking", "many_in_a_row_leave_nothing"),
+        ("Constant", "use_is_told"),
+        ("Silent", "output_outlives_a_process"),
+        ("Blocking", "a_channel_is_a_connected_stream"),
+        ("Undescribed", "descriptions"),
+        ("Outside", "commands_run_beside_it"),
+        ("Lingering", "closing_ends_all"),
+        ("Greedy", "what_lives_is_not_reaped"),
+    ],
+)
+async def test_the_suite_notices_a_promise_that_is_broken(
+    spoilt: str, broken: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that is spoilt in one way fails the check of that promise, with a word about it."""
+    monkeypatch.setattr("ramet.isolation.conformance.ground.PATIENCE_S", 6)
+
+    with pytest.raises(Violation) as violation:
+        await run(BY_NAME[broken], Ground(f"tests.conformance.spoilt:{spoilt}", tmp_path))
+
+    assert str(violation.value)
+
+
+async def test_the_backends_under_the_spoilt_ones_are_whole(tmp_path: pathlib.Path) -> None:
+    """A control: passing everything on breaks nothing."""
+    await run(BY_NAME["exit_status"], Ground("tests.conformance.spoilt:Whole", tmp_path))
+
+
+async def test_a_name_that_stands_for_no_backend_is_an_error(tmp_path: pathlib.Path) -> None:
+    for name in ("ramet.isolation.none:Backend", "ramet.isolation.local:None_", "nonsense"):
+        with pytest.raises(ValueError, match=r"backend: .* expected a module and what makes a backend of it"):
+            await run(BY_NAME["exit_status"], Ground(name, tmp_path))
+
+
+def test_the_suite_needs_no_test_framework() -> None:
+    """A stranger's machine may have none."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, ramet.isolation.conformance.suite; print('pytest' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert said.stdout == "False\n"
