@@ -1,0 +1,92 @@
+"""What a backend makes of a spec: it refuses what it cannot give, and hands the workspace to who will work there."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from pathlib import Path
+
+from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.room import Assignment, Walls
+
+#: What a run may use of one processor beyond its time, so that the time is what ends it.
+CPU_SLACK_S = 5
+
+#: Nothing of a host may be seen at these paths: a sandbox has its own.
+_NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | None) -> Assignment:
+    """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
+    grant, workspace = spec.grant, absolute(spec.workspace)
+    if not workspace.startswith(f"{runs}/"):
+        raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
+    mounts = tuple(map(absolute, grant.readonly_mounts))
+    for mount in mounts:
+        if mount in _NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
+            raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
+    proxy = None if spec.proxy is None else absolute(spec.proxy)
+    if proxy is not None and not proxy.startswith(f"{runs}/"):
+        raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
+    if walls == "none":
+        for field in ("allowed_endpoints", "secrets"):
+            if value := getattr(grant, field):
+                raise InvalidValue(field, tuple(value), "nothing, on a machine without user namespaces")
+    if owner is not None:
+        try:
+            _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
+        except OSError as error:
+            raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
+    return Assignment(
+        entry=spec.entry,
+        env=dict(spec.env),
+        workspace=workspace,
+        cwd=workspace if spec.cwd is None else absolute(spec.cwd),
+        tmp=workspace if walls == "none" else "/tmp",
+        mounts=mounts,
+        secrets=grant.secrets,
+        proxy=proxy,
+        tmpfs_mb=grant.tmpfs_size_mb,
+        file_mb=grant.workspace_size_mb,
+        memory_mb=grant.memory_mb,
+        pids=grant.pids,
+        cpu_s=math.ceil(grant.timeout_seconds * max(1.0, grant.cpu_cores)) + CPU_SLACK_S,
+        unmapped=False,
+    )
+
+
+def let_through(folder: str | int, gid: int) -> None:
+    """Let a group pass a folder of ours, without reading it."""
+    found = os.stat(folder)  # noqa: PTH116 - it may be a descriptor
+    if found.st_gid != gid:
+        os.chown(folder, -1, gid)
+    if not found.st_mode & stat.S_IXGRP:
+        os.chmod(folder, stat.S_IMODE(found.st_mode) | stat.S_IXGRP)  # noqa: PTH101 - likewise
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Without following links: a path is seen inside as it was written."""
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
+    """Make a folder somebody's, and let them come to it; no link is followed on the way."""
+    fd = os.open(runs, _FOLDER)
+    try:
+        for name in names[:-1]:
+            fd = _enter(fd, name)
+            let_through(fd, owner[1])
+        fd = _enter(fd, names[-1])
+        os.fchown(fd, *owner)
+    finally:
+        os.close(fd)
+
+
+def _enter(fd: int, name: str) -> int:
+    """A folder in another, which is closed unless this raises."""
+    below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+    os.close(fd)
+    return below

@@ -1,0 +1,11 @@
+"""The backend for agents that nobody trusts: each in namespaces of its own, forked inside bubblewrap."""
+
+from __future__ import annotations
+
+from ramet.isolation.forking import Forking
+
+
+class BwrapBackend(Forking):
+    """Level L2: all namespaces, a minimal root, an unprivileged user, Landlock, seccomp."""
+
+    name = "bwrap"

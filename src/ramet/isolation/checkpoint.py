@@ -1,0 +1,91 @@
+"""A checkpoint as one file: replaced whole or not at all, read whole or refused.
+
+    magic, 8 bytes | format, 2 | version, 8 | size of the JSON, 8 | digest, 32 | body
+
+Integers are unsigned and big-endian; the digest is BLAKE2b over everything else. The body is opaque here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import Damaged, InvalidValue
+
+_MAGIC, _FORMAT = b"ramet-cp", 1
+_HEADER = struct.Struct("!8sHQQ")
+_DIGEST = 32
+_LARGEST = 2**63 - 1
+_DRAFT = ".draft-"
+
+
+class Checkpoint(NamedTuple):
+    """What a run kept: a value as `ramet.wire.values` encodes it, and a version that is the run's own."""
+
+    body: bytes
+    json_size: int
+    version: int
+
+
+def save(file: Path, checkpoint: Checkpoint) -> None:
+    """Put it in place of the one before; when this returns, it outlasts a loss of power. Raises InvalidValue, OSError.
+
+    What is in place stays whole if this is killed, or fails.
+    """
+    body, json_size, version = checkpoint
+    if not 0 <= json_size <= len(body):
+        raise InvalidValue("json_size", json_size, f"0 to {len(body)}, the size of the body")
+    if not 0 <= version <= _LARGEST:
+        raise InvalidValue("version", version, f"0 to {_LARGEST}")
+    header = _HEADER.pack(_MAGIC, _FORMAT, version, json_size)
+    draft = file.with_name(f"{_DRAFT}{file.name}-{secrets.token_hex(4)}")
+    try:
+        with draft.open("xb") as out:
+            out.writelines((header, _digest(header, body), body))
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load(file: Path) -> Checkpoint | None:
+    """The one in place, None if there is none. Raises Damaged for anything that `save` did not leave, and OSError."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    start = _HEADER.size + _DIGEST
+    if len(data) < start or not data.startswith(_MAGIC):
+        raise Damaged("the checkpoint", file, "it is no checkpoint, or only the beginning of one")
+    header, body = data[: _HEADER.size], data[start:]
+    _, form, version, json_size = _HEADER.unpack(header)
+    if form > _FORMAT:
+        raise Damaged("the checkpoint", file, f"its format {form} is of a newer version of ramet")
+    if data[_HEADER.size : start] != _digest(header, body):
+        raise Damaged("the checkpoint", file, "its bytes are not those that were written")
+    return Checkpoint(body, json_size, version)
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what a `save` that was killed left behind; nobody may be saving."""
+    for draft in folder.glob(f"{_DRAFT}*"):
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def _digest(header: bytes, body: bytes) -> bytes:
+    digest = hashlib.blake2b(header, digest_size=_DIGEST)
+    digest.update(body)
+    return digest.digest()

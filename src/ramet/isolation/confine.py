@@ -1,0 +1,118 @@
+"""The gates of one process, shut in the order in which each still lets the next be shut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
+from ramet.isolation.room import Assignment, Room
+
+UID = 65534  #: of an agent, inside
+
+_MIB = 1024 * 1024
+_THREAD_MB = 8  #: of stack, that each thread reserves
+_NOFILE = 256
+_SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share what that user has
+_OWN = ("/tmp", "/dev/shm")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+#: What programs need of a host's own /etc; bubblewrap's holds nothing else.
+_ETC = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "ca-certificates",
+        "group",
+        "hosts",
+        "ld.so.cache",
+        "localtime",
+        "mime.types",
+        "nsswitch.conf",
+        "passwd",
+        "ssl/certs",
+        "ssl/openssl.cnf",
+        "timezone",
+    )
+)
+#: Of a /proc that shows the host's processes. "self" is the agent's own, and not its children's.
+_PROC = tuple(
+    f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "self", "stat", "uptime", "version")
+)
+
+
+class Gates(NamedTuple):
+    """What is worked out once for all children of a zygote."""
+
+    room: Room
+    baseline: int  #: bytes of private data that its image has already
+    programs: Mapping[tuple[bool, bool], bytes]  #: filters, by whether there is a network, and unmapped memory
+    read: tuple[str, ...]
+    execute: tuple[str, ...]
+    write: tuple[str, ...]
+
+    @classmethod
+    def of(cls, room: Room) -> Gates:
+        """For the children of this process."""
+        programs = {}
+        if room.has_seccomp:
+            programs = {
+                (network, unmapped): seccomp.program(
+                    inet=network, unix=network, unmapped=unmapped, sessions=room.walls != "none"
+                )
+                for network in (False, True)
+                for unmapped in (False, True)
+            }
+        read = ("/etc",) if room.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
+        read += ("/proc", "/run") if room.walls != "none" else _PROC
+        system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
+        return cls(room, _data_size(), programs, read, (*system, *room.runtime), _OWN if room.walls != "none" else ())
+
+    def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
+        """What any child may do with files; what is its own is still to be granted."""
+        if not self.room.has_landlock:
+            return None
+        rules = landlock.Rules(tcp=tcp)
+        rules.grant(read=self.read, execute=self.execute, write=self.write, devices=_DEVICES)
+        return rules
+
+    def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
+        """Confine this process, for good; `rules` are from before it was told anything. Raises OSError."""
+        apart, networked = self.room.walls != "none", given.proxy is not None
+        if apart:
+            uid, gid = os.getuid(), os.getgid()
+            calls.unshare(calls.CLONE_NEWUSER)
+            ids.map_ids(UID, UID, uid, gid)
+        if networked and rules is not None:
+            rules.close()
+            rules = self.rules(tcp=True)
+        self.shut_inside(given, rules, nproc=given.pids + networked if apart else None)
+
+    def shut_inside(self, given: Assignment, rules: landlock.Rules | None, *, nproc: int | None) -> None:
+        """Likewise, for a process that is in its user namespace already."""
+        rlimits.apply(
+            nproc=nproc,
+            nofile=_NOFILE,
+            fsize=given.file_mb * _MIB,
+            data=self.baseline + (given.memory_mb + _THREAD_MB * given.pids) * _MIB,
+            cpu=given.cpu_s,
+            memlock=_MIB,
+            msgqueue=0,
+            sigpending=_SIGPENDING,
+        )
+        caps.drop_all()
+        calls.set_no_new_privs()
+        if rules is not None:
+            rules.grant(execute=given.mounts, write=(given.workspace,))
+            rules.enforce()
+            rules.close()
+        if self.programs:
+            seccomp.install(self.programs[given.proxy is not None, given.unmapped])
+
+
+def _data_size() -> int:
+    """Bytes of private data of this process, as RLIMIT_DATA counts them."""
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,317 @@
+"""The folder of each logical run, below `<working_dir>/.ramet/runs`: found again by id, until retention removes it.
+
+    <run id>/  workspace/   what the run sees as its own, and may fill with whatever it likes
+               artifacts/   copies of what it left
+               stdout.log   stderr.log   checkpoint   run.json
+
+Only `workspace` is ever a guest's: all else belongs to the host, in folders that nobody else may enter. A folder
+appears whole and goes whole: it is made, and taken apart, under a name that is no run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.core.ids import checked_name
+from ramet.isolation import checkpoint, trees
+from ramet.isolation.checkpoint import Checkpoint
+
+KEEP_DAYS, KEEP_COUNT = 30.0, 1000
+_MAKING, _GOING = ".new-", ".gone-"
+_MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
+_STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
+_OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
+_Time = Annotated[datetime, Meta(tz=True)]
+
+
+class About(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a run from its folder alone."""
+
+    path: str  #: of the run in its tree
+    agent: str
+    created: _Time
+    ended: _Time | None = None  #: None: it lives, or its kernel died
+    keep: bool = False  #: retention passes over it
+
+
+class RunFolder:
+    """One run's folder. The same run, resumed or tried again, has the same.
+
+    Checkpoints and what removes can take long: call them in a thread.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path, self._clock = path, clock
+
+    @property
+    def id(self) -> str:
+        """Of the run."""
+        return self.path.name
+
+    @property
+    def workspace(self) -> Path:
+        """The run's own; its mode is 0700, and whoever starts the run gives it its owner."""
+        return self.path / "workspace"
+
+    @property
+    def artifacts(self) -> Path:
+        """Copies of what the run left; not there before there are any."""
+        return self.path / "artifacts"
+
+    @property
+    def stdout(self) -> Path:
+        """What it printed, from its first life on."""
+        return self.path / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        """Likewise."""
+        return self.path / "stderr.log"
+
+    def about(self) -> About:
+        """What was written down of the run. Raises Damaged if that cannot be read."""
+        file = self.path / "run.json"
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=About)
+        except (OSError, msgspec.DecodeError, UnicodeError) as error:
+            raise Damaged("what is known of a run", file, str(error)) from None
+
+    def ended(self) -> None:
+        """Write down that a life of the run is over."""
+        self._turn(self._clock.now())
+
+    def resumed(self) -> None:
+        """Write down that it has begun another."""
+        self._turn(None)
+
+    def keep(self, keep: bool = True) -> None:
+        """Have retention pass over it, or no longer."""
+        self._write(structs.replace(self.about(), keep=keep))
+
+    def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
+        """Keep a value instead of the one before; it is on the disk when this returns. See `checkpoint.save`."""
+        checkpoint.save(self.path / "checkpoint", Checkpoint(body, json_size, version))
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The value that was kept last. Raises Damaged rather than give a part of it."""
+        return checkpoint.load(self.path / "checkpoint")
+
+    def clear_workspace(self) -> None:
+        """Give the run an empty workspace, for another attempt; whatever was in it is removed, or out of the way.
+
+        No process of the run may be left. Raises OSError only if there is no new one.
+        """
+        with trees.opened(self.path) as folder:
+            trees.rename(folder, "workspace", f"{_GOING}{secrets.token_hex(4)}")
+            os.mkdir("workspace", 0o700, dir_fd=folder)
+            for each in self.path.glob(f"{_GOING}*"):
+                with contextlib.suppress(OSError):  # Tried again the next time, and with the rest of the folder.
+                    trees.remove(folder, each.name)
+
+    def remove(self) -> None:
+        """Remove all of it; nothing there is no error. Raises OSError for what stays: that is no run's folder then."""
+        gone = self._set_aside()
+        if gone is not None:
+            _remove(gone)
+
+    def _turn(self, ended: datetime | None) -> None:
+        self._write(structs.replace(self.about(), ended=ended))
+        checkpoint.clear_drafts(self.path)
+
+    def _set_aside(self) -> Path | None:
+        gone = self.path.with_name(f"{_GOING}{self.id}-{secrets.token_hex(4)}")
+        try:
+            self.path.rename(gone)
+        except FileNotFoundError:
+            return None
+        return gone
+
+    def _write(self, about: About) -> None:
+        draft = self.path / f"{_MAKING}run.json"
+        draft.write_bytes(msgspec.json.encode(about))
+        draft.replace(self.path / "run.json")
+
+    def _last_used(self) -> datetime:
+        times = [self.path.stat().st_ctime]
+        for name in _OURS:
+            with contextlib.suppress(OSError):
+                times.append((self.path / name).stat().st_mtime)
+        return datetime.fromtimestamp(max(times), UTC)
+
+
+class RunFolders:
+    """All run folders of one working directory. Nothing is made before the first run."""
+
+    def __init__(
+        self,
+        working_dir: Path,
+        *,
+        keep_days: float | None = KEEP_DAYS,
+        keep_count: int | None = KEEP_COUNT,
+        clock: Clock | None = None,
+    ) -> None:
+        """What `tidy` removes: who ended more than `keep_days` ago, and all but the newest `keep_count`."""
+        if keep_days is not None and not keep_days >= 0:
+            raise InvalidValue("keep_days", keep_days, "days from 0, or None for no limit")
+        if keep_count is not None and keep_count < 0:
+            raise InvalidValue("keep_count", keep_count, "a number from 0, or None for no limit")
+        self.root = working_dir.absolute() / ".ramet" / "runs"
+        self._keep_days, self._keep_count = keep_days, keep_count
+        self._clock = clock or SystemClock()
+        self._is_checked = False
+
+    def create(self, run_id: str, *, path: str = "", agent: str = "") -> RunFolder:
+        """Make the folder of a new run. Raises InvalidValue for an id that is no name, or taken, and OSError."""
+        self._check()
+        folder = self._folder(run_id)
+        making = self.root / f"{_MAKING}{run_id}-{secrets.token_hex(4)}"
+        try:
+            making.mkdir(0o700)
+            (making / "workspace").mkdir(0o700)
+            RunFolder(making, self._clock)._write(About(path=path, agent=agent, created=self._clock.now()))
+            making.rename(folder.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _remove(making)
+            if folder.path.is_dir():
+                raise InvalidValue("run", run_id, "an id that no run has had here") from error
+            raise
+        return folder
+
+    def find(self, run_id: str) -> RunFolder:
+        """The folder of a run of this or an earlier kernel. Raises Unknown, and InvalidValue for what is no id."""
+        folder = self._folder(run_id)
+        if not self._is_there() or not _is_folder(folder.path):
+            raise Unknown("run", run_id, tuple(each.id for each in self.list()))
+        folder.workspace.mkdir(0o700, exist_ok=True)  # Its last kernel may have died while it was being replaced.
+        return folder
+
+    def list(self) -> tuple[RunFolder, ...]:
+        """All of them, by id."""
+        if not self._is_there():
+            return ()
+        names = sorted(each.name for each in self.root.iterdir() if not each.name.startswith("."))
+        folders = []
+        for name in names:
+            with contextlib.suppress(InvalidValue):  # Not ours.
+                folders.append(self._folder(name))
+        return tuple(each for each in folders if _is_folder(each.path))
+
+    async def tidy(self, living: Collection[str]) -> tuple[str, ...]:
+        """Remove what retention no longer keeps; returns whose folders those were.
+
+        Never one of `living`, which is looked at again at the last moment, nor one marked to be kept. What an earlier
+        kernel was making or removing goes, too.
+        """
+        if not self._is_there():
+            return ()
+        removed: list[str] = []
+        set_aside = [path for path in self.root.iterdir() if _is_stale(path, self._clock.now())]
+        for folder in await in_thread(self._too_old, name="ramet-folder"):
+            if folder.id not in living and _may_go(folder):
+                gone = folder._set_aside()
+                if gone is not None:
+                    set_aside.append(gone)
+                    removed.append(folder.id)
+        if set_aside:
+            await to_its_end(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
+        return tuple(removed)
+
+    def _too_old(self) -> tuple[RunFolder, ...]:
+        """Whom retention does not keep, whether or not they live."""
+        ages = sorted(_ages(self.list()), reverse=True)
+        count = len(ages) if self._keep_count is None else self._keep_count
+        oldest = None if self._keep_days is None else self._clock.now() - timedelta(days=self._keep_days)
+        return tuple(
+            self._folder(run)
+            for number, (last, run) in enumerate(ages)
+            if number >= count or (oldest is not None and last < oldest)
+        )
+
+    def _folder(self, run_id: str) -> RunFolder:
+        return RunFolder(self.root / checked_name("run", run_id), self._clock)
+
+    def _is_there(self) -> bool:
+        if not _is_folder(self.root):
+            return False
+        self._check()
+        return True
+
+    def _check(self) -> None:
+        """Make the folder of all folders, ours alone, or refuse what stands there instead."""
+        if self._is_checked:
+            return
+        self.root.parent.parent.mkdir(parents=True, exist_ok=True)
+        for path, mode in ((self.root.parent, 0o777), (self.root, 0o700)):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode)
+            if not _is_folder(path):
+                raise InvalidValue("working_dir", str(path), "a folder there, not a link or a file")
+        if self.root.stat().st_uid != os.geteuid():
+            raise InvalidValue("working_dir", str(self.root), "a folder there that belongs to the user of this process")
+        mode = stat.S_IMODE(self.root.stat().st_mode)
+        if mode & ~_MOST:
+            self.root.chmod(mode & _MOST)
+        self._is_checked = True
+
+
+class _Age(NamedTuple):
+    last: datetime  #: when the run ended, or was last seen
+    run: str
+
+
+def _ages(folders: Collection[RunFolder]) -> Iterator[_Age]:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # Gone since.
+            last = folder._last_used()
+            with contextlib.suppress(Damaged):
+                last = folder.about().ended or last
+            yield _Age(last, folder.id)
+
+
+def _may_go(folder: RunFolder) -> bool:
+    try:
+        return not folder.about().keep
+    except Damaged:
+        return True
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_stale(path: Path, now: datetime) -> bool:
+    if path.name.startswith(_GOING):
+        return True
+    try:
+        return path.name.startswith(_MAKING) and now.timestamp() - path.lstat().st_mtime > _STALE_S
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    with trees.opened(path.parent) as folder:
+        trees.remove(folder, path.name)
+
+
+def _remove_quietly(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # Tried again the next time.
+            _remove(path)

@@ -1,0 +1,280 @@
+"""What the backends of one machine have in common: the way from a spec to a sandbox that a zygote forked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
+from ramet.core.policy import DEFAULTS, Grant, Isolation
+from ramet.isolation import bubblewrap, runtime
+from ramet.isolation.admission import absolute, admit, let_through
+from ramet.isolation.cgroups import Cgroup, Cgroups
+from ramet.isolation.child import FAILED, STARTED
+from ramet.isolation.contract import Exit, Image, Probe, SandboxSpec
+from ramet.isolation.forked import Forked
+from ramet.isolation.fresh import Fresh
+from ramet.isolation.keeper import Keeper
+from ramet.isolation.launch import Launch
+from ramet.isolation.pool import Pool
+from ramet.isolation.probe import level_of, machine
+from ramet.isolation.room import Assignment, Room, Walls
+from ramet.isolation.sandbox import CRASHES, ForkedSandbox
+from ramet.isolation.watchdog import Watchdog, Watched
+
+#: Users that systemd keeps free for services without one of their own, and for nobody else.
+UIDS = range(60578, 61184)
+START_S = 30.0
+#: What a process needs to be apart from the host's without bubblewrap.
+_APART = (
+    "user_namespaces",
+    "pid_namespaces",
+    "mount_namespaces",
+    "network_namespaces",
+    "ipc_namespaces",
+    "uts_namespaces",
+    "cgroup_namespaces",
+    "proc_mount",
+)
+
+#: Told of a run, what it uses most of ("memory" in MiB, "cpu" in cores), how much, and its limit.
+OnThreshold = Callable[[str, str, float, float], object]
+
+
+class Forking:
+    """A backend on zygotes. `runs` holds all workspaces; in each zygote `parked` agents-to-be wait.
+
+    `on_threshold` is called on the event loop when an agent comes near a limit.
+    """
+
+    name: Literal["bwrap", "local"]
+    wants_namespaces = True
+
+    def __init__(self, runs: Path, *, parked: int = 4, on_threshold: OnThreshold | None = None) -> None:
+        self._runs = absolute(runs)
+        self.on_threshold = on_threshold
+        self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
+        self._runtime = runtime.find()
+        self._room = Room("bwrap", self._runs, self._runtime.folders, (), "bare")
+        self._probe: Probe | None = None
+        self._probing: asyncio.Future[None] | None = None
+        self._cgroups: Cgroups | None = None
+        self._groups = 0
+        self._dog = Watchdog()
+        self._pool = Pool(self.start_zygote, parked=parked, kept=(self._runs, *self._runtime.folders))
+        self._fresh = Fresh(self.start_zygote)
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """The same for the same folder: workspaces that were left belong to whoever comes again."""
+        if os.geteuid() != 0:
+            return None
+        uid = UIDS[int.from_bytes(self._digest[:4], "big") % len(UIDS)]
+        return uid, uid
+
+    async def probe(self) -> Probe:
+        """Tried in a process of its own."""
+        if self._probe is None:
+            if self._probing is None:
+                self._probing = in_thread(self._try, name="ramet-probe")
+            await asyncio.shield(self._probing)
+        assert self._probe is not None
+        return self._probe
+
+    async def start(self, spec: SandboxSpec) -> ForkedSandbox:
+        """See `ramet.isolation.contract.Backend`."""
+        level = self._level(await self.probe(), spec.grant.isolation)
+        given = admit(spec, self._runs, self._room.walls, self.owner)
+        is_fresh = level is Isolation.FRESH
+        try:
+            async with asyncio.timeout(START_S):
+                keeper, child = await (self._fresh if is_fresh else self._pool).take(spec.image, given.mounts)
+                try:
+                    sandbox = await self._assign(spec, level, keeper, child, given)
+                except BaseException:
+                    child.discard()
+                    raise
+        except TimeoutError:
+            raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
+        if is_fresh:
+            self._fresh.prepare(spec.image, given.mounts)
+        else:
+            keeper.refill_soon()
+        return sandbox
+
+    async def adopt(self, description: Mapping[str, Any]) -> ForkedSandbox:
+        """Raises Gone: what a zygote forked ends with its kernel."""
+        raise Gone(f"run {description.get('run')} ended with the kernel that had started it")
+
+    async def reap(self) -> Sequence[str]:
+        """Nothing outlives a kernel but its control groups. Those of other folders go as well, and are not told."""
+        await self.probe()
+        groups = self._cgroups
+        if groups is None:
+            return ()
+
+        def sweep() -> Sequence[str]:
+            mine = groups.reap(self._prefix)
+            for name in ("bwrap", "local"):  # A folder may never have a kernel again, and its groups slow all others.
+                groups.reap(f"{name}-")
+            return mine
+
+        return await in_thread(sweep, name="ramet-reap")
+
+    async def close(self) -> None:
+        """End everything; idempotent."""
+        await asyncio.gather(self._pool.close(), self._fresh.close())
+        self._dog.close()
+        if self._cgroups is not None:
+            self._cgroups.close()
+            self._cgroups = None
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.name}-{self._digest.hex()[:12]}"
+
+    def _try(self) -> None:
+        findings = machine()
+        probe = level_of(findings, self.name)
+        walls: Walls = "bwrap"
+        if self.name == "local":
+            is_apart = self.wants_namespaces and all(findings[name].works for name in _APART)
+            walls = "namespaces" if is_apart else "none"
+        self._room = self._room._replace(
+            walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
+        )
+        self._cgroups = Cgroups.open(self._prefix)
+        self._probe = probe
+
+    def _level(self, probe: Probe, asked: Isolation) -> Isolation:
+        """What a run gets; who offers a zygote's child behind all walls offers one of a zygote of its own, too."""
+        if asked is Isolation.FRESH and probe.level is Isolation.L2:
+            return asked
+        is_none = probe.level is Isolation.L0 and (self.name == "bwrap" or sys.platform != "linux")
+        if asked.rank > probe.level.rank or is_none:
+            raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
+        return probe.level
+
+    async def start_zygote(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+        """One more, for whoever then owns it. Raises SandboxFailed."""
+        owner = self._make_runs()
+        room = self._room._replace(mounts=mounts, image=image)
+        uid, gid = owner or (None, None)
+        shut = tuple(folder for folder in room.runtime if not _is_open(folder))
+        paths = _with_real((*room.runtime, *mounts, room.runs))
+        launch = Launch(room.walls, uid, gid, paths, _with_real((*mounts, *shut)), os.getpid())
+        if room.walls == "bwrap":
+            launch = launch._replace(
+                bwrap=bubblewrap.find() or "", arguments=tuple(bubblewrap.arguments(room)), files=bubblewrap.FILES
+            )
+        return await Keeper.start(room, launch, self._runtime, None if self._cgroups is None else self._make_group)
+
+    def _make_runs(self) -> tuple[int, int] | None:
+        Path(self._runs).mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = self.owner
+        if owner is not None:
+            let_through(self._runs, owner[1])
+        return owner
+
+    def _make_group(self) -> Cgroup:
+        assert self._cgroups is not None
+        self._groups += 1
+        group = self._cgroups.make(f"agent-{self._groups}")
+        group.limit(**_limits(DEFAULTS))  # What most will have.
+        return group
+
+    async def _assign(
+        self, spec: SandboxSpec, level: Isolation, keeper: Keeper, child: Forked, given: Assignment
+    ) -> ForkedSandbox:
+        """Make an agent of a parked child. Raises SandboxFailed."""
+        grant, cgroup = spec.grant, child.cgroup
+        if cgroup is not None:
+            if _limits(grant) != _limits(DEFAULTS):
+                cgroup.limit(**_limits(grant))
+            given = given._replace(unmapped=cgroup.has_memory)
+        await _tell(child, given)
+        watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
+        try:
+            await _hear(child)
+        except BaseException:
+            if watched is not None:
+                watched.close()
+            raise
+        return ForkedSandbox(spec.run, level, keeper, child, given, watched, lambda exit: self._look_at(keeper, exit))
+
+    def _watch(self, run: str, grant: Grant, child: Forked, given: Assignment) -> Watched | None:
+        """None if it has ended already."""
+        # Nothing is taken off for the image: of what it shares with others, a process is counted its small part.
+        with contextlib.suppress(Gone):
+            return self._dog.watch(
+                child.pid,
+                adopter=child.adopter if child.adopter > 0 else None,
+                grant=grant,
+                workspace=Path(given.workspace),
+                kill=lambda _: child.signal(signal.SIGKILL),
+                has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
+                has_cpu_cgroup=child.cgroup is not None and child.cgroup.has_cpu,
+                on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
+            )
+        return None
+
+    def _pass_on(self, run: str, what: str, value: float, limit: float) -> None:
+        if self.on_threshold is not None:
+            self.on_threshold(run, what, value, limit)
+
+    def _look_at(self, keeper: Keeper, exit: Exit) -> None:
+        if exit.code in CRASHES:
+            self._pool.crashed(keeper)
+
+
+class _Limits(TypedDict):
+    memory_mb: float
+    cpu_cores: float
+    pids: int
+
+
+def _limits(grant: Grant) -> _Limits:
+    return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
+
+
+async def _tell(child: Forked, given: Assignment) -> None:
+    """Tell a parked child who it is. Raises SandboxFailed."""
+    data = json.dumps(given).encode()
+    try:
+        await asyncio.get_running_loop().sock_sendall(child.channel, len(data).to_bytes(4, "big") + data)
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+
+
+async def _hear(child: Forked) -> None:
+    """Hear from it that all gates are shut. Raises SandboxFailed."""
+    loop = asyncio.get_running_loop()
+    try:
+        word = await loop.sock_recv(child.channel, 1)
+        if word == STARTED:
+            return
+        why = await loop.sock_recv(child.channel, 4096) if word == FAILED else b"it ended"
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+    raise SandboxFailed(f"a sandbox could not be made: {why.decode(errors='replace')}")
+
+
+def _with_real(paths: Sequence[str]) -> tuple[str, ...]:
+    """And what they are links to."""
+    return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
+
+
+def _is_open(path: str) -> bool:
+    """Whether any user may read it, or enter it and see what there is."""
+    mode = Path(path).stat().st_mode
+    return bool(mode & stat.S_IROTH and (mode & stat.S_IXOTH or not stat.S_ISDIR(mode)))

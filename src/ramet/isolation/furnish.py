@@ -1,0 +1,127 @@
+"""What one agent sees of the file system: its own workspace and mounts, sized memory for /tmp, no other agent's folder.
+
+Done by its own process, in a mount namespace that this has just made, before its capabilities go.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from ramet.isolation.linux import calls
+from ramet.isolation.room import Assignment, Room, outermost
+
+SECRETS = "/run/secrets"
+PROXY = "/run/ramet/proxy.sock"
+
+_FLAGS = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
+_PATH = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
+_FILES_PER_MIB = 128  #: of a tmpfs: an empty file costs the kernel about 1 KiB that no size counts
+_PARKED_MB = 64  #: of /tmp, until the size is known
+_OWN = ("/tmp", "/dev/shm")
+_ST_SAFE = calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  #: the same bits in statvfs(3)
+_ST_RELATIME, _ST_NO_TIMES, _MS_STRICTATIME = 0x1000, 0xC00, 0x100_0000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+
+class Furniture:
+    """Empties the place while nobody has it yet; furnishes it when somebody comes. Both raise OSError."""
+
+    def __init__(self, room: Room) -> None:
+        calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+        calls.mount("proc", "/proc", "proc", _FLAGS)
+        self._room = room
+        self._own = [path for path in _OWN if Path(path).is_dir()]
+        self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
+        self._put_back: set[str] = set()
+        for path in self._own:
+            self._cover(path, f"{_size(_PARKED_MB)},mode=1777")
+        for path in ("/run", room.runs):
+            self._cover(path, f"{_size(1)},mode=755")
+
+    def place(self, given: Assignment) -> None:
+        """Bring in what belongs to this agent, take away what does not."""
+        proxy = None if given.proxy is None else self._of_runs(given.proxy)
+        workspace = self._of_runs(given.workspace, os.O_DIRECTORY)
+        os.close(self._runs)
+        for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
+            if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
+                calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
+        _bind(workspace, given.workspace)
+        if self._room.walls != "bwrap":  # Whose binds are so already.
+            _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV)
+        _restrict(self._room.runs, calls.MS_RDONLY)
+        if given.tmpfs_mb != _PARKED_MB:
+            for path in self._own:
+                calls.mount("none", path, None, calls.MS_REMOUNT | _FLAGS, _size(given.tmpfs_mb))
+        if given.secrets:
+            _hand_over(given.secrets)
+        if proxy is not None:
+            _bind(proxy, PROXY)
+            _raise_loopback()
+        _restrict("/run", calls.MS_RDONLY)
+
+    def _cover(self, path: str, options: str) -> None:
+        """Put an empty file system over a folder, and back what is needed of it."""
+        needed = {*self._room.runtime, *self._room.mounts, self._room.runs}
+        held = [(each, os.open(each, _PATH)) for each in sorted(needed) if each.startswith(f"{path}/")]
+        calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
+        between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
+        between = {folder for folder in between if folder != path}
+        for folder in between:  # Nobody works there: what lies on the way to something else.
+            Path(folder).mkdir()
+            calls.mount("tmpfs", folder, "tmpfs", _FLAGS, f"{_size(1)},mode=755")
+        for each, fd in held:
+            _bind(fd, each)
+            self._put_back.add(each)
+            if each != self._room.runs and self._room.walls != "bwrap":
+                _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        for folder in between:
+            _restrict(folder, calls.MS_RDONLY)
+
+    def _of_runs(self, path: str, flags: int = 0) -> int:
+        """Something in the folder of all workspaces, which is covered by now."""
+        name = os.path.relpath(path, self._room.runs)
+        return os.open(name, _PATH | os.O_NOFOLLOW | flags, dir_fd=self._runs)
+
+
+def _bind(fd: int, path: str) -> None:
+    """Have something at a path, too; closes the descriptor."""
+    if not os.path.lexists(path):
+        folder = path if stat.S_ISDIR(os.fstat(fd).st_mode) else os.path.dirname(path)  # noqa: PTH120
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - no time for a Path
+        if folder != path:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    calls.mount(f"/proc/self/fd/{fd}", path, None, calls.MS_BIND | calls.MS_REC)
+    os.close(fd)
+
+
+def _restrict(path: str, flags: int) -> None:
+    """Add to the flags of a mount. Those that it has cannot be taken off here, and are to be named."""
+    has = os.statvfs(path).f_flag
+    times = calls.MS_RELATIME if has & _ST_RELATIME else has & _ST_NO_TIMES or _MS_STRICTATIME
+    calls.mount("none", path, None, calls.MS_REMOUNT | calls.MS_BIND | has & _ST_SAFE | times | flags)
+
+
+def _size(size_mb: int) -> str:
+    return f"size={size_mb}m,nr_inodes={4096 + size_mb * _FILES_PER_MIB}"
+
+
+def _hand_over(secrets: dict[str, str]) -> None:
+    size_mb = 1 + sum(len(value.encode()) // 4096 + 1 for value in secrets.values()) // 256
+    calls.mount("none", "/run", None, calls.MS_REMOUNT | _FLAGS, _size(size_mb))
+    Path(SECRETS).mkdir(0o700)
+    for name, value in secrets.items():
+        fd = os.open(f"{SECRETS}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+        with os.fdopen(fd, "w") as file:
+            file.write(value)
+
+
+def _raise_loopback() -> None:
+    """For the relay, the only one to be reached there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

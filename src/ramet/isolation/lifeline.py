@@ -1,0 +1,106 @@
+"""A thread that lives as long as this process: what it starts dies with it, and what blocks is done by it in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ramet.concurrency.deadline import to_its_end
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_queue: queue.SimpleQueue[Callable[[], None]] | None = None
+
+
+def call(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Have something done that takes no time worth speaking of, but blocks. Giving the future up undoes nothing."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def deliver(result: T | None, error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]  # None only where T admits it
+
+    def body() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failed = error
+        try:
+            loop.call_soon_threadsafe(deliver, result, failed)
+        except RuntimeError:  # The loop is closed: nobody waits.
+            if isinstance(result, subprocess.Popen):
+                _undo(result)
+
+    _works().put(body)
+    return done
+
+
+async def start(argv: Sequence[str], *, stderr: int, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Execute a program with no environment, no input and no controlling terminal. Raises OSError.
+
+    The descriptors must stay open until this returns or raises. A cancel waits for the start, and undoes it.
+    """
+    started = call(
+        lambda: subprocess.Popen(
+            argv,
+            env={},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await to_its_end(started)
+    except asyncio.CancelledError:
+        if started.done() and started.exception() is None:
+            _undo(started.result())
+        raise
+
+
+async def all_ended(pidfds: Sequence[int], *, within_s: float) -> bool:
+    """Wait for every process behind these descriptors; False if that takes too long."""
+    loop = asyncio.get_running_loop()
+    for pidfd in pidfds:
+        ended = asyncio.Event()
+        loop.add_reader(pidfd, ended.set)
+        try:
+            async with asyncio.timeout(within_s):
+                await ended.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(pidfd)
+    return True
+
+
+def _undo(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def _works() -> queue.SimpleQueue[Callable[[], None]]:
+    global _queue
+    with _lock:
+        if _queue is None:
+            _queue = queue.SimpleQueue()
+            threading.Thread(target=_run, args=(_queue,), name="ramet-lifeline", daemon=True).start()
+        return _queue
+
+
+def _run(works: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        works.get()()

@@ -1,0 +1,71 @@
+"""Messages between the host and what it forked: JSON in one packet each, with descriptors; a long one in a memfd."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+_ROOM = 32 * 1024  #: what one packet holds at most; the kernel's own limit is above 200 KiB
+_ANCILLARY = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+_IN_MEMFD = b"memfd"
+
+
+class Packet(NamedTuple):
+    """One message: its kind, what belongs to it, and the descriptors that came along, ours to close."""
+
+    kind: str
+    body: Any
+    fds: tuple[int, ...] = ()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends that keep the borders of messages."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(end: socket.socket, kind: str, body: object = None, fds: Sequence[int] = ()) -> None:
+    """Send a message; the descriptors stay the caller's, too. Raises OSError, BlockingIOError if there is no room."""
+    data = json.dumps([kind, body]).encode()
+    if len(data) <= _ROOM:
+        _send(end, data, fds)
+        return
+    memfd = os.memfd_create("message", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(memfd), "wb") as file:
+            file.write(data)
+        _send(end, _IN_MEMFD, [*fds, memfd])
+    finally:
+        os.close(memfd)
+
+
+def receive(end: socket.socket) -> Packet | None:
+    """The next message, with its descriptors; None at the end. Raises OSError, BlockingIOError if there is none yet.
+
+    Only for messages of the host, or of a zygote before it has run anything foreign.
+    """
+    # socket.recv_fds would pass no flags on: what it receives is inherited by whatever is started.
+    data, ancillary, _, _ = end.recvmsg(_ROOM, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    found = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    fds = list(found)
+    if not data:
+        return None
+    if data == _IN_MEMFD:
+        with os.fdopen(fds.pop(), "rb") as file:
+            file.seek(0)
+            data = file.read()
+    name, body = json.loads(data)
+    return Packet(name, body, tuple(fds))
+
+
+def _send(end: socket.socket, data: bytes, fds: Sequence[int]) -> None:
+    if fds:
+        socket.send_fds(end, [data], list(fds))
+    else:
+        end.send(data)

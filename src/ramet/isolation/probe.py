@@ -1,0 +1,180 @@
+"""What this machine can keep a process in with, found by trying, and what a person can do about what is missing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from ramet.core.policy import Isolation
+from ramet.isolation.contract import Probe
+
+#: Whom trials are made as where root asks and names nobody: the kernel's own "nobody".
+NOBODY = (65534, 65534)
+_TRIALS_S = 60  #: for all of them; a fifth of a second on a quiet machine
+
+_PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from ramet.isolation.linux.trials import every
+every.main(*json.loads(sys.argv[2]))
+"""
+
+_NAMESPACES = (
+    "user_namespaces",
+    "pid_namespaces",
+    "mount_namespaces",
+    "network_namespaces",
+    "ipc_namespaces",
+    "uts_namespaces",
+    "cgroup_namespaces",
+)
+_CGROUPS = ("cgroup_memory", "cgroup_cpu", "cgroup_pids")
+_LANDLOCK = ("landlock", "landlock_tcp", "landlock_scopes")
+#: Everything that is tried, in the order in which it is reported.
+MECHANISMS = (
+    *_NAMESPACES,
+    "proc_mount",
+    "processes_per_namespace",
+    "seccomp",
+    *_LANDLOCK,
+    "bwrap",
+    *_CGROUPS,
+)
+
+#: Without any of these there is no such level. What else is missing is made up for, and reported.
+_NEEDED: Mapping[str, tuple[Isolation, tuple[str, ...]]] = {
+    # In its own namespaces a process reaches neither files nor sockets nor processes that Landlock would keep it from.
+    "bwrap": (Isolation.L2, (*_NAMESPACES, "processes_per_namespace", "seccomp", "bwrap")),
+    # Without namespaces Landlock is all that keeps it from files, abstract sockets and other processes.
+    # TCP is not among it: the filter lets no socket be made.
+    "local": (Isolation.L1, ("seccomp", "landlock", "landlock_scopes")),
+}
+
+#: What a backend does otherwise where it is missing: limits by rlimits and a watchdog, no /proc, one gate less.
+_OF_USE: Mapping[str, tuple[str, ...]] = {"bwrap": ("proc_mount", *_LANDLOCK, *_CGROUPS), "local": _CGROUPS}
+
+
+class Finding(NamedTuple):
+    """Whether one mechanism works here. `detail` is what was seen, `remedy` what a person can do if it does not."""
+
+    works: bool
+    detail: str = ""
+    remedy: str = ""
+
+
+@functools.cache
+def machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
+    """Try every mechanism as this user and group, once in the life of this process; takes a fifth of a second.
+
+    Absent, `user` is whoever asks, or NOBODY where that is root. Cgroups are tried as whoever asks. Blocks: in an
+    event loop, call it in a thread. Never raises for what does not work.
+    """
+    if sys.platform != "linux":
+        missing = Finding(False, f"{sys.platform} is not Linux", "Run ramet on Linux, or on a Linux virtual machine.")
+        return dict.fromkeys(MECHANISMS, missing)
+    if user is None and os.getuid() == 0:
+        user = NOBODY
+    found = _tried(user)
+    return {name: _finding(name, *found[name]) for name in MECHANISMS}
+
+
+def level_of(findings: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
+    """The level that a backend reaches with what was found: its own, or L0 where something that it needs is missing.
+
+    `missing` names first what stands against the level, then what is made up for; `remedy` says what to do about each.
+    """
+    level, needs = _NEEDED[backend]
+    used = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]
+    missing = sorted((name for name in used if not findings[name].works), key=lambda name: name not in needs)
+    return Probe(
+        Isolation.L0 if missing and missing[0] in needs else level,
+        {name: findings[name].works for name in used},
+        tuple(missing),
+        " ".join(dict.fromkeys(findings[name].remedy for name in missing)),
+    )
+
+
+def _tried(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
+    source = pathlib.Path(__file__).resolve().parents[2]
+    request = [*(user or (None, None)), shutil.which("bwrap")]
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(source), json.dumps(request)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TRIALS_S,
+            env={},
+            check=True,
+        )
+        found: dict[str, tuple[bool, str]] = {
+            name: (bool(each[0]), str(each[1])) for name, each in json.loads(answer.stdout).items()
+        }
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return dict.fromkeys(MECHANISMS, (False, f"could not be tried: {error}"))
+    return found
+
+
+def _finding(name: str, works: bool, detail: str) -> Finding:
+    return Finding(works, detail, "" if works else _remedy(name, detail))
+
+
+def _remedy(name: str, detail: str) -> str:
+    match name:
+        case "bwrap" if detail == "not installed":
+            return "Install bubblewrap: apt install bubblewrap (or dnf, apk, pacman)."
+        case "bwrap" | "processes_per_namespace":
+            return _no_user_namespaces() or _in_a_container("creating user namespaces")
+        case _ if name in _NAMESPACES:
+            return _no_user_namespaces() or _in_a_container("creating namespaces")
+        case "proc_mount":
+            return _in_a_container("mounting /proc (systempaths=unconfined, or procMount: Unmasked)")
+        case "seccomp":
+            return "Run on Linux 4.14 or newer with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64."
+        case "landlock":
+            return (
+                "Run on Linux 5.13 or newer with Landlock: CONFIG_SECURITY_LANDLOCK, and landlock in the list "
+                "lsm= of the kernel's command line; see /sys/kernel/security/lsm."
+            )
+        case "landlock_tcp":
+            return "Run on Linux 6.7 or newer, whose Landlock decides over TCP."
+        case "landlock_scopes":
+            return "Run on Linux 6.12 or newer, whose Landlock keeps signals and abstract sockets inside."
+        case _:
+            return (
+                "Let this user make cgroups with the controllers memory, cpu and pids: run as root, or in a unit of "
+                "systemd with Delegate=yes, or in a container with a writable /sys/fs/cgroup."
+            )
+
+
+def _no_user_namespaces() -> str:
+    if _setting("kernel/unprivileged_userns_clone") == "0":
+        return "Allow user namespaces: sysctl kernel.unprivileged_userns_clone=1."
+    if _setting("user/max_user_namespaces") == "0":
+        return "Allow user namespaces: sysctl user.max_user_namespaces=15000."
+    if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor restricts user namespaces here (Ubuntu since 23.10): give the program a profile with the rule "
+            "userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0."
+        )
+    return ""
+
+
+def _in_a_container(what: str) -> str:
+    return (
+        f"In a container, allow {what}: its seccomp or AppArmor profile forbids it "
+        "(docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or a profile of your own)."
+    )
+
+
+def _setting(name: str) -> str | None:
+    try:
+        return pathlib.Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return None

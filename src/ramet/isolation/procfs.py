@@ -1,0 +1,166 @@
+"""What /proc says of processes, read cheaply; who is gone when asked about is None or left out, never an error.
+
+Nothing here asks the disk or waits; one file costs 5 to 10 µs, `private_mb` 40 µs and more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = "/proc"
+TICKS_PER_S: int = os.sysconf("SC_CLK_TCK")
+_CHUNK = 16 * 1024
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class Stat(NamedTuple):
+    """One process at one moment."""
+
+    pid: int
+    state: str  #: one letter, proc(5): `T` is stopped, `Z` ended and not reaped
+    parent: int
+    faults: int  #: rises with whatever it does to its memory
+    ticks: int  #: processor time of all its threads
+    dead_ticks: int  #: and of its children that were waited for
+    threads: int
+    born: int  #: in ticks; with the pid, it is this process and no other
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended: its first thread may have, before the others."""
+        return self.state not in "ZX" or self.threads > 1
+
+
+def stat(pid: int) -> Stat | None:
+    """A process; None if there is none of that pid."""
+    text = _read(f"{pid}/stat")
+    fields = text.rpartition(b")")[2].split()  # The name before may hold anything.
+    if len(fields) < 20:
+        return None
+    state, parent, threads, born = fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19])
+    user, system, dead_user, dead_system = map(int, fields[11:15])
+    return Stat(pid, state, parent, int(fields[7]), user + system, dead_user + dead_system, threads, born)
+
+
+def born(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; None if there is none of that pid."""
+    found = stat(pid)
+    return None if found is None else found.born
+
+
+def children(one: Stat) -> list[int]:
+    """The children of all threads of a process."""
+    threads: Iterable[object] = (one.pid,) if one.threads == 1 else _threads(one.pid)
+    return [int(child) for thread in threads for child in _read(f"{one.pid}/task/{thread}/children").split()]
+
+
+def tree(pid: int, *, seen: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
+    """A process and all below it, by pid; empty if it is gone. Who was `seen` already, and all below, are left out.
+
+    Each was the child of one of the others when it was looked at: a pid that is somebody else's by then is left out.
+    """
+    root = stat(pid)
+    if root is None:
+        return {}
+    found = {pid: root}
+    waiting = [root]
+    while waiting:
+        for child in children(waiting.pop()):
+            one = None if child in found or (seen and child in seen) else stat(child)
+            if one is not None and one.parent in found:
+                found[child] = one
+                waiting.append(one)
+    return found
+
+
+def resident_mb(one: Stat) -> float:
+    """Memory of a process that is no file's, in MiB, counting all of what it shares with those it was forked from."""
+    return sum(_fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))) / 1024
+
+
+def private_mb(one: Stat) -> float:
+    """The same, but of what is shared only its part: over all who share it, it adds up to what there is."""
+    fields = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    return sum(fields) / 1024 if fields else resident_mb(one)
+
+
+def own_cgroups() -> dict[str, str]:
+    """By controller, the control group that this process is in; version 2 is the controller ""."""
+    found: dict[str, str] = {}
+    for line in _read("self/cgroup").decode(errors="surrogateescape").splitlines():
+        _, controllers, path = line.split(":", 2)
+        found.update((controller, path) for controller in controllers.split(","))
+    return found
+
+
+class CgroupMount(NamedTuple):
+    """Where a hierarchy of control groups is seen."""
+
+    version: int
+    controllers: frozenset[str]  #: of version 1
+    root: str  #: the group that is seen at `path`
+    path: str
+
+    def folder(self, group: str) -> Path | None:
+        """The folder of a group; None if this mount does not show it."""
+        root = self.root.rstrip("/")
+        if ".." in group.split("/") or not (group == self.root or f"{group}/".startswith(f"{root}/")):
+            return None
+        return Path(self.path) / group[len(root) :].lstrip("/")
+
+
+def cgroup_mounts() -> list[CgroupMount]:
+    """All that this process sees."""
+    found = []
+    for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
+        where, _, what = line.partition(" - ")
+        kind, _, *options = what.split(" ")
+        if kind in ("cgroup", "cgroup2"):
+            root, path = map(_unescaped, where.split(" ")[3:5])
+            controllers = frozenset(options[0].split(",")) if kind == "cgroup" else frozenset[str]()
+            found.append(CgroupMount(2 if kind == "cgroup2" else 1, controllers, root, path))
+    return found
+
+
+def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> list[int]:
+    """Values of lines of `Name:  123 kB`, of a process or, if its first thread has ended, of another of its threads."""
+    threads: Iterable[object] = (one.pid,)
+    if one.state in "ZX" and one.threads > 1:
+        threads = _threads(one.pid)
+    for thread in threads:
+        lines = _read(f"{thread}/{name}").splitlines()
+        if found := [int(line.split()[1]) for line in lines if line.startswith(wanted)]:
+            return found
+    return []
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"{PROC}/{pid}/task")  # noqa: PTH208 - only the names, on a hot path
+    except OSError:
+        return []
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _read(name: str) -> bytes:
+    """A file of /proc, whole; empty if its process is gone, or is not to be looked at by us."""
+    try:
+        fd = os.open(f"{PROC}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        data = b""
+        while more := os.read(fd, _CHUNK):  # They come in pages.
+            data += more
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

@@ -1,0 +1,283 @@
+"""A folder that somebody hostile filled: walked and removed by descriptors, whatever its names, depth, modes and links.
+
+No link is followed and no mount is entered. Two or three descriptors are open at a time, at any depth: the way back up
+is `..`, taken only if it leads to the folder that was come from; where a folder was moved meanwhile, the walk goes on
+from the nearest one that still stands where it stood. What is gone when its turn comes is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ANY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_HANDLE = getattr(os, "O_PATH", 0)  #: no rights are needed for it; only Linux has it
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  #: linux/fs.h, FS_IOC_*, where a long has 8 bytes
+_IMMUTABLE_OR_APPEND = 0x10 | 0x20
+_PASSES = 3  #: over a tree that is being removed, before what stays is reported
+
+
+class Entry(NamedTuple):
+    """Something in a folder. What is in it can be used until the next one is asked for."""
+
+    folder: int  #: a descriptor of the folder that it is in
+    parents: list[str]  #: names from the root to that folder
+    name: str
+    stat: os.stat_result | None  #: None: a folder whose content is done with
+    problem: str = ""  #: a folder that was not entered, and why
+
+    @property
+    def path(self) -> str:
+        """Its name from the root down; bytes that are not UTF-8 are escaped as Python does."""
+        return "/".join([*self.parents, self.name])
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of the folder at `path`. Raises OSError, also if it is a link."""
+    fd = _open_folder(str(path), None)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_file(folder: int, name: str) -> int:
+    """A descriptor to read what is called `name`, for the caller to look at: never through a link, never waiting.
+
+    A plain file that is locked (no rights for its owner, us) is unlocked. Raises OSError.
+    """
+    try:
+        return os.open(name, _ANY, dir_fd=folder)
+    except PermissionError:
+        if not _HANDLE:
+            raise
+        handle = os.open(name, _HANDLE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise
+            return os.open(_unlocked(handle, 0o600), _ANY & ~os.O_NOFOLLOW)
+        finally:
+            os.close(handle)
+
+
+def walk(root: int, *, max_depth: int | None = None) -> Generator[Entry, None, None]:
+    """All that is below an open folder: first what a folder holds, then each folder in it, then that it is done with.
+
+    A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not used up.
+    """
+    here = os.dup(root)
+    device = os.fstat(root).st_dev
+    names: list[str] = []
+    ids = [_identity(here)]
+    try:
+        waiting = [(yield from _listed(here, names))]
+        while True:
+            if waiting[-1]:
+                name = waiting[-1].pop()
+                try:
+                    below = _enter(here, name, device, too_deep=max_depth is not None and len(names) >= max_depth)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    yield Entry(here, names, name, None, problem=error.strerror or str(error))
+                    continue
+                os.close(here)
+                here = below
+                names.append(name)
+                ids.append(_identity(here))
+                waiting.append((yield from _listed(here, names)))
+            elif names:
+                above = _up(root, here, names, ids)
+                os.close(here)
+                here = above.fd
+                if above.depth == len(names) - 1:
+                    name = names.pop()
+                    yield Entry(here, names, name, None)
+                del names[above.depth :], ids[above.depth + 1 :], waiting[above.depth + 1 :]
+            else:
+                return
+    finally:
+        os.close(here)
+
+
+def rename(folder: int, name: str, other: str) -> None:
+    """Give something another name in the same folder; flags against it are overcome. Nothing there is no error."""
+    _overcoming(lambda: os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder), folder, name)
+
+
+def remove(folder: int, name: str) -> None:
+    """Remove a file, or a folder with all in it: modes and, for root, flags against it are overcome.
+
+    Everything that can be removed is; then raises the first OSError of what could not. Nothing there is no error.
+    """
+    for attempt in range(_PASSES):
+        try:
+            _remove_once(folder, name)
+            return
+        except OSError:  # It may have been filled while it was emptied, or unlocked too late for what came before.
+            if attempt == _PASSES - 1:
+                raise
+
+
+def _remove_once(folder: int, name: str) -> None:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        _unlink(folder, name, is_folder=False)
+        return
+    first: OSError | None = None
+    root = _open_folder(name, folder)
+    try:
+        if not _is_same_mount(root, folder):
+            raise _mounted(name)
+        with contextlib.closing(walk(root)) as entries:
+            for entry in entries:
+                is_folder = entry.stat is None
+                if entry.problem:
+                    first = first or OSError(errno.EBUSY, entry.problem, entry.name)
+                elif is_folder or not stat.S_ISDIR(entry.stat.st_mode):  # type: ignore[union-attr]  # see is_folder
+                    try:
+                        _unlink(entry.folder, entry.name, is_folder=is_folder)
+                    except OSError as error:
+                        first = first or error
+    finally:
+        os.close(root)
+    if first is not None:
+        raise first
+    _unlink(folder, name, is_folder=True)
+
+
+def _unlink(folder: int, name: str, *, is_folder: bool) -> None:
+    take_away = os.rmdir if is_folder else os.unlink
+    _overcoming(lambda: take_away(name, dir_fd=folder), folder, name)
+
+
+def _overcoming(change: Callable[[], None], folder: int, name: str) -> None:
+    """Do it; if modes or flags of the folder or the file are against it, once more without them."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            change()
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            os.fchmod(folder, 0o700)
+        _clear_flags(folder)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):  # Nothing else can have such flags.
+            with contextlib.suppress(OSError):
+                fd = os.open(name, _ANY, dir_fd=folder)
+                try:
+                    _clear_flags(fd)
+                finally:
+                    os.close(fd)
+        change()
+
+
+def _clear_flags(fd: int) -> None:
+    """Let a file that root (or a sandbox that was root) made immutable or append-only be changed again."""
+    with contextlib.suppress(OSError):  # This file system has no flags, or they are not ours to clear.
+        flags = int.from_bytes(fcntl.ioctl(fd, _GET_FLAGS, bytes(8))[:4], "little")
+        if flags & _IMMUTABLE_OR_APPEND:
+            fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_IMMUTABLE_OR_APPEND).to_bytes(8, "little"))
+
+
+def _listed(here: int, names: list[str]) -> Generator[Entry, None, list[str]]:
+    """Everything in one folder; returns the names of the folders in it."""
+    folders: list[str] = []
+    with os.scandir(here) as listing:
+        for found in listing:
+            try:
+                known = found.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(known.st_mode):
+                folders.append(found.name)
+            yield Entry(here, names, found.name, known)
+    return folders
+
+
+def _enter(here: int, name: str, device: int, *, too_deep: bool) -> int:
+    if too_deep:
+        raise OSError(errno.ENAMETOOLONG, "too deep", name)
+    below = _open_folder(name, here)
+    # A device of its own is not yet a mount: so have a subvolume, and the folders of some overlays.
+    if os.fstat(below).st_dev != device and not _is_same_mount(below, here):
+        os.close(below)
+        raise _mounted(name)
+    return below
+
+
+def _open_folder(name: str, folder: int | None) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=folder)
+    except PermissionError:
+        if not _HANDLE:
+            raise
+        handle = os.open(name, _HANDLE | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            _unlocked(handle, 0o700)
+            return os.open(".", _FOLDER, dir_fd=handle)
+        finally:
+            os.close(handle)
+
+
+def _unlocked(handle: int, mode: int) -> str:
+    """Change the mode of what the handle stands for, not of a name, which may be another's by now; returns its path."""
+    path = f"/proc/self/fd/{handle}"
+    os.chmod(path, mode)  # noqa: PTH101 - as above
+    return path
+
+
+class _Above(NamedTuple):
+    fd: int
+    depth: int
+
+
+def _up(root: int, here: int, names: list[str], ids: list[tuple[int, int]]) -> _Above:
+    """The folder above; if it was moved, the deepest one that the names still lead to."""
+    with contextlib.suppress(OSError):
+        above = os.open("..", _FOLDER, dir_fd=here)
+        if _identity(above) == ids[-2]:
+            return _Above(above, len(names) - 1)
+        os.close(above)
+    fd, depth = os.dup(root), 0
+    with contextlib.suppress(OSError):
+        while depth < len(names) - 1:
+            below = os.open(names[depth], _FOLDER, dir_fd=fd)
+            if _identity(below) != ids[depth + 1]:
+                os.close(below)
+                break
+            os.close(fd)
+            fd, depth = below, depth + 1
+    return _Above(fd, depth)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _mounted(name: str) -> OSError:
+    return OSError(errno.EXDEV, "another file system is mounted here", name)
+
+
+def _is_same_mount(one: int, other: int) -> bool:
+    try:
+        return _mount(one) == _mount(other)
+    except (OSError, StopIteration):
+        return os.fstat(one).st_dev == os.fstat(other).st_dev
+
+
+def _mount(fd: int) -> str:
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    return next(line for line in lines if line.startswith("mnt_id:"))

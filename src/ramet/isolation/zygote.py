@@ -1,0 +1,289 @@
+"""A process with everything imported that agents need, which does nothing but fork: single-threaded, without secrets.
+
+It ends when its control socket does; whoever it forked is in its pid namespace and ends with it. For each agent it
+makes a pid namespace, whose first process only reaps and whose second is the agent; both are its own children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from ramet.isolation import packets
+from ramet.isolation.child import live, rehearse, run_beside
+from ramet.isolation.confine import Gates
+from ramet.isolation.linux import calls
+from ramet.isolation.room import Assignment, Room
+
+_BARE = (
+    "asyncio",
+    "cloudpickle",
+    "dataclasses",
+    "datetime",
+    "json",
+    "msgspec",
+    "ramet.core.policy",
+    "ramet.guest.__main__",
+    "ramet.guest.client",
+    "ramet.sub_agent_client",
+    "ramet.tools.sent",
+)
+_LLM = (
+    "langchain_core.messages",
+    "langchain_core.runnables",
+    "langchain_core.tools",
+    "pydantic",
+    "ramet.agent.loop",
+    "ramet.guest.serve",
+    "ramet.host.session",
+    "ramet.tools.files",
+    "ramet.tools.grep",
+    "ramet.tools.shell",
+    "ramet.tools.workspace",
+)
+IMAGES = {"bare": _BARE, "llm": (*_BARE, *_LLM)}
+
+_FIRST = ("/bin/sleep", "2147483647")  #: what the first process of an agent's namespace is: next to nothing
+_REHEARSALS = 10  #: what the interpreter has made faster by then, it does not write to in every child
+_NOROOT = 1  #: of the securebits: a program does not become privileged by being executed as uid 0
+
+
+def main(control: int, leash: int) -> NoReturn:
+    """Be a zygote on an inherited socket, whose first message says of what kind.
+
+    `leash` is a pipe that the host holds the other end of as long as it lives, and never writes to.
+    """
+    end = socket.socket(fileno=control)
+    for fd in (control, leash):
+        os.set_inheritable(fd, False)
+    begun = packets.receive(end)
+    if begun is None:
+        os._exit(0)
+    room = Room(*begun.body)
+    if room.walls != "none":
+        _put_on(leash)
+    load(room.image)
+    gates = Gates.of(room)
+    for _ in range(_REHEARSALS):
+        rehearse(gates)
+    gc.collect()
+    gc.freeze()
+    assert len(list(Path("/proc/self/task").iterdir())) == 1, (
+        "the image started a thread: nothing can be forked from it"
+    )
+    Zygote(end, gates).serve()
+    os._exit(0)
+
+
+def _put_on(leash: int) -> None:
+    """Die with the host, whatever we do then: it is loaded by `launch`, and aims at our parent, which we die with."""
+    calls.die_with_parent(signal.SIGKILL)
+    fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([leash], [], [], 0)[0]:  # It had gone before.
+        os._exit(0)
+
+
+def load(image: str) -> None:
+    """Import what an image is made of; parts of ramet that are not installed are passed over."""
+    for name in IMAGES[image]:
+        if not name.startswith("ramet.") or find_spec(name) is not None:
+            import_module(name)
+
+
+@dataclass
+class _Family:
+    """An agent and the first process of its namespace, or a program beside one; over when all are reaped."""
+
+    number: int
+    first: int  #: 0 if there is none, or it is reaped
+    main: int  #: 0 once it is reaped
+    group: int  #: of processes, that of the main one
+    beside: int | None = None  #: the number of the agent, if this is a program
+    code: int = 0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+
+    def kill(self) -> bool:
+        """Kill all of it that can be seen from here; False if nobody is left, not even to be reaped."""
+        for pid in (self.main, self.first):
+            if pid:  # A child of ours: nobody else has its pid.
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.killpg(self.group, signal.SIGKILL)
+        except ProcessLookupError:
+            return bool(self.main or self.first)
+        return True
+
+
+class Zygote:
+    """Forks when told to, and reports ends."""
+
+    def __init__(self, control: socket.socket, gates: Gates) -> None:
+        self._control, self._gates = control, gates
+        self._families: dict[int, _Family] = {}  #: by the pid of each process
+        self._closing: list[_Family] = []  #: whose own processes are reaped
+        self._apart = gates.room.walls != "none"
+        self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(self._wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if self._apart:
+            calls.prctl(calls.PR_SET_SECUREBITS, _NOROOT)
+        else:  # Nobody else would end and reap them.
+            calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
+            signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+
+    def serve(self) -> None:
+        """Until the host has gone."""
+        self._report("ready", None, os.getpid())
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                else:
+                    packet = packets.receive(self._control)
+                    if packet is None:
+                        self._end_all()
+                    self._obey(packet)
+            self._reap()
+
+    def _obey(self, packet: packets.Packet) -> None:
+        number = packet.body["number"]
+        try:
+            if packet.kind == "fork":
+                family = self._fork(number, packet.fds)
+            elif packet.kind == "run":
+                given = Assignment(*packet.body["given"])
+                family = self._run_beside(number, packet.body["beside"], given, packet.body["argv"], packet.fds)
+            else:
+                self._end(number)
+                return
+        except OSError as error:
+            packets.send(self._control, "refused", [number, str(error)])
+        else:
+            self._families |= {pid: family for pid in (family.first, family.main) if pid}
+            self._report("forked", number, *filter(None, (family.main, family.first)))
+        finally:
+            for fd in packet.fds:
+                os.close(fd)
+
+    def _report(self, kind: str, number: int | None, *pids: int) -> None:
+        """With a pidfd of each: our pids mean nothing outside."""
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        packets.send(self._control, kind, number, pidfds)
+        for fd in pidfds:
+            os.close(fd)
+
+    def _fork(self, number: int, fds: tuple[int, ...]) -> _Family:
+        """An agent to be."""
+        first = 0
+        try:
+            if self._apart:
+                calls.unshare(calls.CLONE_NEWPID)
+                first = self._new(_idle)
+            main = self._new(lambda: live(self._gates, fds))
+        except OSError:
+            if first:
+                os.kill(first, signal.SIGKILL)
+                os.waitpid(first, 0)
+            raise
+        finally:
+            self._come_back()
+        return _Family(number, first, main, main)
+
+    def _run_beside(self, number: int, other: int, given: Assignment, argv: list[str], fds: tuple[int, ...]) -> _Family:
+        """A program in the namespaces of an agent that lives."""
+        pids = [pid for pid, family in self._families.items() if family.number == other and family.main == pid]
+        if not pids:
+            raise ProcessLookupError("the agent has ended")
+        agent = os.pidfd_open(pids[0])
+        try:
+            if self._apart:
+                calls.setns(agent, calls.CLONE_NEWPID)
+            main = self._new(lambda: run_beside(self._gates, agent, given, argv, fds))
+            return _Family(number, 0, main, main, other)
+        finally:
+            self._come_back()
+            os.close(agent)
+
+    def _new(self, be: Callable[[], NoReturn]) -> int:
+        pid = os.fork()
+        if not pid:
+            self._control.detach()
+            be()
+        return pid
+
+    def _come_back(self) -> None:
+        """Have children in our own pid namespace again."""
+        if self._apart:
+            calls.setns(self._pids, calls.CLONE_NEWPID)
+
+    def _end(self, number: int) -> None:
+        """Kill a program and whoever did not leave its group."""
+        for family in self._families.values():
+            if number in (family.number, family.beside):
+                family.kill()
+
+    def _end_all(self) -> NoReturn:
+        """Without a pid namespace they would live on."""
+        if not self._apart:
+            for family in (*self._families.values(), *self._closing):
+                family.kill()
+        os._exit(0)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if not pid:
+                break
+            if (family := self._families.pop(pid, None)) is None:
+                continue
+            if pid == family.main:
+                family.main = 0
+                family.code = os.waitstatus_to_exitcode(status)
+                family.cpu_s = usage.ru_utime + usage.ru_stime
+                family.peak_mb = usage.ru_maxrss / 1024
+                family.kill()
+                if not self._apart:
+                    self._end(family.number)
+            else:
+                family.first = 0
+            if not family.main and not family.first:
+                self._closing.append(family)
+        for family in list(self._closing):
+            if self._apart or not family.kill():
+                self._closing.remove(family)
+                packets.send(self._control, "ended", [family.number, family.code, family.cpu_s, family.peak_mb])
+
+
+def _idle() -> NoReturn:
+    """Be the first process of a namespace: the kernel reaps in its name what loses its parent there."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Stays so in what is executed.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        os.execve(_FIRST[0], _FIRST, {})
+    finally:
+        os._exit(0)

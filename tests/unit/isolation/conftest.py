@@ -1,0 +1,25 @@
+"""What starts real sandboxes, or asks the kernel for each of its answers, takes minutes: `make check` leaves it out."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+SLOW = (
+    "test_backends_own",
+    "test_zygote",
+    "test_launch",
+    "test_launch_runtime",
+    "test_cgroups",
+    "test_watchdog",
+    "test_probe",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and (item.path.stem in SLOW or item.path.parent.name == "linux"):
+            item.add_marker(pytest.mark.slow)

@@ -1,0 +1,417 @@
+"""What the two backends of one machine do beside what every backend promises (`ramet.isolation.conformance`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, SandboxFailed
+from ramet.core.policy import Isolation
+from ramet.isolation import admission, procfs, runtime
+from ramet.isolation.bwrap import BwrapBackend
+from ramet.isolation.conformance.ground import GRANT, Ended, Ground, Refused, Site, replace_grant
+from ramet.isolation.forking import Forking
+from ramet.isolation.local import LocalBackend
+from tests.support.waiting import alive, eventually, pid_in
+
+USER = 60700
+KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
+
+
+@asynccontextmanager
+async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        probe = await backend.probe()
+        if probe.level is Isolation.L0:
+            pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
+        yield Site(Ground("", scratch), backend, probe)
+    finally:
+        await backend.close()
+
+
+@pytest.fixture(params=["bwrap", "local"])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    async with opened(KINDS[request.param](tmp_path / "runs", parked=1), tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+async def bwrap(tmp_path: Path) -> AsyncIterator[Site]:
+    async with opened(BwrapBackend(tmp_path / "runs", parked=1), tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+async def bare(tmp_path: Path) -> AsyncIterator[Site]:
+    """`local` as on a machine without namespaces."""
+    async with opened(LocalBackend(tmp_path / "runs", parked=1, namespaces=False), tmp_path) as site:
+        yield site
+
+
+def backend_of(site: Site) -> Forking:
+    assert isinstance(site.backend, Forking)
+    return site.backend
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["runs", "elsewhere", "runs/../elsewhere"])
+async def test_a_workspace_is_a_folder_below_that_of_all_workspaces(site: Site, tmp_path: Path, where: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(InvalidValue, match="workspace"):
+        await site.backend.start(site.spec(workspace=tmp_path / where))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+async def test_a_workspace_that_is_a_link_is_not_given_away(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (site.ground.runs / "link").symlink_to(tmp_path / "mine")
+    for name in ("link", "link/below"):
+        (tmp_path / "mine" / "below").mkdir(exist_ok=True)
+        with pytest.raises(SandboxFailed, match="workspace"):
+            await site.backend.start(site.spec(workspace=site.ground.runs / name))
+    assert (tmp_path / "mine" / "below").stat().st_uid == (tmp_path / "mine").stat().st_uid == 0
+
+
+@pytest.mark.parametrize("path", ["/", "/tmp", "/proc", "/proc/self", "/dev", "/run", "/no/such"])
+async def test_what_cannot_be_shown_is_no_mount(site: Site, path: str) -> None:
+    with pytest.raises(InvalidValue, match="readonly_mounts"):
+        await site.backend.start(site.spec(grant=replace_grant(GRANT, readonly_mounts=(path,))))
+
+
+async def test_a_proxy_is_a_socket_beside_the_workspaces(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="proxy"):
+        await site.backend.start(site.spec(proxy=tmp_path / "proxy.sock"))
+
+
+def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, pathlib, sys\n"
+        "from ramet.core.errors import IsolationUnavailable\n"
+        "from ramet.core.policy import Grant\n"
+        "from ramet.isolation.bwrap import BwrapBackend\n"
+        "from ramet.isolation.contract import SandboxSpec\n"
+        "async def main():\n"
+        "    runs = pathlib.Path(sys.argv[1])\n"
+        "    backend = BwrapBackend(runs)\n"
+        "    try:\n"
+        "        await backend.start(SandboxSpec(run='r', grant=Grant(), workspace=runs / 'r'))\n"
+        "    except IsolationUnavailable as error:\n"
+        "        print(error.missing, error.remedy)\n"
+        "    await backend.close()\n"
+        "asyncio.run(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={"PATH": "/nonexistent", "PYTHONPATH": os.pathsep.join(runtime.find().path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "bwrap" in ran.stdout
+    assert "apt install bubblewrap" in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- who it is ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_nobody_in_a_house_of_its_own(site: Site) -> None:
+    async with site.visit(env={"MINE": "1", "HOME": "/elsewhere"}) as visit:
+        who = await visit.ask("who")
+        assert (who["pid"], who["uid"], who["cwd"]) == (2, 65534, str(visit.spec.workspace))
+        assert who["env"]["MINE"] == "1"
+        assert who["env"]["HOME"] == "/elsewhere", "what was said stands"
+        assert who["env"]["TMPDIR"] == "/tmp"
+        if (owner := site.backend.owner) is not None:
+            assert uid_of(visit.sandbox.pid) == owner[0] != 0
+
+
+def uid_of(pid: int) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
+
+
+async def test_who_loses_its_parent_inside_is_reaped(site: Site) -> None:
+    """Or it would count as one of the agent's processes for ever."""
+    async with site.visit() as visit:
+        for _ in range(2 * GRANT.pids):
+            ran = await visit.sandbox.run_command(["/bin/sh", "-c", "true & exit 0"], timeout_s=60, max_bytes=100)
+            assert ran.code == 0, ran
+        await eventually(lambda: not zombies(visit.sandbox.pid))
+
+
+def zombies(pid: int) -> list[int]:
+    """Processes in the pid namespace of one that wait to be reaped."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if each.joinpath("ns/pid").readlink() == Path(f"/proc/{pid}/ns/pid").readlink():
+                stat = procfs.stat(int(each.name))
+                found += [stat.pid] if stat is not None and not stat.lives else []
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user is itself")
+def test_a_folder_has_one_owner_for_ever_and_others_have_others(tmp_path: Path) -> None:
+    owners = {BwrapBackend(tmp_path / str(at)).owner for at in range(20)}
+    assert len(owners) > 15
+    assert all(owner is not None and 60578 <= owner[0] <= 61183 for owner in owners)
+    assert BwrapBackend(tmp_path / "0").owner == BwrapBackend(tmp_path / "0").owner
+
+
+async def test_a_workspace_below_folders_of_the_host_is_come_to(site: Site) -> None:
+    """As `ramet.isolation.folders` makes them: only the innermost is the agent's."""
+    folder = site.ground.runs / "run-1"
+    (folder / "workspace").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / "host").write_text("the host's")
+    (folder / "host").chmod(0o600)
+    async with site.visit(workspace=folder / "workspace") as visit:
+        await visit.ask("write", path="file", text="text")
+        assert await visit.fails("read", path=str(folder / "host")) in {"EACCES", "ENOENT"}
+        assert await visit.fails("make", path=str(folder)) in {"EACCES", "EROFS"}
+    assert folder.stat().st_uid == os.geteuid()
+    assert folder.stat().st_mode & 0o066 == 0, "others do not read it"
+
+
+async def test_an_environment_and_secrets_may_be_large(site: Site) -> None:
+    env = {f"V{at}": "x" * 10_000 for at in range(60)}
+    secrets = {name: name * 700_000 for name in ("a", "b", "c")}
+    async with site.visit(env=env, grant=replace_grant(GRANT, secrets=secrets)) as visit:
+        assert len((await visit.ask("who"))["env"]["V59"]) == 10_000
+        for name, value in secrets.items():
+            assert await visit.ask("read", path=f"/run/secrets/{name}") == value
+
+
+# ---- limits that are the process's own ------------------------------------------------------------------------------
+
+
+async def test_more_processor_time_than_a_run_can_have_is_the_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
+    async with site.visit(grant=replace_grant(GRANT, timeout_seconds=0.5)) as visit:
+        spin = [sys.executable, "-c", "while True: pass"]
+        assert (await visit.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU
+        await visit.tell("end_by", number=signal.SIGXCPU)
+        ended = await visit.ended()
+        assert (ended.reason, ended.code) == ("cpu", -signal.SIGXCPU)
+
+
+async def test_coming_near_a_limit_is_told(site: Site) -> None:
+    told: list[tuple[str, str]] = []
+    backend_of(site).on_threshold = lambda run, what, value, limit: told.append((run, what))
+    async with site.visit(grant=replace_grant(GRANT, memory_mb=128)) as visit:
+        await visit.ask("allocate", mb=110)
+        await eventually(lambda: (visit.spec.run, "memory") in told)
+
+
+# ---- fresh ----------------------------------------------------------------------------------------------------------
+
+
+async def test_fresh_agents_share_no_zygote_and_the_next_one_is_started_ahead(bwrap: Site) -> None:
+    fresh = backend_of(bwrap)._fresh
+
+    def keepers() -> set[Any]:
+        return {each for each in fresh._keepers if not each.is_gone}
+
+    grant = replace_grant(GRANT, isolation=Isolation.FRESH)
+    async with bwrap.visit(grant=grant) as one:
+        assert one.sandbox.level is Isolation.FRESH
+        first = keepers()
+        await eventually(lambda: len(keepers()) == 2)
+        async with bwrap.visit(grant=grant) as other:
+            assert await other.ask("who")
+            assert await one.ask("who")
+            assert parent(one.sandbox.pid) != parent(other.sandbox.pid)
+    (gone,) = first
+    await eventually(lambda: gone.is_gone)
+
+
+async def test_a_fresh_agent_is_not_started_where_there_is_less(bare: Site) -> None:
+    with pytest.raises(IsolationUnavailable):
+        await bare.backend.start(bare.spec(grant=replace_grant(GRANT, isolation=Isolation.FRESH)))
+
+
+def parent(pid: int) -> int:
+    found = procfs.stat(pid)
+    assert found is not None
+    return found.parent
+
+
+# ---- the way out ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_said_to_the_proxys_port_inside_comes_to_its_socket_outside(site: Site) -> None:
+    spec = site.spec()
+    path = site.ground.runs / "proxy.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        folder = os.open(path.parent, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+        listener.listen()
+        listener.setblocking(False)
+        if site.backend.owner is not None:
+            os.chown(path, *site.backend.owner)
+        grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
+        async with site.visit(site.spec(grant=grant, proxy=path, workspace=spec.workspace)) as visit:
+            env = (await visit.ask("who"))["env"]
+            assert env["HTTPS_PROXY"] == env["https_proxy"] == env["ALL_PROXY"] == "http://127.0.0.1:3128"
+            await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
+            async with asyncio.timeout(60):
+                accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+            accepted.close()
+            assert await visit.fails("connect_tcp", host="127.0.0.1", port=9) == "ECONNREFUSED", "nobody else is there"
+            assert await visit.fails("connect_tcp", host="192.0.2.1", port=443) == "ENETUNREACH"
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_command_is_kept_in_as_its_agent_is(site: Site) -> None:
+    async with site.visit(env={"MINE": "1"}) as visit:
+        script = (
+            "id -u; grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; "
+            "echo $MINE $HOME; ulimit -n; cat /etc/shadow"
+        )
+        ran = await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=10_000)
+        assert ran.stdout.decode().split() == [
+            *("65534", "CapEff:", "0000000000000000", "NoNewPrivs:", "1", "Seccomp:", "2"),
+            *("1", str(visit.spec.workspace), "256"),
+        ]
+        assert b"shadow" in ran.stderr
+
+
+async def test_a_command_that_does_not_exist_says_so(site: Site) -> None:
+    async with site.visit() as visit:
+        ran = await visit.sandbox.run_command(["no-such-program"], timeout_s=60, max_bytes=100)
+        assert (ran.code, ran.stderr) == (127, b"no-such-program: No such file or directory\n")
+
+
+async def test_a_command_ends_with_its_agent(site: Site) -> None:
+    async with site.visit() as visit:
+        script = "echo $$ > pid; exec sleep 3600"
+        running = asyncio.ensure_future(
+            visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
+        )
+        await eventually(pid_in(visit.spec.workspace / "pid"))
+        await visit.sandbox.kill(0)
+        assert (await running).code == -signal.SIGKILL
+        with pytest.raises(Gone):
+            await visit.sandbox.run_command(["true"], timeout_s=1, max_bytes=1)
+
+
+async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
+    async with site.visit() as visit:
+        script = "touch held; flock -s held sleep 3600"
+        running = asyncio.ensure_future(
+            visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
+        )
+        await eventually(lambda: (visit.spec.workspace / "held").exists() and visit.holding("held"))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await eventually(lambda: not visit.holding("held"))
+        assert await visit.ask("who")
+
+
+# ---- without namespaces ---------------------------------------------------------------------------------------------
+
+
+async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: Site) -> None:
+    for way in ("leave", "kill"):
+        async with bare.visit() as visit:
+            with pytest.raises(Refused):  # It begins with a session of its own.
+                await visit.ask("hide", hold="held", quiet=True)
+            assert await visit.ask("fork_until", count=3) == 3
+            await visit.tell("spin", seconds=3600, processes=2)
+            await eventually(lambda: len(procfs.tree(visit.sandbox.pid)) >= 3)
+            family = set(procfs.tree(visit.sandbox.pid))
+            if way == "leave":
+                visit.sandbox.signal(signal.SIGTERM)
+            else:
+                await visit.sandbox.kill(0)
+            assert (await visit.ended()).code < 0
+            assert not any(map(alive, family))
+
+
+async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: Site) -> None:
+    for field, value in (("secrets", {"token": "x"}), ("allowed_endpoints", ("example.org:443",))):
+        with pytest.raises(InvalidValue, match=field):
+            await bare.backend.start(bare.spec(grant=replace_grant(GRANT, **{field: value})))
+
+
+async def test_without_namespaces_temporary_files_go_to_the_workspace(bare: Site) -> None:
+    async with bare.visit() as visit:
+        assert (await visit.ask("who"))["env"]["TMPDIR"] == str(visit.spec.workspace)
+        for place in ("/tmp", "/dev/shm"):
+            assert await visit.fails("make", path=place) == "EACCES"
+
+
+async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: Site) -> None:
+    async with bare.visit() as visit:
+        await visit.ask("hold", path="held")
+        os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
+        assert (await visit.ended()).reason == "lost"
+        assert not visit.holding("held")
+        with pytest.raises(Ended):
+            await visit.ask("who")
+
+
+# ---- as somebody else -----------------------------------------------------------------------------------------------
+
+ORDINARY = """
+import asyncio, json, os, pathlib, sys
+sys.path[:0] = json.loads(sys.argv[1])[:1]
+sys.path += json.loads(sys.argv[1])[1:]
+from ramet.isolation.launch import become
+user, folders, scratch, module, name = json.loads(sys.argv[2])
+become(user, user, folders)
+from ramet.isolation.linux import calls
+calls.set_dumpable(True)
+os.environ.pop("PYTHONPATH", None)
+from ramet.isolation.conformance.ground import Ground
+async def main():
+    async with Ground(f"{module}:{name}", pathlib.Path(scratch)).open() as site:
+        assert site.backend.owner is None
+        async with site.visit() as visit:
+            await visit.ask("write", path="file", text="text")
+            ran = await visit.sandbox.run_command(["cat", "file"], timeout_s=60, max_bytes=100)
+            print(json.dumps([site.probe.level, (await visit.ask("who"))["uid"], ran.stdout.decode(), os.getuid()]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else; the other tests show the same")
+@pytest.mark.parametrize("kind", [BwrapBackend, LocalBackend])
+def test_an_ordinary_user_has_the_same(tmp_path: Path, kind: type[Forking]) -> None:
+    import json
+
+    found = runtime.find()
+    scratch = tmp_path / "theirs"
+    (scratch / "runs").mkdir(parents=True)
+    for each in (scratch, scratch / "runs"):
+        os.chown(each, USER, USER)
+    told = [USER, [*found.folders, str(scratch)], str(scratch), kind.__module__, kind.__name__]
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", ORDINARY, json.dumps(found.path), json.dumps(told)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr
+    level = "L2" if kind is BwrapBackend else "L1"
+    assert json.loads(ran.stdout) == [level, 65534, "text", USER]

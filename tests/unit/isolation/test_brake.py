@@ -1,0 +1,136 @@
+"""Processes are stopped while they owe processor time, and nobody else is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.isolation import brake, procfs
+from ramet.isolation.brake import Brake
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def shell() -> Iterator[subprocess.Popen[bytes]]:
+    """A shell, and one who spins below it."""
+    process = subprocess.Popen(["sh", "-c", "(while :; do :; done) & wait"], start_new_session=True)
+    yield process
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+async def spinner(shell: subprocess.Popen[bytes]) -> int:
+    """The pid of the one who spins."""
+    await eventually(lambda: len(procfs.tree(shell.pid)) == 2 and state(shell.pid) == "S")
+    return max(procfs.tree(shell.pid))
+
+
+def state(pid: int) -> str:
+    found = procfs.stat(pid)
+    assert found is not None
+    return found.state
+
+
+def apply(brake: Brake, now: float, *, used_s: float, busy: set[int] | None = None) -> None:
+    """0.2 s have gone by, and so much was used."""
+    brake.apply(now, elapsed_s=0.2, used_s=used_s, busy=busy or set())
+
+
+async def test_who_owes_time_is_stopped_until_it_is_repaid(shell: subprocess.Popen[bytes]) -> None:
+    """The one who keeps the tree, and is not busy, goes on; or nobody could be told anything."""
+    pid, held = await spinner(shell), Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+
+    apply(held, 0.2, used_s=0.2)
+
+    await eventually(lambda: state(pid) == "T")
+    await eventually(lambda: state(shell.pid) == "S")
+    assert held.is_on
+    assert held.until == pytest.approx(0.4)
+
+    apply(held, 0.3, used_s=0.1)
+    assert held.is_on
+    apply(held, 0.5, used_s=0.0)
+
+    await eventually(lambda: state(pid) == "R")
+    assert not held.is_on
+
+
+async def test_a_keeper_that_is_busy_itself_is_stopped_too(shell: subprocess.Popen[bytes]) -> None:
+    """Or a tree of one could not be held back."""
+    await spinner(shell)
+    held = Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+
+    apply(held, 0.2, used_s=0.2, busy={shell.pid})
+
+    await eventually(lambda: state(shell.pid) == "T")
+    held.release()
+    await eventually(lambda: state(shell.pid) == "S")
+
+
+async def test_who_stopped_by_itself_is_not_continued(shell: subprocess.Popen[bytes]) -> None:
+    """It may mean it."""
+    pid, held = await spinner(shell), Brake(0.5, allowance_s=0.0, look=lambda: procfs.tree(shell.pid))
+    os.kill(pid, signal.SIGSTOP)
+    await eventually(lambda: state(pid) == "T")
+
+    apply(held, 0.2, used_s=0.2)
+    held.release()
+
+    assert state(pid) == "T"
+
+
+async def test_nobody_is_signalled_who_only_has_the_pid(shell: subprocess.Popen[bytes]) -> None:
+    """It was born at another time: it is another."""
+    pid = await spinner(shell)
+    born = procfs.born(pid)
+    assert born is not None
+
+    assert not brake._send(pid, born + 1, signal.SIGKILL)
+    assert not brake._send(2**22 + 1, born, signal.SIGKILL)
+    assert state(pid) == "R"
+    assert brake._send(pid, born, signal.SIGSTOP)
+    await eventually(lambda: state(pid) == "T")
+
+
+def test_who_uses_what_it_may_is_left_alone(shell: subprocess.Popen[bytes]) -> None:
+    """What it did not use just now it may use now, within the allowance; and ticks are not exact."""
+    held = Brake(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
+    for number, used_s in enumerate((0.1, 0.1, 0.2, 0.12, 0.08, 0.0, 0.2, 0.1)):
+        apply(held, number * 0.2, used_s=used_s)
+        assert not held.is_on
+
+
+async def test_a_long_rest_is_no_leave_for_a_long_burst(shell: subprocess.Popen[bytes]) -> None:
+    """What was not used is forgotten, but for the allowance."""
+    await spinner(shell)
+    held = Brake(0.5, allowance_s=0.2, look=lambda: procfs.tree(shell.pid))
+    for number in range(50):
+        apply(held, number * 0.2, used_s=0.0)
+
+    apply(held, 10.0, used_s=0.4)
+
+    assert held.is_on
+    assert held.until == pytest.approx(10.4)
+
+
+@given(cores=st.floats(0.05, 4), wanted=st.floats(0, 8))
+def test_over_any_second_nobody_gets_more_than_it_may(cores: float, wanted: float) -> None:
+    """A tree on paper that uses whatever it can while it is not held back, looked at every 50 ms."""
+    held, used = Brake(cores, allowance_s=0.2, look=dict), [0.0]
+    # No signals on paper; nobody has pid 2**22 + 1.
+    held._stop = lambda busy: held._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]
+    for look in range(1, 200):
+        step = 0.0 if held.is_on else 0.05 * wanted
+        used.append(used[-1] + step)
+        held.apply(look * 0.05, elapsed_s=0.05, used_s=step, busy=set())
+
+    # The allowance, the slack, and one interval before it is noticed.
+    most = cores * (1 + 0.2 + brake._SLACK_S) + 0.05 * wanted + 1e-9
+    assert all(used[at] - used[max(0, at - 20)] <= most for at in range(len(used)))
+    assert used[-1] >= min(wanted, cores) * 199 * 0.05 - 0.05 * wanted - cores

@@ -1,0 +1,413 @@
+"""Control groups of the machine that the tests run on: limits that hold, and nothing left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.isolation import cgroup, cgroups, procfs
+from ramet.isolation.cgroups import Cgroup, Cgroups
+from tests.support.waiting import alive, eventually, pid_in
+
+#: Others may test on this machine at the same time: what is theirs is not ours to reap.
+OURS, THEIRS = (f"test-{secrets.token_hex(4)}" for _ in range(2))
+WAIT = "import sys; print('ready', flush=True); sys.stdin.readline()\n"
+
+
+@pytest.fixture
+def groups() -> Iterator[Cgroups]:
+    found = Cgroups.open(OURS)
+    if found is None:
+        pytest.skip("no control groups to be had here: they take root, or a delegated group")
+    yield found
+    found.close()
+    assert [str(each) for each in found._tops.values() if (each / found._kernel).exists()] == []
+
+
+@pytest.fixture
+def group(groups: Cgroups) -> Iterator[Cgroup]:
+    made = groups.make("run-1")
+    yield made
+    made.kill()
+    for _ in range(1000):
+        if made.try_remove():
+            return
+        subprocess.run(["sleep", "0.005"], check=True)
+
+
+@contextlib.contextmanager
+def placed(group: Cgroup, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that goes on with `script` once it is in the group and was told to."""
+    process = subprocess.Popen(
+        [sys.executable, "-ISc", WAIT + script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        group.add(process.pid)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def go(process: subprocess.Popen[str]) -> str:
+    """Let it go on; what it printed by its end."""
+    return process.communicate("\n", timeout=60)[0]
+
+
+def reap(pid: int) -> None:
+    """Take note of the end of one that may have come to us, as to pid 1."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody who has nothing to do with it."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def needs(groups: Cgroups, controller: str) -> None:
+    if controller not in groups.controllers:
+        pytest.skip(f"no {controller} controller to be had here")
+
+
+def test_more_memory_than_granted_ends_a_process_and_is_counted(groups: Cgroups, group: Cgroup) -> None:
+    """What fits, fits; so one can tell why it ended."""
+    needs(groups, "memory")
+    group.limit(memory_mb=64)
+
+    with placed(group, "x = b'x' * (40 << 20); print('fits')") as process:
+        assert go(process) == "fits\n"
+    assert group.oom_kills() == 0
+    with placed(group, "x = b'x' * (80 << 20); print('fits')") as process:
+        assert go(process) == ""
+
+    assert process.returncode == -signal.SIGKILL
+    assert group.oom_kills() == 1
+
+
+def test_memory_from_before_it_was_placed_does_not_count(groups: Cgroups, group: Cgroup) -> None:
+    """So what a process shares with its zygote is not its own."""
+    needs(groups, "memory")
+    group.limit(memory_mb=32)
+    source, sink = os.pipe()
+    before = bytearray(b"x" * (64 << 20))
+    pid = os.fork()
+    if not pid:
+        os.close(sink)
+        os.read(source, 1)
+        os._exit(0 if sum(before[:: 1 << 12]) else 1)
+    group.add(pid)
+    os.write(sink, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(source)
+    os.close(sink)
+
+    assert group.oom_kills() == 0
+
+
+def test_a_limit_can_be_changed_both_ways(groups: Cgroups, group: Cgroup) -> None:
+    """A parked child is given its own when it is needed."""
+    needs(groups, "memory")
+    for memory_mb in (64, 256, 32):
+        group.limit(memory_mb=memory_mb, cpu_cores=0.001, pids=5)
+
+    with placed(group, "x = b'x' * (50 << 20); print('fits')") as process:
+        assert go(process) == ""
+
+
+def test_no_more_processes_and_threads_than_granted(groups: Cgroups, group: Cgroup) -> None:
+    """Starting one more fails; nobody else is bothered."""
+    needs(groups, "pids")
+    group.limit(pids=3)
+    script = """
+import threading, time
+for number in range(5):
+    try: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    except RuntimeError: print(number, flush=True); break
+"""
+    with placed(group, script) as process:
+        assert go(process) == "2\n"
+
+
+async def test_processor_time_is_held_back(groups: Cgroups, group: Cgroup) -> None:
+    """And counted."""
+    needs(groups, "cpu")
+    group.limit(cpu_cores=0.1)
+
+    def throttled() -> int:
+        return cgroup.fields(group._folders["cpu"] / "cpu.stat")["nr_throttled"]
+
+    with placed(group, "while True: pass") as process:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        await eventually(lambda: throttled() >= 3)
+        usage = group.usage()
+
+    assert usage.cpu_seconds is not None
+    assert usage.cpu_seconds > 0.01
+
+
+def test_what_a_group_uses_is_told(groups: Cgroups, group: Cgroup, tmp_path: Path) -> None:
+    """Pages that only keep a file at hand are not memory in use."""
+    script = f"""
+x = b"x" * (30 << 20)
+open({str(tmp_path / "file")!r}, "wb").write(bytes(50 << 20))
+print("done", flush=True); sys.stdin.readline()
+"""
+    with placed(group, script) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        usage = group.usage()
+        assert group.processes() == {process.pid}
+
+    if "memory" in groups.controllers:
+        assert usage.memory_mb is not None
+        assert 30 <= usage.memory_mb < 45
+    if "pids" in groups.controllers:
+        assert usage.pids == 1
+
+
+async def test_whoever_was_started_inside_is_killed_and_nobody_else(
+    group: Cgroup, tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
+    """However far it went."""
+    script = f"""
+import subprocess
+subprocess.run(["sh", "-c", "(setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000 >/dev/null 2>&1' &)"])
+print("left", flush=True)
+"""
+    with placed(group, script) as process:
+        assert go(process) == "left\n"
+    pid = pid_in(tmp_path / "pid")
+    await eventually(pid)
+    assert group.processes() == {pid()}
+
+    group.kill()
+
+    await eventually(lambda: not alive(pid()))
+    assert bystander.poll() is None
+    reap(pid())
+
+
+async def test_who_forks_without_end_is_killed(groups: Cgroups, group: Cgroup) -> None:
+    """No child gets away between the looking and the killing."""
+    needs(groups, "pids")
+    group.limit(pids=20)
+    script = """
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+"""
+    with placed(group, script) as process:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        await eventually(lambda: len(group.processes()) == 20)
+
+        group.kill()
+
+        await eventually(lambda: not group.processes())
+        assert cgroup.read(group._folders["pids"] / "pids.max") == "0"
+
+
+async def test_removing_waits_for_who_is_about_to_end_and_kills_who_is_not(groups: Cgroups) -> None:
+    """A second time does nothing."""
+    for patient in (True, False):
+        group = groups.make("run-1")
+        with placed(group, "" if patient else "import time; time.sleep(1000)") as process:
+            assert not group.try_remove()
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+            assert await group.remove()
+            assert await group.remove()
+
+            assert process.wait() == (0 if patient else -signal.SIGKILL)
+
+
+def test_what_cannot_be_done_is_said_so(groups: Cgroups) -> None:
+    """By name; nothing is half made."""
+    group = groups.make("run-1")
+    with pytest.raises(SandboxFailed, match="run-1"):
+        groups.make("run-1")
+    with pytest.raises(SandboxFailed, match=r"cgroup\.procs"):
+        group.add(2**22 + 1)
+    with pytest.raises(InvalidValue):
+        groups.make("../run-2")
+    with pytest.raises(InvalidValue):
+        groups.reap("")  # everybody's
+    assert group.try_remove()
+    with pytest.raises(SandboxFailed, match="run-1"):
+        group.usage()
+
+
+def test_our_own_groups_limits_hold_inside(groups: Cgroups, group: Cgroup) -> None:
+    """Groups are made below it, never beside it."""
+    with placed(group, "") as process:
+        inside = procfs._read(f"{process.pid}/cgroup").decode()
+
+    for controller, own in procfs.own_cgroups().items():
+        if controller in groups.controllers:
+            [path] = [line.split(":", 2)[2] for line in inside.splitlines() if line.split(":")[1] == controller]
+            assert path.startswith(f"{own.rstrip('/')}/ramet/{OURS}.")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_without_rights_there_are_none() -> None:
+    """None, not an error, and nothing is tried half."""
+
+    def work() -> bool:
+        os.setgid(60700)
+        os.setuid(60700)
+        return Cgroups.open(OURS) is None
+
+    assert in_a_fork(work)
+
+
+def in_a_fork(work: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if work() else 1)
+        os._exit(2)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+# --- what the dead left ---------------------------------------------------------------------------------------------
+
+KERNEL = """
+import subprocess, sys
+from ramet.isolation.cgroups import Cgroups
+groups = Cgroups.open({name!r})
+group = groups.make("run-1")
+process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+group.add(process.pid)
+print(process.pid, flush=True)
+sys.stdin.readline()
+process.kill(); process.wait(); group.try_remove(); groups.close()
+"""
+
+
+@contextlib.contextmanager
+def kernel(name: str) -> Iterator[subprocess.Popen[str]]:
+    """Another kernel with a group, in which somebody sleeps; `stdin` ends it in order."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KERNEL.format(name=name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.communicate("\n")
+
+
+def sleeper(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+async def test_what_dead_kernels_left_is_ended_and_removed(groups: Cgroups) -> None:
+    """Theirs alone: not a living kernel's, nor one's of another name."""
+    with kernel(OURS) as dead, kernel(THEIRS) as stranger, kernel(OURS) as living:
+        orphan, others, busy = map(sleeper, (dead, stranger, living))
+        for each in (dead, stranger):
+            each.kill()
+            each.wait()
+        reaped: list[str] = []
+
+        def look() -> bool:
+            reaped.extend(groups.reap(f"{OURS}."))
+            reap(orphan)
+            return bool(reaped)
+
+        await eventually(look)
+
+        assert [name.split(".")[0] for name in reaped] == [OURS]
+        assert not alive(orphan)
+        assert alive(others)
+        assert alive(busy)
+        await eventually(lambda: groups.reap(f"{THEIRS}."))
+        reap(others)
+    assert groups.reap(f"{OURS}.") == groups.reap(f"{THEIRS}.") == ()
+
+
+def test_who_is_in_another_pid_namespace_may_live(groups: Cgroups) -> None:
+    """Its pid says nothing here."""
+    ours = cgroups._Maker.ours()
+
+    assert ours.may_live()
+    assert ours._replace(namespace=1, pid=2**22 + 1).may_live()
+    assert not ours._replace(born=ours.born + 1).may_live()
+    assert cgroups._Maker.of(f"test.{ours}") == ours
+    for name in ("test", "test.", "test.1-2", "test.1-2-x", "test.1-2-3-4"):
+        assert cgroups._Maker.of(name) is None
+
+
+# --- version 2, of which this machine may have the hierarchy without controllers -------------------------------------
+
+
+@pytest.fixture
+def unified() -> Iterator[Path]:
+    """A group of version 2."""
+    own = procfs.own_cgroups().get("", "/")
+    for mount in procfs.cgroup_mounts():
+        folder = mount.folder(own) if mount.version == 2 else None
+        if folder is not None and os.access(folder, os.W_OK):
+            made = folder / f"ramet-test-{os.getpid()}"
+            made.mkdir()
+            yield made
+            made.rmdir()
+            return
+    pytest.skip("no hierarchy of version 2 to be had here")
+
+
+async def test_version_2_kills_a_group_at_once(
+    unified: Path, bystander: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those below it, too, and without looking who they are."""
+    monkeypatch.setattr(cgroup, "_PASSES", 0)
+    group = Cgroup({"memory": unified / "run"}, 2)
+    (unified / "run" / "below").mkdir(parents=True)
+    Cgroup({"memory": unified / "run" / "below"}, 2).add(bystander.pid)
+    assert group.processes() == {bystander.pid}
+
+    group.kill()
+
+    await eventually(lambda: bystander.poll() == -signal.SIGKILL)
+    assert await group.remove()
+    assert not (unified / "run").exists()
+
+
+def test_who_cannot_share_its_group_stays_where_it_was(unified: Path) -> None:
+    """It moved out of the way for nothing, and moves back."""
+    if "memory" in cgroup.read(unified / "cgroup.controllers"):
+        pytest.skip("this machine has the controllers of version 2")
+    own = procfs.own_cgroups()[""]
+
+    def work() -> bool:
+        cgroup.write(unified / "cgroup.procs", os.getpid())
+        inside = procfs.own_cgroups()[""]
+        stayed = not cgroups._share(unified, "memory") and procfs.own_cgroups()[""] == inside != own
+        return stayed and not (unified / "ramet-kernel").exists()
+
+    assert in_a_fork(work)

@@ -1,0 +1,135 @@
+"""A checkpoint is whole, or refused; the one before stays until the next is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import Damaged, InvalidValue
+from ramet.isolation import checkpoint
+from ramet.isolation.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+@given(body=st.binary(max_size=1000), version=st.integers(0, 2**63 - 1), data=st.data())
+def test_what_is_saved_is_loaded(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes, version: int, data: st.DataObject
+) -> None:
+    """Body, size of the JSON and version; the latest one wins and leaves nothing beside it."""
+    file = tmp_path_factory.mktemp("kept") / "checkpoint"
+    kept = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
+
+    checkpoint.save(file, Checkpoint(b"earlier", 0, 1))
+    checkpoint.save(file, kept)
+
+    assert checkpoint.load(file) == kept
+    assert names(file.parent) == ["checkpoint"]
+
+
+def test_none_is_no_error(file: Path) -> None:
+    """A run need not have kept anything."""
+    assert checkpoint.load(file) is None
+
+
+@given(data=st.data())
+def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Anywhere; it is refused and left as it is."""
+    file = tmp_path_factory.mktemp("damaged") / "checkpoint"
+    checkpoint.save(file, Checkpoint(b'{"a":1}blob', 7, 3))
+    whole = file.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = data.draw(
+        st.one_of(
+            st.just(whole[:at]),
+            st.just(whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]),
+            st.binary(min_size=1, max_size=10).map(lambda more: whole + more),
+        )
+    )
+    file.write_bytes(damaged)
+
+    with pytest.raises(Damaged, match="checkpoint"):
+        checkpoint.load(file)
+
+    assert file.read_bytes() == damaged
+
+
+def test_a_newer_format_is_told_from_damage(file: Path) -> None:
+    """So that nobody takes it for lost."""
+    checkpoint.save(file, Checkpoint(b"", 0, 1))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:8] + b"\x00\x02" + whole[10:])
+
+    with pytest.raises(Damaged, match="newer version"):
+        checkpoint.load(file)
+
+
+@pytest.mark.parametrize(
+    ("kept", "field"),
+    [
+        (Checkpoint(b"abc", 4, 1), "json_size"),
+        (Checkpoint(b"abc", -1, 1), "json_size"),
+        (Checkpoint(b"abc", 3, -1), "version"),
+        (Checkpoint(b"abc", 3, 2**63), "version"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(file: Path, kept: Checkpoint, field: str) -> None:
+    """By name, before anything is written."""
+    with pytest.raises(InvalidValue) as refusal:
+        checkpoint.save(file, kept)
+
+    assert refusal.value.field == field
+    assert names(file.parent) == []
+
+
+def test_a_save_that_fails_leaves_the_one_before(file: Path, tmp_path: Path) -> None:
+    """And no draft."""
+    checkpoint.save(file, Checkpoint(b"first", 0, 1))
+    script = f"""
+import resource, signal
+from pathlib import Path
+from ramet.isolation import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
+"""
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert "File too large" in done.stderr
+    assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def test_a_save_that_is_killed_leaves_the_one_before(file: Path, tmp_path: Path) -> None:
+    """Its draft is no checkpoint, and goes when it is looked for."""
+    checkpoint.save(file, Checkpoint(b"first", 0, 1))
+    script = f"""
+import os, signal
+from pathlib import Path
+from ramet.isolation import checkpoint
+os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
+checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
+"""
+
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2  # noqa: PTH208 - only how many
+    assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
+    checkpoint.clear_drafts(tmp_path)
+    assert names(tmp_path) == ["checkpoint"]

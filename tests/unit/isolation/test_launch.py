@@ -1,0 +1,178 @@
+"""From root to an ordinary user who comes to what it needs, and to nothing else; shown in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.isolation import packets, runtime
+from ramet.isolation.launch import Launch
+
+USER = 60700
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has anybody else to become")
+
+SEEN = """
+import json, os, sys
+sys.path[:0] = json.loads(sys.argv[1])[:1]
+from ramet.isolation.launch import become
+shown = json.loads(sys.argv[2])
+become(shown["user"], shown["user"], shown["paths"], shown["granted"])
+def look(path):
+    try:
+        return sorted(os.listdir(path)) if os.path.isdir(path) else open(path).read()
+    except OSError as error:
+        return type(error).__name__
+def write(path):
+    try:
+        open(path, "a").close()
+        return "written"
+    except OSError as error:
+        return os.strerror(error.errno)
+seen = {path: look(path) for path in shown["look"]}
+print(json.dumps({"seen": seen, "ids": [*os.getresuid(), *os.getresgid(), *os.getgroups()],
+                  "written": {path: write(path) for path in shown["write"]}}))
+"""
+
+
+def as_user(
+    *, paths: list[Path], look: list[Path], granted: list[Path] | None = None, write: list[Path] | None = None
+) -> Any:
+    """What an ordinary user sees that root has become, with a way to `paths`."""
+    found = runtime.find()
+    shown = {
+        "user": USER,
+        "paths": [*found.folders, *map(str, paths)],
+        "granted": [*map(str, granted or [])],
+        "look": [*map(str, look)],
+        "write": [*map(str, write or [])],
+    }
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", SEEN, json.dumps(found.path), json.dumps(shown)],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        extra_groups=[USER + 1],
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    return json.loads(ran.stdout)
+
+
+def folder(path: Path, mode: int = 0o755, **files: str) -> Path:
+    path.mkdir()
+    for name, text in files.items():
+        (path / name).write_text(text)
+        (path / name).chmod(0o644)
+    path.chmod(mode)
+    return path
+
+
+@needs_root
+def test_whoever_root_becomes_has_no_way_back(tmp_path: Path) -> None:
+    assert as_user(paths=[], look=[])["ids"] == [USER] * 6
+
+
+@needs_root
+def test_what_is_needed_below_a_folder_that_is_shut_can_be_come_to_and_nothing_beside_it(tmp_path: Path) -> None:
+    shut = folder(tmp_path / "home", 0o700, secret="secret")
+    needed = folder(shut / "needed", 0o755, file="text")
+    other = folder(shut / "other", 0o755, file="text")
+
+    seen = as_user(paths=[needed], look=[needed / "file", other / "file", shut / "secret", shut])["seen"]
+
+    assert seen == {
+        str(needed / "file"): "text",
+        str(other / "file"): "FileNotFoundError",
+        str(shut / "secret"): "FileNotFoundError",
+        str(shut): ["needed"],
+    }
+    assert (shut / "secret").read_text() == "secret", "the host's own folder is as it was"
+
+
+@needs_root
+def test_folders_that_are_shut_inside_each_other_and_needs_inside_each_other(tmp_path: Path) -> None:
+    outer = folder(tmp_path / "outer", 0o700)
+    inner = folder(outer / "inner", 0o700)
+    deep = folder(inner / "deep", 0o755, file="text")
+    below = folder(deep / "below", 0o755, file="text")
+    beside = folder(outer / "beside", 0o755, file="text")
+
+    look = [deep / "file", below / "file", beside / "file"]
+
+    assert as_user(paths=[below, beside, deep], look=look)["seen"] == {str(path): "text" for path in look}
+
+
+@needs_root
+def test_a_single_file_can_be_needed(tmp_path: Path) -> None:
+    shut = folder(tmp_path / "home", 0o700, file="text", secret="secret")
+
+    seen = as_user(paths=[shut / "file"], look=[shut / "file", shut])["seen"]
+
+    assert seen == {str(shut / "file"): "text", str(shut): ["file"]}
+
+
+@needs_root
+def test_without_a_way_what_is_below_a_shut_folder_cannot_be_seen(tmp_path: Path) -> None:
+    """The control of the others."""
+    shut = folder(tmp_path / "home", 0o700)
+    file = folder(shut / "needed", 0o755, file="text") / "file"
+    assert as_user(paths=[], look=[file])["seen"][str(file)] == "PermissionError"
+
+
+@needs_root
+def test_what_is_granted_can_be_read_and_not_written_whatever_its_modes_are(tmp_path: Path) -> None:
+    """As it can by an ordinary user who grants its own: 0700 and 0600 are root's here."""
+    shut = folder(tmp_path / "project", 0o700, file="text")
+    (shut / "file").chmod(0o600)
+    below = folder(shut / "below", 0o700, file="text")
+
+    said = as_user(paths=[shut], granted=[shut], look=[shut / "file", below / "file"], write=[shut / "file"])
+
+    assert said["seen"] == {str(shut / "file"): "text", str(below / "file"): "text"}
+    assert said["written"] == {str(shut / "file"): "Read-only file system"}
+    assert (shut / "file").stat().st_uid == 0
+
+
+@needs_root
+def test_what_is_needed_inside_of_what_is_granted_stays_as_it_is(tmp_path: Path) -> None:
+    """A project that is granted holds the workspaces: they are to be written, by whom they belong to."""
+    project = folder(tmp_path / "project", 0o700, file="text")
+    runs = folder(project / "runs", 0o755)
+    os.chown(runs, USER, USER)
+
+    written = as_user(paths=[project, runs], granted=[project], look=[], write=[runs / "new", project / "new"])
+
+    assert written["written"] == {str(runs / "new"): "written", str(project / "new"): "Read-only file system"}
+
+
+def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:
+    ours, theirs = packets.pair()
+    with ours, theirs:
+        packets.send(ours, "launch", launch)
+        return subprocess.run(
+            runtime.find().program("launch", theirs.fileno(), theirs.fileno(), options=("-S",)),
+            env={},
+            pass_fds=[theirs.fileno()],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+
+
+@needs_root
+def test_nothing_is_started_as_root() -> None:
+    ended = launched(Launch("bwrap", None, None, (), (), os.getpid(), ("/bin/echo", "started"), "/bin/echo"))
+    assert ended.returncode != 0
+    assert b"uid 0" in ended.stderr
+    assert ended.stdout == b""
+
+
+@needs_root
+def test_nothing_is_started_for_a_host_that_has_gone() -> None:
+    assert launched(Launch("none", USER, USER, (), (), 1, ("/bin/echo", "started"))).stdout == b""
+    assert launched(Launch("none", USER, USER, (), (), os.getpid(), ("/bin/echo", "started"))).stdout == b"started\n"

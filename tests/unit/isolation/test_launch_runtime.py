@@ -1,0 +1,81 @@
+"""What of the host a sandbox needs of a Python, and what of a project it does not get to see."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation import runtime
+
+
+def test_the_interpreter_its_modules_and_ramet_itself_are_part_of_it() -> None:
+    found = runtime.find()
+    for needed in (sys.executable, json_module(), runtime.__file__):
+        real = str(Path(needed).resolve())
+        assert any(real.startswith(f"{folder}/") or real.startswith("/usr/") for folder in found.folders), needed
+    assert not any(one != other and one.startswith(f"{other}/") for one in found.folders for other in found.folders)
+
+
+def json_module() -> str:
+    import json
+
+    return json.__file__
+
+
+def test_of_a_linked_project_only_packages_and_modules_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `pip install -e` links may be the project itself: with its keys and its history."""
+    packages = tmp_path / "site-packages"
+    project = tmp_path / "project"
+    for folder in (packages, project / "mine", project / ".git", project / "data"):
+        folder.mkdir(parents=True)
+    for file in ("mine/__init__.py", "single.py", ".env", ".git/config", "data/table.csv", "pyproject.toml"):
+        (project / file).touch()
+    (packages / "linked.pth").write_text(f"# a comment\nimport os\n{project}\n/no/such/folder\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+
+    folders = runtime.find().folders
+
+    assert {folder for folder in folders if folder.startswith(str(project))} == {
+        str(project / "mine"),
+        str(project / "single.py"),
+    }
+    assert str(packages) in folders
+
+
+def test_what_setuptools_links_by_a_table_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    finder = types.ModuleType("__editable___mine_finder")
+    finder.MAPPING = {"mine": str(tmp_path / "mine")}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, finder.__name__, finder)
+
+    assert str(tmp_path / "mine") in runtime.find().folders
+
+
+def test_a_folder_of_packages_that_an_isolated_interpreter_passes_over_is_on_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a user's own."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+    assert str(packages) in runtime.find().path
+
+
+def test_the_folder_that_a_program_is_run_from_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert not any(folder.startswith(str(tmp_path)) for folder in runtime.find().folders)
+
+
+def test_links_to_an_interpreter_are_seen_as_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tmp_path / "python-3.1"
+    (real / "bin").mkdir(parents=True)
+    (real / "bin" / "python").touch()
+    (tmp_path / "python-3").symlink_to("python-3.1")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python-3" / "bin" / "python"))
+    assert {str(real), str(tmp_path / "python-3")} <= set(runtime.find().folders)

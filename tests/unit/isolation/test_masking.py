@@ -1,0 +1,75 @@
+"""Secrets do not come out, however the stream is cut; everything else does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ramet.isolation.masking import Mask
+
+
+def masked(data: bytes, *secrets: str, cuts: list[int] | None = None) -> bytes:
+    """What comes out of a stream that arrives in pieces."""
+    mask, out, at = Mask(secrets), b"", 0
+    for cut in sorted({min(cut, len(data)) for cut in cuts or []}):
+        out += mask.feed(data[at:cut])
+        at = cut
+    return out + mask.feed(data[at:], last=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "secrets", "shown"),
+    [
+        (b"nothing to hide", ["key"], b"nothing to hide"),
+        (b"nothing to hide", [], b"nothing to hide"),
+        (b"nothing to hide", [""], b"nothing to hide"),
+        (b"my key is here", ["key"], b"my *** is here"),
+        (b"keykey", ["key"], b"******"),
+        (b"sesame", ["sesame", "same"], b"***"),
+        (b"sesame open", ["sesame", "same open"], b"***"),
+        (b"ababab!", ["abab"], b"***!"),
+        (b"ab", ["abc"], b"ab"),
+        ("Schlüssel\n".encode(), ["Schlüssel"], b"***\n"),
+        (b"line one\nline two", ["one\nline"], b"line *** two"),
+        (b"k.y", ["k.y"], b"***"),
+        (b"kay", ["k.y"], b"kay"),
+    ],
+)
+def test_what_is_masked(data: bytes, secrets: list[str], shown: bytes) -> None:
+    """Every byte that belongs to a secret, and no other; secrets that overlap make one stretch."""
+    assert masked(data, *secrets) == shown
+
+
+_letters = st.text("ab", min_size=1, max_size=4)
+
+
+@given(data=st.text("abc", max_size=30), secrets=st.lists(_letters, max_size=3), cuts=st.lists(st.integers(0, 30)))
+@example(data="ababab", secrets=["abab"], cuts=[4])
+@example(data="aab", secrets=["aa", "ab"], cuts=[2])
+@example(data="abab", secrets=["ab"], cuts=[2])
+@example(data="abab", secrets=["ab", "aba"], cuts=[2])
+def test_it_does_not_matter_where_a_stream_is_cut(data: str, secrets: list[str], cuts: list[int]) -> None:
+    """And what is shown holds no secret, but for one that only the gap of a masked one makes."""
+    whole = masked(data.encode(), *secrets)
+
+    assert masked(data.encode(), *secrets, cuts=cuts) == whole
+    for part in whole.split(b"***"):
+        assert not any(secret.encode() in part for secret in secrets)
+
+
+def test_what_cannot_be_a_secret_is_shown_at_once() -> None:
+    """A prompt that somebody waits for is not held back for its length."""
+    mask = Mask(["secret"])
+
+    assert mask.feed(b"name? ") == b"name? "
+    assert mask.feed(b"yes") == b"ye"
+    assert mask.feed(b"!") == b"s!"
+
+
+def test_what_is_held_back_is_shown_in_the_end() -> None:
+    """As it is, if no secret came of it."""
+    mask = Mask(["secret"])
+    assert mask.feed(b"a secr") == b"a "
+
+    assert mask.feed(b"", last=True) == b"secr"

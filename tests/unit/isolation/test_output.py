@@ -1,0 +1,281 @@
+"""Streams of real processes: bounded, live, masked, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.isolation import output
+from ramet.isolation.output import Stream
+from tests.support.waiting import eventually
+
+
+class Writer:
+    """The other end of a stream, in our own hands; `source` is the stream's."""
+
+    def __init__(self) -> None:
+        self.source, self._sink = os.pipe()
+
+    def say(self, data: bytes) -> None:
+        assert os.write(self._sink, data) == len(data)
+
+    def end(self) -> None:
+        if self._sink >= 0:
+            os.close(self._sink)
+            self._sink = -1
+
+
+@pytest.fixture
+async def writer() -> AsyncIterator[Writer]:
+    writer = Writer()
+    yield writer
+    writer.end()
+
+
+@contextlib.contextmanager
+def printing(script: str, **options: Any) -> Any:
+    """A stream of what a Python script prints, and its process."""
+    source, sink = os.pipe()
+    process = subprocess.Popen([sys.executable, "-ISc", script], stdout=sink)
+    os.close(sink)
+    stream = Stream(source, **options)
+    try:
+        yield stream, process
+    finally:
+        stream.close()
+        process.kill()
+        process.wait()
+
+
+async def come(stream: Stream, total: int) -> None:
+    """Return once as many bytes have come."""
+    await eventually(lambda: stream.total_bytes == total)
+
+
+async def test_what_was_printed_is_there_when_it_is_drained(tmp_path: Path) -> None:
+    """In memory, in the file, and told."""
+    told: list[str] = []
+
+    with printing("print('grüße ' * 3)", file=tmp_path / "log", on_text=told.append) as (stream, _):
+        await stream.drained()
+
+    assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "grüße grüße grüße \n"
+    assert stream.total_bytes == len(stream.text.encode())
+
+
+async def test_text_is_told_while_the_process_goes_on(writer: Writer) -> None:
+    """Live, that is; half a character waits for its other half."""
+    told: list[str] = []
+    stream = Stream(writer.source, on_text=told.append)
+
+    writer.say("ein €".encode()[:-1])
+    await eventually(lambda: told == ["ein "])
+    writer.say("€".encode()[-1:])
+    await eventually(lambda: told == ["ein ", "€"])
+
+    stream.close()
+
+
+async def test_the_newest_is_kept_in_memory_and_the_beginning_in_the_file(tmp_path: Path) -> None:
+    """Each within its bound, and the file says that it is cut."""
+    script = "import sys; [sys.stdout.write(f'{n:07}\\n') for n in range(100_000)]"
+
+    with printing(script, ring_bytes=800, file=tmp_path / "log", max_file_bytes=1600) as (stream, _):
+        await stream.drained()
+
+    assert stream.total_bytes == 800_000
+    assert stream.text.split() == [f"{n:07}" for n in range(99_900, 100_000)]
+    kept, _, notice = (tmp_path / "log").read_text().partition("\n…")
+    assert kept.split() == [f"{n:07}" for n in range(200)]
+    assert "at most 1600 bytes" in notice
+
+
+async def test_a_file_goes_on_after_what_is_in_it_and_stays_within_its_bound(tmp_path: Path) -> None:
+    """So a run that is tried again, or resumed, cannot fill the disk; the cut is told of once."""
+    log = tmp_path / "log"
+    for text in ("first ", "second ", "third "):
+        with printing(f"print({text!r}, end='')", file=log, max_file_bytes=10) as (stream, _):
+            await stream.drained()
+
+    assert log.read_text() == "first seco\n… [cut off here: at most 10 bytes are kept]\n"
+
+
+async def test_a_file_that_is_exactly_full_says_so_only_when_more_comes(tmp_path: Path) -> None:
+    """Nothing was cut off before."""
+    log = tmp_path / "log"
+    for text, cut in (("12345", False), ("6", True), ("7", True)):
+        with printing(f"print({text!r}, end='')", file=log, max_file_bytes=5) as (stream, _):
+            await stream.drained()
+        assert log.read_text().startswith("12345")
+        assert log.read_text().count("cut off") == cut
+
+
+async def test_a_flood_costs_bounded_memory_and_disk_and_leaves_turns_to_others(tmp_path: Path) -> None:
+    """A gigabyte, while another stream is served all the time."""
+    flood = "import os; data = b'x' * 65536\nfor _ in range(16384): os.write(1, data)"
+    other = Writer()
+    heard: list[str] = []
+    aside = Stream(other.source, on_text=heard.append)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    turns = 0
+    with printing(flood, file=tmp_path / "log", max_file_bytes=1024 * 1024) as (stream, _):
+        drained = asyncio.ensure_future(stream.drained())
+        while not drained.done():
+            heard.clear()
+            other.say(b".")
+            await eventually(lambda: heard)
+            turns += 1
+        await drained
+
+    assert stream.total_bytes == 2**30
+    assert turns > 100
+    assert len(stream.text) == 64 * 1024
+    assert (tmp_path / "log").stat().st_size < 1024 * 1024 + 100
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024
+    other.end()
+    await aside.drained()
+
+
+async def test_secrets_are_starred_out_everywhere(tmp_path: Path, writer: Writer) -> None:
+    """In all three places, also when they come in pieces."""
+    told: list[str] = []
+    stream = Stream(writer.source, file=tmp_path / "log", on_text=told.append, mask=("hunter2", "pässword"))
+
+    said = 0
+    for piece in (b"it is hun", b"ter", b"2 or p\xc3", b"\xa4ssword", b", hunt"):
+        writer.say(piece)
+        said += len(piece)
+        await come(stream, said)
+    writer.end()
+    await stream.drained()
+
+    assert stream.text == "".join(told) == (tmp_path / "log").read_text() == "it is *** or ***, hunt"
+
+
+async def test_a_callback_that_raises_is_told_of_once_and_dropped(
+    writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on, and so does what is kept of it."""
+    calls: list[str] = []
+
+    def careless(text: str) -> None:
+        calls.append(text)
+        raise ZeroDivisionError("my own fault")
+
+    stream = Stream(writer.source, on_text=careless)
+    for expected in (1, 2, 3):
+        writer.say(b"x")
+        await come(stream, expected)
+
+    assert calls == ["x"]
+    assert stream.text == "xxx"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "my own fault" in caplog.text
+    stream.close()
+
+
+async def test_a_file_that_cannot_be_written_is_told_of_once(
+    tmp_path: Path, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest is kept as ever."""
+    stream = Stream(writer.source, file=tmp_path / "no such folder" / "log")
+    for expected in (1, 2):
+        writer.say(b"x")
+        await come(stream, expected)
+    stream.close()
+
+    assert stream.text == "xx"
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+async def test_a_log_that_was_made_a_link_is_not_followed(tmp_path: Path, writer: Writer) -> None:
+    """What it leads to stays as it is."""
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "log").symlink_to(tmp_path / "precious")
+    stream = Stream(writer.source, file=tmp_path / "log")
+    writer.say(b"overwritten")
+    await eventually(lambda: stream.total_bytes)
+    stream.close()
+
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+async def test_closing_takes_what_is_in_the_pipe_and_ends_the_wait(writer: Writer) -> None:
+    """Even if the other end is held open for good; a second time does nothing."""
+    stream = Stream(writer.source, mask=("wordless",))
+    waiting = asyncio.ensure_future(stream.drained())
+    await asyncio.sleep(0)
+    writer.say(b"last words")
+
+    stream.close()
+    stream.close()
+
+    await waiting
+    assert stream.text == "last words"
+
+
+async def test_closing_takes_no_more_than_there_may_be_of_use(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who could not be ended may fill the pipe as fast as it is read."""
+    monkeypatch.setattr(output, "_LAST", 2)
+    fcntl.fcntl(writer.source, fcntl.F_SETPIPE_SZ, 1024 * 1024)
+    writer.say(bytes(1024 * 1024))
+    stream = Stream(writer.source)
+
+    stream.close()
+
+    assert stream.total_bytes == 2 * output._CHUNK
+
+
+async def test_the_newest_text_begins_with_a_whole_character(writer: Writer) -> None:
+    """However much of the one before is left."""
+    stream = Stream(writer.source, ring_bytes=8)
+    writer.say("äß€€".encode())
+    await come(stream, 10)
+    assert stream.text == "ß€€"
+    writer.say(b"1")
+    await come(stream, 11)
+    stream.close()
+
+    assert stream.text == "€€1"
+
+
+async def test_an_idle_stream_holds_one_descriptor(tmp_path: Path, writer: Writer) -> None:
+    """A thousand agents fit; the file is open only while it is written to."""
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only the numbers
+    stream = Stream(writer.source, file=tmp_path / "log")
+    writer.say(b"x")
+    await eventually(lambda: stream.total_bytes)
+
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1  # noqa: PTH208 - that of the listing
+    stream.close()
+
+
+@given(data=st.binary(max_size=200), ring=st.integers(0, 64), pieces=st.integers(1, 50))
+async def test_what_is_kept_is_the_end_and_what_is_told_is_all(data: bytes, ring: int, pieces: int) -> None:
+    """Whatever the bytes and however they come."""
+    writer, told = Writer(), list[str]()
+    stream = Stream(writer.source, ring_bytes=ring, on_text=told.append)
+    for at in range(0, len(data), pieces):
+        writer.say(data[at : at + pieces])
+        while stream.total_bytes < min(len(data), at + pieces):  # noqa: ASYNC110 - turns of the loop, no time
+            await asyncio.sleep(0)
+    writer.end()
+    await stream.drained()
+
+    assert "".join(told) == data.decode(errors="replace")
+    newest = data[len(data) - ring :] if ring < len(data) else data
+    assert newest.decode(errors="replace").endswith(stream.text)
+    assert len(newest) - len(stream.text.encode()) <= 3 or not newest.isascii()

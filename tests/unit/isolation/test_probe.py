@@ -1,0 +1,259 @@
+"""What the probe finds: what works, works; what is taken away or only pretends is found out, and a person told."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pytest
+
+from ramet.core.policy import Isolation
+from ramet.isolation import probe
+from ramet.isolation.linux import numbers
+from ramet.isolation.linux.trials import cgroups
+from ramet.isolation.probe import Finding
+from tests.support.waiting import alive
+
+SOURCES = pathlib.Path(probe.__file__).parents[2]
+ALL_WORK = dict.fromkeys(probe.MECHANISMS, Finding(True))
+
+CONTROLLERS = ("memory", "cpu", "pids")
+
+#: Run with a filter of its own: what the kernel answers to some calls without doing them.
+_PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+given = json.loads(sys.argv[2])
+from ramet.isolation.linux import calls, seccomp
+if given["filter"]:
+    calls.set_no_new_privs()
+    seccomp.install(bytes.fromhex(given["filter"]))
+from ramet.isolation import probe
+print(json.dumps(probe.machine(given["user"] and tuple(given["user"]))))
+"""
+
+#: Kind of namespace → the finding that it stands for.
+KINDS = {
+    "pid": "pid_namespaces",
+    "mnt": "mount_namespaces",
+    "net": "network_namespaces",
+    "ipc": "ipc_namespaces",
+    "uts": "uts_namespaces",
+    "cgroup": "cgroup_namespaces",
+}
+
+
+def found(
+    *,
+    answers: Mapping[int, int] | None = None,
+    user: tuple[int, int] | None = None,
+    path: str | None = None,
+    before: Sequence[str] = (),
+) -> dict[str, Finding]:
+    """What is found in another process, in which these calls are answered with these errnos and not done."""
+    given = {"filter": _filter(answers).hex() if answers else "", "user": user}
+    answer = subprocess.run(
+        [*before, sys.executable, "-c", _PROGRAM, str(SOURCES), json.dumps(given)],
+        env={**os.environ, **({} if path is None else {"PATH": path})},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert not answer.returncode, answer.stderr.decode()
+    return {name: Finding(*each) for name, each in json.loads(answer.stdout).items()}
+
+
+def _filter(answers: Mapping[int, int]) -> bytes:
+    code = [(0x20, 0, 0, 0)]
+    for number, error in answers.items():
+        code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x0005_0000 | error)]
+    return b"".join(struct.pack("=HBBI", *each) for each in [*code, (0x06, 0, 0, 0x7FFF_0000)])
+
+
+@pytest.fixture(scope="module")
+def here() -> Mapping[str, Finding]:
+    """What is found on this machine."""
+    return probe.machine()
+
+
+def test_everything_is_tried_once_in_the_life_of_a_process(here: Mapping[str, Finding]) -> None:
+    assert tuple(here) == probe.MECHANISMS
+    assert probe.machine() is here
+
+
+def test_what_works_has_no_remedy_and_what_does_not_has_one(here: Mapping[str, Finding]) -> None:
+    assert [name for name, each in here.items() if each.works is bool(each.remedy)] == []
+
+
+def test_nothing_is_left_of_the_trials(here: Mapping[str, Finding]) -> None:
+    groups = [each for name in CONTROLLERS for each in cgroups_beside(name)]
+    assert [each for each in groups if not alive(int(each.name.rpartition("-")[2]))] == []
+    assert os.uname().nodename != "ramet-probe"
+
+
+@pytest.mark.skipif("os.getuid() != 0", reason="only root can become somebody else")
+def test_root_tries_as_somebody_who_is_not_root(here: Mapping[str, Finding]) -> None:
+    """Root itself has no limit on processes: as which it was tried shows in that."""
+    assert here["processes_per_namespace"].works
+    assert not found(user=(0, 0))["processes_per_namespace"].works
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_namespace_that_is_used_up_is_found_missing(kind: str, here: Mapping[str, Finding]) -> None:
+    """As the root of a namespace in which there may be none of them, as an administrator of a host can decide."""
+    without = found(user=(0, 0), before=_with_sysctl(f"user/max_{kind}_namespaces"))
+    needing = {KINDS[kind], "bwrap"} | ({"proc_mount"} if kind in ("pid", "mnt") else set())
+
+    assert {name for name in KINDS.values() if not without[name].works} == needing & set(KINDS.values())
+    assert not without["bwrap"].works
+    assert "No space left" in without[KINDS[kind]].detail
+
+
+def test_user_namespaces_that_are_switched_off_are_found_missing_with_the_switch() -> None:
+    without = found(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
+
+    assert not any(without[name].works for name in ("user_namespaces", *KINDS.values(), "bwrap"))
+    assert without["user_namespaces"].remedy == "Allow user namespaces: sysctl user.max_user_namespaces=15000."
+    assert probe.level_of(without, "bwrap").level is Isolation.L0
+    assert "sysctl user.max_user_namespaces" in probe.level_of(without, "bwrap").remedy
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"),
+    [
+        ("landlock_restrict_self", {"landlock", "landlock_tcp", "landlock_scopes"}),
+        ("seccomp", {"seccomp"}),
+        ("prlimit64", {"processes_per_namespace"}),
+        ("mount", {"mount_namespaces", "proc_mount", "bwrap"}),
+        ("sethostname", {"user_namespaces", "uts_namespaces", "bwrap"}),
+    ],
+)
+def test_what_only_pretends_to_work_is_found_out(call: str, missing: set[str], here: Mapping[str, Finding]) -> None:
+    """The kernel says yes and does nothing: each trial looks whether what must fail does."""
+    pretended = found(answers={_number(call): 0})
+    changed = {name for name in probe.MECHANISMS if here[name].works and not pretended[name].works}
+
+    assert changed - {"bwrap"} == missing - {"bwrap"} - {name for name in missing if not here[name].works}
+
+
+@pytest.mark.parametrize(
+    ("call", "missing", "remedy"),
+    [
+        ("landlock_create_ruleset", "landlock", "lsm="),
+        ("seccomp", "seccomp", "CONFIG_SECCOMP_FILTER"),
+        ("unshare", "user_namespaces", "docker run --security-opt"),
+    ],
+)
+def test_what_is_forbidden_is_found_missing_with_a_remedy(call: str, missing: str, remedy: str) -> None:
+    without = found(answers={_number(call): 1})
+
+    assert not without[missing].works
+    assert remedy in without[missing].remedy
+
+
+def test_without_bubblewrap_the_line_that_installs_it_is_named(tmp_path: pathlib.Path) -> None:
+    without = found(path=str(tmp_path))
+    offered = probe.level_of({**ALL_WORK, "bwrap": without["bwrap"]}, "bwrap")
+
+    assert without["bwrap"].detail == "not installed"
+    assert offered.level is Isolation.L0
+    assert offered.missing == ("bwrap",)
+    assert "apt install bubblewrap" in offered.remedy
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_bubblewrap_that_keeps_nothing_in_is_found_out(here: Mapping[str, Finding]) -> None:
+    """A program of that name that only runs what it is given."""
+    folder = pathlib.Path("/tmp", f"ramet-probe-{os.getpid()}")
+    folder.mkdir()
+    try:
+        false = folder / "bwrap"
+        false.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
+        false.chmod(0o755)
+        without = found(path=f"{folder}:/usr/bin:/bin")
+    finally:
+        shutil.rmtree(folder)
+
+    assert here["bwrap"].works
+    assert not without["bwrap"].works
+    assert without["bwrap"].detail.startswith("not refused: seen inside, of the host: files processes name")
+
+
+@pytest.mark.parametrize(
+    ("missing", "bwrap", "local"),
+    [
+        ((), Isolation.L2, Isolation.L1),
+        (("seccomp",), Isolation.L0, Isolation.L0),
+        (("landlock",), Isolation.L2, Isolation.L0),
+        (("landlock_scopes",), Isolation.L2, Isolation.L0),
+        (("landlock_tcp", "cgroup_memory", "proc_mount"), Isolation.L2, Isolation.L1),
+        (("user_namespaces",), Isolation.L0, Isolation.L1),
+        (("cgroup_namespaces",), Isolation.L0, Isolation.L1),
+        (("bwrap",), Isolation.L0, Isolation.L1),
+        (probe.MECHANISMS, Isolation.L0, Isolation.L0),
+    ],
+)
+def test_a_level_needs_all_that_it_is_made_of(missing: Sequence[str], bwrap: Isolation, local: Isolation) -> None:
+    findings = {**ALL_WORK, **{name: Finding(False, "", f"Mend {name}.") for name in missing}}
+    levels: dict[Literal["bwrap", "local"], Isolation] = {"bwrap": bwrap, "local": local}
+
+    for backend, level in levels.items():
+        offered = probe.level_of(findings, backend)
+        assert offered.level is level
+        assert set(offered.missing) == set(missing) & offered.mechanisms.keys()
+        assert all(offered.mechanisms[name] is (name not in missing) for name in offered.mechanisms)
+        assert all(f"Mend {name}." in offered.remedy for name in offered.missing)
+
+
+def test_what_stands_against_a_level_is_named_first() -> None:
+    findings = {**ALL_WORK, **dict.fromkeys(("cgroup_memory", "landlock", "bwrap"), Finding(False, "", "Mend it."))}
+
+    assert probe.level_of(findings, "bwrap").missing[0] == "bwrap"
+    assert probe.level_of(findings, "bwrap").remedy == "Mend it."
+
+
+def test_a_trial_that_cannot_be_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/none")
+
+    findings = probe.machine((os.getuid() + 1, os.getgid()))
+
+    assert not any(each.works for each in findings.values())
+    assert "/none" in findings["seccomp"].detail
+
+
+def test_another_system_is_told_to_be_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    findings = probe.machine((os.getuid() + 2, os.getgid()))
+
+    assert probe.level_of(findings, "local").level is Isolation.L0
+    assert probe.level_of(findings, "local").remedy == "Run ramet on Linux, or on a Linux virtual machine."
+
+
+def cgroups_beside(controller: str) -> list[pathlib.Path]:
+    """The groups of trials where this process's own group of the controller is."""
+    try:
+        folder = cgroups.place(controller).folder
+    except OSError:
+        return []
+    return [*folder.glob("ramet-probe-*"), *folder.parent.glob("ramet-probe-*")]
+
+
+def _with_sysctl(name: str) -> list[str]:
+    """A command that runs another as the root of a user namespace in which this setting is 0."""
+    return ["unshare", "-Urm", "sh", "-c", f'echo 0 > /proc/sys/{name} && exec "$@"', "sh"]
+
+
+def _number(call: str) -> int:
+    x86 = os.uname().machine == "x86_64"
+    others = {"landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446), "prlimit64": (302, 261)}
+    if call in others:
+        return others[call][0 if x86 else 1]
+    return numbers.of(os.uname().machine).number[call]

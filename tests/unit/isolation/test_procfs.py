@@ -1,0 +1,248 @@
+"""What /proc says: of real processes, and in the corner cases of its text on a /proc of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation import procfs
+from ramet.isolation.procfs import CgroupMount
+from tests.support.waiting import eventually
+
+GONE = 2**22 + 1  #: more than any pid
+EXIT = {"x86_64": 60, "aarch64": 93}  #: ends one thread
+
+
+@contextlib.contextmanager
+def running(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that has said that it is ready, and all it started; ended together."""
+    process = subprocess.Popen(
+        [sys.executable, "-ISc", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        for pid in procfs.tree(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        process.communicate()
+
+
+async def test_a_process_is_told_from_others_of_its_pid() -> None:
+    """By its birth; one that is gone is nobody."""
+    me = procfs.stat(os.getpid())
+
+    assert me is not None
+    assert (me.pid, me.parent, me.state) == (os.getpid(), os.getppid(), "R")
+    assert me.born == procfs.born(os.getpid())
+    assert procfs.stat(GONE) is None
+    assert procfs.born(GONE) is None
+    assert procfs.tree(GONE) == {}
+    assert procfs.children(me._replace(pid=GONE)) == procfs.children(me._replace(pid=GONE, threads=2)) == []
+    assert procfs.private_mb(me._replace(pid=GONE)) == procfs.resident_mb(me._replace(pid=GONE)) == 0
+
+
+async def test_a_tree_is_a_process_and_all_below_it() -> None:
+    """Children of other threads, and those who left the session, too; not who only ended."""
+    script = """
+import os, subprocess, sys, threading, time
+def below():
+    subprocess.Popen(["setsid", "sh", "-c", "sleep 1000 & wait"])
+threading.Thread(target=lambda: (below(), time.sleep(1000)), daemon=True).start()
+subprocess.Popen(["true"]).wait()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    with running(script) as process:
+        await eventually(lambda: len(procfs.tree(process.pid)) == 3)
+
+        found = procfs.tree(process.pid)
+        [shell] = [each for each in found.values() if each.parent == process.pid]
+        assert {each.parent for each in found.values()} == {os.getpid(), process.pid, shell.pid}
+        assert found[process.pid].threads == 2
+
+
+async def test_processor_time_of_the_dead_is_counted_with_who_waited_for_them() -> None:
+    """In ticks."""
+    spin = "import time; [None for _ in iter(lambda: time.process_time() < 0.2, False)]"
+    script = f"""
+import subprocess, sys, time
+subprocess.run([sys.executable, "-ISc", {spin!r}])
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    with running(script) as process:
+        found = procfs.stat(process.pid)
+
+    assert found is not None
+    assert found.dead_ticks / procfs.TICKS_PER_S > 0.15
+    assert found.ticks < found.dead_ticks
+
+
+async def test_memory_is_what_is_no_files_and_shared_memory_counts() -> None:
+    """Whether it is swapped in from nothing or shared with oneself."""
+    script = """
+import mmap, sys
+private = bytearray(b"x" * (40 << 20))
+shared = mmap.mmap(-1, 30 << 20)
+shared.write(b"x" * (30 << 20))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with running(script) as process:
+        for measure in (procfs.resident_mb, procfs.private_mb):
+            assert 70 <= measure(procfs.tree(process.pid)[process.pid]) < 90
+
+
+async def test_shared_pages_add_up_to_what_there_is() -> None:
+    """A process that forks does not have its memory twice, nor is it lost between the two."""
+    script = """
+import os, sys, time
+mine = bytearray(b"x" * (60 << 20))
+for _ in range(2):
+    if not os.fork():
+        time.sleep(1000)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    with running(script) as process:
+        processes = procfs.tree(process.pid).values()
+        assert len(processes) == 3
+        assert sum(map(procfs.resident_mb, processes)) > 180
+        assert 60 <= sum(map(procfs.private_mb, processes)) < 80
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT, reason="no number of the system call that ends a thread")
+async def test_memory_does_not_hide_behind_a_thread_that_ended() -> None:
+    """A process whose first thread ended looks like a zombie, and is none."""
+    script = f"""
+import ctypes, sys, threading, time
+def hold():
+    mine = bytearray(b"x" * (60 << 20))
+    print("ready", flush=True)
+    time.sleep(1000)
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
+"""
+    with running(script) as process:
+        await eventually(lambda: procfs.tree(process.pid)[process.pid].state == "Z")
+
+        found = procfs.tree(process.pid)[process.pid]
+        assert found.lives
+        for measure in (procfs.resident_mb, procfs.private_mb):
+            assert measure(found) >= 60
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /proc that exists only on paper."""
+    monkeypatch.setattr(procfs, "PROC", str(tmp_path))
+    return tmp_path
+
+
+def write(proc: Path, name: str, text: str) -> None:
+    (proc / name).parent.mkdir(parents=True, exist_ok=True)
+    (proc / name).write_text(text)
+
+
+def a_process(proc: Path, pid: int, *, parent: int, children: str = "", name: str = "x") -> None:
+    numbers = f"0 0 0 0 0 11 0 0 0 7 8 9 10 20 0 1 0 {pid * 10} 0"
+    write(proc, f"{pid}/stat", f"{pid} ({name}) S {parent} {numbers}\n")
+    write(proc, f"{pid}/task/{pid}/children", children)
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "x) R 1 1 (y", ") S 1", ""])
+def test_a_name_cannot_pass_for_the_fields_after_it(proc: Path, name: str) -> None:
+    """A process chooses its own."""
+    a_process(proc, 50, parent=40, name=name)
+
+    assert procfs.stat(50) == (50, "S", 40, 11, 15, 19, 1, 500)
+
+
+def test_a_file_cut_short_is_nobody(proc: Path) -> None:
+    """It was read while the process went."""
+    write(proc, "50/stat", "50 (x) S 40 0")
+
+    assert procfs.stat(50) is None
+
+
+def test_a_pid_that_is_anothers_by_now_is_not_of_the_tree(proc: Path) -> None:
+    """Between the list of children and the look at one of them it ended, and its pid was given away."""
+    a_process(proc, 50, parent=1, children="51 52 53 ")
+    a_process(proc, 51, parent=50, children="54")
+    a_process(proc, 52, parent=1)  # a stranger
+    a_process(proc, 54, parent=50)  # its parent ended in between, and it came to the root
+
+    assert sorted(procfs.tree(50)) == [50, 51, 54]
+
+
+def test_memory_without_rights_to_look_closer_is_what_all_may_see(proc: Path) -> None:
+    """More than its own rather than nothing."""
+    write(
+        proc,
+        "50/status",
+        "VmRSS:\t 9999 kB\nRssAnon:\t 2048 kB\nRssFile:\t 4096 kB\nRssShmem:\t 512 kB\nVmSwap:\t 512 kB",
+    )
+
+    a_process(proc, 50, parent=40)
+    one = procfs.stat(50)
+    assert one is not None
+    assert procfs.private_mb(one) == procfs.resident_mb(one) == 3
+
+
+def test_groups_are_found_by_controller(proc: Path) -> None:
+    """Also where several share a hierarchy, and where a path holds colons."""
+    write(proc, "self/cgroup", "4:memory:/a:b\n2:cpu,cpuacct:/c\n1:name=systemd:/\n0::/d e\n")
+
+    assert procfs.own_cgroups() == {"memory": "/a:b", "cpu": "/c", "cpuacct": "/c", "name=systemd": "/", "": "/d e"}
+
+
+def test_mounts_are_told_from_others(proc: Path) -> None:
+    """With whatever optional fields, and blanks in paths."""
+    write(
+        proc,
+        "self/mountinfo",
+        "21 1 8:1 / / rw - ext4 /dev/root rw\n"
+        "30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
+        "31 25 0:27 /docker/1 /sys/fs/my\\040cgroup rw master:1 propagate_from:2 - cgroup2 cgroup2 rw,nsdelegate\n",
+    )
+
+    one, two = procfs.cgroup_mounts()
+    assert (one.version, {"cpu", "cpuacct"} <= one.controllers) == (1, True)
+    assert two == CgroupMount(2, frozenset(), "/docker/1", "/sys/fs/my cgroup")
+
+
+@pytest.mark.parametrize(
+    ("root", "group", "folder"),
+    [
+        ("/", "/", "/m"),
+        ("/", "/a/b", "/m/a/b"),
+        ("/a", "/a", "/m"),
+        ("/a", "/a/b", "/m/b"),
+        ("/a", "/ab", None),
+        ("/a", "/", None),
+        ("/", "/../x", None),
+        ("/..", "/../x", None),
+    ],
+)
+def test_a_group_is_looked_for_where_a_mount_shows_it(root: str, group: str, folder: str | None) -> None:
+    """And nowhere else."""
+    found = CgroupMount(1, frozenset(), root, "/m").folder(group)
+
+    assert found == (None if folder is None else Path(folder))

@@ -1,0 +1,456 @@
+"""Real processes under watch: what is over its limit ends, what is near it is told, what is idle costs little."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import Gone
+from ramet.core.policy import Grant
+from ramet.isolation import procfs
+from ramet.isolation.watchdog import Watchdog, Watched
+from tests.support.waiting import eventually
+
+PRELUDE = """
+import os, subprocess, sys, threading, time
+def told(): return sys.stdin.readline()
+def say(text): print(text, flush=True)
+say("ready"); told()
+"""
+
+
+@pytest.fixture
+def dog() -> Iterator[Watchdog]:
+    watchdog = Watchdog(interval_s=0.02)
+    yield watchdog
+    watchdog.close()
+
+
+class Subject:
+    """A Python process that does what it is told, watched; `kill` ends it as a backend would."""
+
+    def __init__(self, dog: Watchdog, script: str, grant: Grant, **options: Any) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-ISc", PRELUDE + script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.killed: list[str] = []
+        self.told: list[tuple[str, float, float]] = []
+        self.heard()
+        options.setdefault("workspace", None)
+        self.watched: Watched = dog.watch(
+            self.process.pid,
+            grant=grant,
+            kill=self.kill,
+            on_threshold=lambda *what: self.told.append(what),
+            baseline_mb=sum(procfs.resident_mb(each) for each in procfs.tree(self.process.pid).values()),
+            **options,
+        )
+
+    def kill(self, verdict: str) -> None:
+        self.killed.append(verdict)
+        self._kill_all()
+
+    def tell(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def heard(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._kill_all()
+        self.process.communicate()
+
+    def _kill_all(self) -> None:
+        for pid in procfs.tree(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def is_killed(self) -> bool:
+        return bool(self.killed)
+
+    async def looked_at(self) -> None:
+        """Return when everything that is there now has been seen."""
+        await eventually(lambda: set(procfs.tree(self.process.pid)) <= set(self.watched._seen))
+        seen = self.watched._seen
+        await eventually(lambda: self.watched._seen is not seen)
+
+
+@pytest.fixture
+def subject(dog: Watchdog) -> Iterator[Callable[..., Subject]]:
+    made: list[Subject] = []
+
+    def make(script: str, grant: Grant | None = None, **options: Any) -> Subject:
+        made.append(Subject(dog, script, grant or Grant(), **options))
+        return made[-1]
+
+    yield make
+    dog.close()
+    for each in made:
+        each.end()
+
+
+GROW = """
+x = b"x" * (40 << 20); say("40"); told()
+y = b"y" * (80 << 20); say("120"); told()
+"""
+
+
+HOLD = "import sys, time; x = b'x' * (int(sys.argv[1]) << 20); time.sleep(1000)"
+
+
+async def test_more_memory_than_granted_is_the_end(subject: Callable[..., Subject]) -> None:
+    """What the process had when it began does not count; the reason names the limit."""
+    one = subject(GROW, Grant(memory_mb=100))
+    one.tell()
+    assert one.heard() == "40"
+    await one.looked_at()
+    assert not one.is_killed
+
+    one.tell()
+    await eventually(lambda: one.is_killed)
+
+    assert (one.killed, one.watched.verdict) == (["oom"], "oom")
+    assert "policy.memory_mb is 100" in one.watched.reason
+    assert one.watched.is_over
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import mmap; x = mmap.mmap(-1, 120 << 20); x.write(b'x' * (120 << 20)); told()",
+        f"p = subprocess.Popen(['setsid', sys.executable, '-ISc', {HOLD!r}, '120'])",
+        f"p = [subprocess.Popen([sys.executable, '-ISc', {HOLD!r}, '30']) for _ in range(4)]",
+        "x = b'x' * (120 << 20)\nif os.fork() == 0: time.sleep(1000)",
+    ],
+    ids=["shared memory", "a grandchild in another session", "many small ones", "before a fork"],
+)
+async def test_memory_does_not_hide(subject: Callable[..., Subject], script: str) -> None:
+    """Wherever it is."""
+    one = subject(f"{script}\ntold()", Grant(memory_mb=100))
+    one.tell()
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["oom"]
+
+
+async def test_what_is_shared_is_not_counted_twice(subject: Callable[..., Subject]) -> None:
+    """A pool of forked workers uses what it uses."""
+    script = """
+x = b"x" * (60 << 20)
+for _ in range(4):
+    if not os.fork(): time.sleep(1000)
+say("forked"); told()
+"""
+    one = subject(script, Grant(memory_mb=100))
+    one.tell()
+    assert one.heard() == "forked"
+    await one.looked_at()
+
+    assert not one.is_killed
+    assert 50 < one.watched.metrics().memory_mb < 100
+    assert one.watched.metrics().pids == 5
+
+
+async def test_where_a_control_group_holds_memory_it_is_only_told_of(subject: Callable[..., Subject]) -> None:
+    """Two who end the same process would tell two stories."""
+    one = subject(GROW, Grant(memory_mb=100), has_memory_cgroup=True)
+    for size in ("40", "120"):
+        one.tell()
+        assert one.heard() == size
+    await eventually(lambda: one.told)
+    await one.looked_at()
+
+    assert not one.is_killed
+    [(what, value, limit)] = one.told
+    assert (what, limit) == ("memory", 100)
+    assert value > 100
+
+
+async def test_a_threshold_is_told_of_once_for_each_crossing(subject: Callable[..., Subject]) -> None:
+    """Not at every look above it, and again after it was well below."""
+    one = subject(UP_AND_DOWN, Grant(memory_mb=100))
+    for crossings in (1, 2):
+        one.tell()
+        assert one.heard() == "up"
+        while len(one.told) < crossings:
+            await one.looked_at()
+        await one.looked_at()
+        assert len(one.told) == crossings
+        one.tell()
+        assert one.heard() == "down"
+        await eventually(lambda: not one.watched._over)
+    assert not one.is_killed
+
+
+UP_AND_DOWN = """
+while True:
+    x = b"x" * (90 << 20); say("up"); told()
+    del x; say("down"); told()
+"""
+
+
+async def test_too_many_processes_and_threads_are_the_end(subject: Callable[..., Subject]) -> None:
+    """Where nothing else keeps them from being started."""
+    script = """
+for _ in range(10): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+say("10"); told()
+for _ in range(10): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+told()
+"""
+    one = subject(script, Grant(pids=15))
+    one.tell()
+    assert one.heard() == "10"
+    await one.looked_at()
+    assert not one.is_killed
+
+    one.tell()
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["pids"]
+    assert "policy.pids is 15" in one.watched.reason
+
+
+@pytest.mark.parametrize("keep", ["pass", "os.unlink(path)"], ids=["a file", "a file without a name"])
+async def test_more_disk_than_granted_is_the_end(subject: Callable[..., Subject], tmp_path: Path, keep: str) -> None:
+    """Measured aside, so that nobody waits for it."""
+    script = f"""
+path = {str(tmp_path / "file")!r}
+file = open(path, "wb")
+{keep}
+while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)
+"""
+    one = subject(script, Grant(workspace_size_mb=3), workspace=tmp_path)
+    one.tell()
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["workspace"]
+    assert "policy.workspace_size_mb is 3" in one.watched.reason
+
+
+async def test_disk_in_use_is_among_the_metrics(subject: Callable[..., Subject], tmp_path: Path) -> None:
+    """As last measured."""
+    (tmp_path / "file").write_bytes(bytes(2 << 20))
+    one = subject("while True: time.sleep(0.01)", workspace=tmp_path)
+    one.tell()
+
+    await eventually(lambda: one.watched.metrics().workspace_mb >= 2)
+
+    assert not one.is_killed
+
+
+SPIN = "subprocess.Popen([sys.executable, '-ISc', 'while True: pass']); say('spinning'); told()"
+
+
+def states(one: Subject) -> set[str]:
+    return {each.state for each in procfs.tree(one.process.pid).values()}
+
+
+async def test_who_uses_more_processor_time_than_granted_is_held_back(subject: Callable[..., Subject]) -> None:
+    """Stopped and continued, again and again, told of, and never left stopped."""
+    one = subject(SPIN, Grant(cpu_cores=0.1))
+    one.tell()
+    assert one.heard() == "spinning"
+
+    for _ in range(3):
+        await eventually(lambda: "T" in states(one))
+        await eventually(lambda: "T" not in states(one))
+    await eventually(lambda: ("cpu", 0.1) in {(what, limit) for what, _, limit in one.told})
+    await eventually(lambda: "T" in states(one))
+    one.watched.close()
+
+    await eventually(lambda: "T" not in states(one))
+    assert not one.is_killed
+
+
+async def test_where_a_control_group_holds_time_nobody_is_stopped(subject: Callable[..., Subject]) -> None:
+    """It is told of all the same."""
+    one = subject(SPIN, Grant(cpu_cores=0.1), has_cpu_cgroup=True)
+    one.tell()
+
+    await eventually(lambda: one.told)
+
+    assert one.told[0][0] == "cpu"
+    assert one.watched._brake is None
+
+
+async def test_time_of_children_that_nobody_waited_for_is_not_lost(subject: Callable[..., Subject]) -> None:
+    """What was seen once stays counted."""
+    script = """
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, '-ISc', 'while True: pass'])
+told(); child.kill(); time.sleep(1000)
+"""
+    one = subject(script)
+    one.tell()
+    await eventually(lambda: one.watched.metrics().cpu_seconds >= 0.2)
+    before = one.watched.metrics().cpu_seconds
+
+    one.tell()
+    await eventually(lambda: len(procfs.tree(one.process.pid)) == 1)
+
+    assert one.watched.metrics().cpu_seconds >= before
+
+
+@pytest.fixture
+def namespace() -> Iterator[int]:
+    """The pid of one who keeps a pid namespace: in it a first process, an agent, and an orphan."""
+    script = "sh -c '(setsid sleep 1000 &); sleep 1000; true' & wait"
+    process = subprocess.Popen(
+        ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c", script], start_new_session=True
+    )
+    yield process.pid
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+async def test_who_was_adopted_belongs_to_it_and_who_adopts_does_not(dog: Watchdog, namespace: int) -> None:
+    """An orphan comes to the first process of its namespace, which the agent is below, too."""
+
+    def below(pid: int) -> list[procfs.Stat]:
+        return sorted((one for one in procfs.tree(pid).values() if one.parent == pid), key=lambda one: one.pid)
+
+    await eventually(lambda: len(procfs.tree(namespace)) == 5 and len(below(below(namespace)[0].pid)) == 2)
+    [first] = below(namespace)
+    agent, orphan = below(first.pid)
+    limits = Grant(memory_mb=1000)
+
+    watched = dog.watch(agent.pid, adopter=first.pid, grant=limits, workspace=None, kill=print)
+
+    assert orphan.pid in watched.tree()
+    assert first.pid not in watched.tree()
+    assert next(iter(watched.tree())) == agent.pid
+    watched._adopter = first._replace(born=first.born + 1)  # its pid is somebody else's by now
+    assert orphan.pid not in watched.tree()
+    with pytest.raises(Gone):
+        dog.watch(agent.pid, adopter=2**22 + 1, grant=limits, workspace=None, kill=print)
+
+
+async def test_who_is_idle_is_looked_at_ever_more_rarely(subject: Callable[..., Subject]) -> None:
+    """Until it does something."""
+    one = subject("x = b'x' * (1 << 20); told()")
+    await eventually(lambda: one.watched._pause_s >= 0.3)
+
+    one.tell()
+
+    await eventually(lambda: one.watched._pause_s <= 0.05)
+
+
+async def test_a_process_that_ends_is_watched_no_longer(dog: Watchdog, subject: Callable[..., Subject]) -> None:
+    """Nor is one that is not there; nobody is killed for it."""
+    one = subject("")
+    one.tell()
+    await eventually(lambda: one.watched.is_over)
+
+    assert (one.killed, one.watched.verdict) == ([], None)
+    with pytest.raises(Gone):
+        one.watched.metrics()
+    with pytest.raises(Gone):
+        dog.watch(2**22 + 1, grant=Grant(), workspace=None, kill=one.kill)
+
+
+async def test_callbacks_that_fail_are_told_of(
+    dog: Watchdog, subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And change nothing for others."""
+    one, other = subject(GROW, Grant(memory_mb=44)), subject(GROW, Grant(memory_mb=44))
+
+    def careless(*_: object) -> None:
+        raise ZeroDivisionError("my own fault")
+
+    one.watched._kill = one.watched._on_threshold = careless
+    for each in (one, other):
+        each.tell()
+        assert each.heard() == "40"
+    await eventually(lambda: other.told and caplog.records)
+    for each in (one, other):
+        each.tell()
+    await eventually(lambda: other.is_killed and one.watched.is_over)
+
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert one.watched.verdict == "oom"
+
+
+async def test_a_callback_for_thresholds_that_failed_is_not_called_again(
+    subject: Callable[..., Subject], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once is enough to know."""
+    one = subject(UP_AND_DOWN, Grant(memory_mb=100))
+    calls: list[object] = []
+
+    def careless(*told: object) -> None:
+        calls.append(told)
+        raise ZeroDivisionError("my own fault")
+
+    one.watched._on_threshold = careless
+    for _ in range(2):
+        one.tell()
+        assert one.heard() == "up"
+        await eventually(lambda: one.watched._over)
+        one.tell()
+        assert one.heard() == "down"
+        await eventually(lambda: not one.watched._over)
+
+    assert len(calls) == len(caplog.records) == 1
+
+
+async def test_a_pid_that_was_given_away_is_nobody_of_ours(subject: Callable[..., Subject]) -> None:
+    """It was born at another time: it is another, and nobody touches it."""
+    one = subject("told()")
+    one.watched._root = one.watched._root._replace(born=one.watched._root.born + 1)
+
+    assert one.watched.tree() == {}
+    await eventually(lambda: one.watched.is_over)
+    assert not one.is_killed
+
+
+async def test_one_that_cannot_be_looked_at_does_not_hide_the_others(
+    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is the matter with it."""
+    one, other = subject(GROW, Grant(memory_mb=30)), subject(GROW, Grant(memory_mb=30))
+    monkeypatch.setattr(one.watched, "look", lambda: 1 / 0)
+    other.tell()
+
+    await eventually(lambda: other.is_killed)
+
+    assert "could not be looked at" in caplog.text
+
+
+async def test_many_are_watched_by_one_timer(dog: Watchdog) -> None:
+    """None is forgotten, and nothing is left when it is closed."""
+    processes = [os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(120)]  # noqa: ASYNC221 - at once
+    over: list[str] = []
+    watched = [
+        dog.watch(each, grant=Grant(pids=1, memory_mb=1000), workspace=None, kill=over.append) for each in processes
+    ]
+
+    await eventually(lambda: all(each._seen for each in watched))
+
+    assert not over
+    dog.close()
+    dog.close()
+    assert all(each.is_over for each in watched)
+    assert dog._timer is None
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)  # noqa: ASYNC222 - it is dead

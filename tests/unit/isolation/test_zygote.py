@@ -1,0 +1,241 @@
+"""A zygote and what it forks: parked ahead, replaced in time, gone with what it belongs to, and nothing left of any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import SandboxFailed
+from ramet.core.policy import Isolation
+from ramet.isolation import keeper, pool, procfs
+from ramet.isolation.bwrap import BwrapBackend
+from ramet.isolation.conformance.ground import GRANT, Ended, Ground, Site, replace_grant
+from ramet.isolation.forking import Forking
+from ramet.isolation.local import LocalBackend
+from tests.support.waiting import alive, eventually
+
+Open = Callable[[], Forking]
+
+
+@pytest.fixture(params=["bwrap", "local"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    kind = {"bwrap": BwrapBackend, "local": LocalBackend}[request.param]
+    return lambda: kind(tmp_path / "runs", parked=2)
+
+
+@asynccontextmanager
+async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        probe = await backend.probe()
+        if probe.level is Isolation.L0:
+            pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
+        yield Site(Ground("", scratch), backend, probe)
+    finally:
+        await backend.close()
+
+
+@pytest.fixture
+async def site(make: Open, tmp_path: Path) -> AsyncIterator[Site]:
+    async with opened(make(), tmp_path) as site:
+        yield site
+
+
+def zygotes(site: Site) -> list[keeper.Keeper]:
+    assert isinstance(site.backend, Forking)
+    return sorted(site.backend._pool._keepers, key=lambda each: each.born)
+
+
+def is_being_replaced(site: Site) -> bool:
+    assert isinstance(site.backend, Forking)
+    return bool(site.backend._pool._tasks)
+
+
+async def test_parked_children_are_made_up_for_once_they_are_taken(site: Site) -> None:
+    async with site.visit():
+        (only,) = zygotes(site)
+        await eventually(lambda: only.parked == 2)
+        async with site.visit(), site.visit(), site.visit():
+            await eventually(lambda: only.parked == 2)
+            assert only.spawned == 4
+
+
+async def test_a_parked_child_that_died_is_passed_over(site: Site) -> None:
+    async with site.visit():
+        (only,) = zygotes(site)
+        await eventually(lambda: only.parked == 2)
+        for child in tuple(only._parked):
+            os.kill(child.pid, signal.SIGKILL)
+            await child.ended
+
+        async with site.visit() as visit:
+            assert await visit.ask("who")
+
+
+async def test_many_spawns_leave_nothing(site: Site) -> None:
+    """Descriptors, processes, mounts and control groups are flat, however many there were."""
+
+    async def one() -> None:
+        async with site.visit() as visit:
+            await visit.tell("leave", code=0)
+            await visit.ended()
+
+    await one()
+    (only,) = zygotes(site)
+    await eventually(lambda: only.parked == 2)
+    before = (descriptors(), set(procfs.tree(os.getpid())), mounts(only.pid))
+
+    for _ in range(20):
+        await asyncio.gather(*(one() for _ in range(5)))
+
+    await eventually(lambda: only.parked == 2 and only.living == 2)
+    now = (descriptors(), set(procfs.tree(os.getpid())), mounts(only.pid))
+    assert now[0] == before[0]
+    assert len(now[1]) == len(before[1])
+    assert now[2] == before[2]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def mounts(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+
+
+async def test_a_zygote_is_replaced_after_so_many_spawns_and_its_agents_live_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ROTATE_AFTER_SPAWNS", 2)
+    async with site.visit() as old, site.visit():
+        (first,) = zygotes(site)
+        async with site.visit():
+            await eventually(lambda: len(zygotes(site)) == 2)
+            await eventually(lambda: not first.is_open)
+            pid = first.pid
+            async with site.visit() as new:
+                assert zygotes(site)[1].spawned == 1
+                assert await new.ask("who")
+            assert await old.ask("who")
+            assert alive(pid)
+    await eventually(lambda: first.is_gone)
+    assert not alive(pid)
+
+
+async def test_a_zygote_is_replaced_when_it_is_old(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site.visit():
+        (first,) = zygotes(site)
+        monkeypatch.setattr(pool, "ROTATE_AFTER_S", 0.0)
+        async with site.visit():
+            await eventually(lambda: not first.is_open)
+
+
+async def test_an_agent_that_crashes_as_attackers_do_has_its_zygote_replaced_but_not_again_at_once(site: Site) -> None:
+    async with site.visit() as visit:
+        (first,) = zygotes(site)
+        await visit.tell("end_by", number=signal.SIGSEGV)
+        await visit.ended()
+        assert is_being_replaced(site)
+    await eventually(lambda: first.is_gone)
+    (second,) = [each for each in zygotes(site) if each.is_open]
+
+    async with site.visit() as visit:
+        await visit.tell("end_by", number=signal.SIGSEGV)
+        await visit.ended()
+        assert not is_being_replaced(site)
+        async with site.visit() as other:
+            assert await other.ask("who")
+            assert second.is_open
+
+
+async def test_who_ends_otherwise_does_not_rotate(site: Site) -> None:
+    async with site.visit() as visit:
+        (only,) = zygotes(site)
+        await visit.tell("end_by", number=signal.SIGABRT)
+        await visit.ended()
+    assert not is_being_replaced(site)
+    async with site.visit():
+        assert zygotes(site) == [only]
+
+
+async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start_gets_a_new_one(site: Site) -> None:
+    async with site.visit() as visit:
+        await visit.ask("hide", hold="held", quiet=True)
+        (first,) = zygotes(site)
+        os.kill(first.pid, signal.SIGKILL)
+
+        ended = await visit.ended()
+
+        assert (ended.reason, ended.code) == ("lost", -signal.SIGKILL)
+        assert "zygote" in ended.detail
+        assert not visit.holding("held")
+        with pytest.raises(Ended):
+            await visit.ask("who")
+        async with site.visit() as next_one:
+            assert await next_one.ask("who")
+
+
+async def test_starts_at_once_share_one_zygote(site: Site) -> None:
+    async def one() -> int:
+        async with site.visit() as visit:
+            return int((await visit.ask("who"))["pid"])
+
+    await asyncio.gather(*(one() for _ in range(8)))
+
+    assert len(zygotes(site)) == 1
+
+
+async def test_each_kind_has_a_zygote_of_its_own_and_there_are_only_so_many(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "MAX_ZYGOTES", 2)
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    async with site.visit() as first:
+        (oldest,) = zygotes(site)
+        for folder in folders:
+            async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))) as visit:
+                assert await visit.ask("listing", path=str(folder)) == []
+        assert not oldest.is_open
+        assert await first.ask("who"), "the agent of a zygote that made room lives on"
+        assert sum(each.is_open for each in zygotes(site)) == 2
+
+
+async def test_a_zygote_with_more_mounts_serves_who_needs_less_and_shows_no_more(site: Site, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+        (folder / "file").write_text("text")
+        (folder / "file").chmod(0o644)
+    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(one), str(other)))) as visit:
+        assert await visit.ask("read", path=f"{other}/file") == "text"
+    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(one),))) as visit:
+        assert len(zygotes(site)) == 1
+        assert await visit.ask("read", path=f"{one}/file") == "text"
+        assert await visit.fails("read", path=f"{other}/file") in {"EACCES", "ENOENT"}
+
+
+async def test_what_a_zygote_prints_before_it_fails_is_told(make: Open, tmp_path: Path) -> None:
+    async with opened(make(), tmp_path) as site:
+        assert isinstance(site.backend, Forking)
+        site.backend._runtime = site.backend._runtime._replace(python="/bin/false")
+        with pytest.raises(SandboxFailed, match="exit code 1"):
+            await site.backend.start(site.spec())
+
+
+async def test_a_backend_that_is_closed_while_it_starts_says_so(make: Open, tmp_path: Path) -> None:
+    async with opened(make(), tmp_path) as site:
+        starting = asyncio.ensure_future(site.backend.start(site.spec()))
+        await asyncio.sleep(0)
+        await site.backend.close()
+        with pytest.raises(SandboxFailed, match="closed"):
+            await starting
+        with pytest.raises(SandboxFailed, match="closed"):
+            await site.backend.start(site.spec())
