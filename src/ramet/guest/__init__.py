@@ -1,0 +1,1 @@
+"""The small program inside a sandbox: the other end of the channel."""

@@ -1,0 +1,139 @@
+"""What runs in a sandbox, after its last gate: reads the host's first word, does the work, says how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import sys
+import types
+from typing import Any
+
+from ramet.agent import performing
+from ramet.core.errors import ProtocolError, RametError
+from ramet.core.outcome import ErrorInfo
+from ramet.guest.channel import Channel, connect
+from ramet.wire import requests
+from ramet.wire.capsule import unpack
+from ramet.wire.failures import clean, errors_to_fields
+from ramet.wire.requests import Done, StartConversation, StartFunction
+from ramet.wire.values import Encoded, encode
+
+#: Bytes kept back, to be able to say that there is no memory left.
+_RESERVE = 4 * 1024 * 1024
+#: Characters of a traceback on stderr.
+_MAX_TRACEBACK = 32 * 1024
+_NOTHING = Encoded(0, b"")
+
+
+def main(channel: socket.socket) -> int:
+    """Be the agent that the host's first word describes, to its end. Returns the exit status: 0 only with a result."""
+    end = Channel(channel)
+    frame = end.read()
+    if frame is None:
+        return 1
+    start = requests.from_host(frame.control)
+    match start:
+        case StartFunction():
+            capsule = [frame.body]
+            del frame
+            return _work(end, start, capsule)
+        case StartConversation():
+            from ramet.guest.serve import serve
+
+            serve(channel, start, frame.body)
+            return 0
+    raise ProtocolError(f"{type(start).__name__} does not come first")
+
+
+def _work(end: Channel, start: StartFunction, capsule: list[bytes]) -> int:
+    """`capsule` is taken out of its list: once it is open, nothing else may keep its memory."""
+    reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
+    connect(end)
+    performing.instead("ramet.guest.authoring", "GUEST")
+    value, problem = _NOTHING, None
+    done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
+    try:
+        value = encode(_result(start, capsule), max_bytes=start.max_result_bytes)
+        done = Done(ok=True, json_size=value.json_size)
+    except MemoryError:
+        reserve.pop().close()
+    except BaseException as error:
+        problem = error
+    if not end.is_own:  # A child that the function forked, and that came back out of it.
+        _flush()
+        os._exit(_status_of(problem))
+    if problem is not None:
+        done = _failure(problem)
+        _print_traceback(problem)
+    _flush()
+    try:
+        end.say_last(done, value.body)
+    except RametError:  # The host has gone.
+        return 1
+    return 0 if done.ok else 1
+
+
+def _result(start: StartFunction, capsule: list[bytes]) -> Any:
+    opened = unpack(capsule.pop(), start.capsule_tag)
+    result = opened.function(*opened.args, **opened.kwargs)
+    if isinstance(result, types.CoroutineType):
+        import asyncio
+
+        return asyncio.run(result)
+    return result
+
+
+def _failure(error: BaseException) -> Done:
+    """The last word on an error; never fails, whatever the error's own methods do."""
+    info, fields = errors_to_fields(error)
+    message = info.message
+    if isinstance(error, SystemExit):
+        message = f"it called sys.exit({_shown(error.code)}) in place of returning a result"
+    elif isinstance(error, KeyboardInterrupt):
+        message = "it was interrupted"
+    elif isinstance(error, ModuleNotFoundError) and type(error.name) is str:
+        message = (
+            f"module {clean(error.name[:200])!r} is not there inside the sandbox: install it where ramet is installed, "
+            "or import it in the module of the function, so that its source comes along"
+        )
+    return Done(ok=False, error=ErrorInfo(type=info.type, message=message, scope=info.scope), fields=fields)
+
+
+def _shown(code: object) -> str:
+    if code is None:
+        return ""
+    if type(code) is str:
+        return clean(repr(code[:200]))
+    return str(code) if type(code) is int and code.bit_length() < 64 else "…"
+
+
+def _status_of(problem: BaseException | None) -> int:
+    if problem is None:
+        return 0
+    if isinstance(problem, SystemExit) and (problem.code is None or isinstance(problem.code, int)):
+        return (problem.code or 0) & 0xFF
+    return 1
+
+
+def _print_traceback(error: BaseException) -> None:
+    with contextlib.suppress(BaseException):  # a hostile error, or no stderr
+        import traceback
+
+        trace = error.__traceback__
+        while trace is not None and (trace.tb_frame.f_globals.get("__package__") or "").startswith("ramet."):
+            trace = trace.tb_next
+        told = traceback.TracebackException(type(error), error, trace, limit=-30, compact=True)
+        sys.stderr.write("".join(told.format())[-_MAX_TRACEBACK:])
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as inherited:
+        sys.exit(main(inherited))

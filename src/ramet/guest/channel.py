@@ -1,0 +1,108 @@
+"""A guest's end of its channel for plain code: whole messages, written by any thread, read by one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+
+from ramet.core.errors import RametError
+from ramet.wire import frames, requests
+from ramet.wire.frames import Frame, FrameReader
+from ramet.wire.requests import Done
+
+_HEADER = struct.Struct("!II")
+#: What a thread that writes may take before the last word is said over it.
+_LAST_WORD_S = 5.0
+
+
+class Channel:
+    """A connected stream. It belongs to one process: a child that a fork made must not say a word on it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)
+        self._end = end
+        self._writing = threading.Lock()
+        self._pid = os.getpid()
+        self._is_over = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process is the agent's own, and not one that it has forked."""
+        return self._pid == os.getpid()
+
+    def check_own(self) -> None:
+        """Raises RametError in a process that the agent has forked."""
+        if not self.is_own:
+            raise RametError("this process was forked by an agent: only the agent's own process may ask its host")
+
+    def say(self, control: bytes, body: bytes = b"") -> None:
+        """Write one message; waits while the host does not read. Raises RametError if it cannot be written."""
+        self.check_own()
+        pieces = frames.pack(control, body)
+        with self._writing:
+            self._write(pieces)
+
+    def say_last(self, done: Done, body: bytes = b"") -> None:
+        """Write the last message. After it nothing more can be said."""
+        pieces = frames.pack(requests.encode(done), body)
+        held = self._writing.acquire(timeout=_LAST_WORD_S)
+        try:
+            self._write(pieces)
+        finally:
+            self._is_over = True
+            if held:
+                self._writing.release()
+
+    def read(self) -> Frame | None:
+        """Wait for one whole message, and take not a byte more; None if the host has closed."""
+        reader = FrameReader()
+        head = self._exactly(_HEADER.size)
+        if head is None:
+            return None
+        found = reader.feed(head)  # A bad header ends here.
+        body = self._exactly(sum(_HEADER.unpack(head)))
+        found += reader.feed(body) if body is not None else []
+        return found[0] if found else None
+
+    def _write(self, pieces: list[bytes | bytearray | memoryview]) -> None:
+        if self._is_over:
+            raise RametError("this agent has ended: nothing more can be asked of its host")
+        try:
+            for piece in pieces:
+                self._end.sendall(piece)
+        except OSError as problem:
+            raise RametError(f"the host has closed the channel ({problem.strerror})") from None
+
+    def _exactly(self, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        view, at = memoryview(buffer), 0
+        try:
+            while at < size:
+                got = self._end.recv_into(view[at:])
+                if got == 0:
+                    return None
+                at += got
+        except OSError:
+            return None
+        return bytes(buffer)
+
+
+_current: list[Channel] = []
+
+
+def connect(channel: Channel) -> None:
+    """Make this the channel of the agent that this process is."""
+    _current[:] = [channel]
+
+
+def current() -> Channel:
+    """The channel of this agent. Raises RametError where there is none, and in a process that it has forked."""
+    if not _current:
+        raise RametError(
+            "this code does not run inside an agent: pass a function to `await AgentRuntime(...).run_agent(agent=…)`, "
+            "and call this from there"
+        )
+    _current[0].check_own()
+    return _current[0]

@@ -1,0 +1,215 @@
+"""What an agent may ask of its host from inside its sandbox: sub-agents, mail, checkpoints, files of its children.
+
+Every function works from any thread and waits; `await` a `SubAgent` in async code. Errors are those of
+`ramet.core.errors`, as the host raised them. What is not an agent gets a RametError that says how to become one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING, Any
+
+from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefused, Unknown
+from ramet.core.outcome import EXIT_CODES, AgentResult, Status
+from ramet.core.policy import Policy
+from ramet.guest.line import Asks, line
+from ramet.guest.link import End
+from ramet.wire import capsule, requests, values
+from ramet.wire.annotations import returned_type
+from ramet.wire.failures import errors_to_fields
+from ramet.wire.requests import Born, Checkpoint, Stopped, Text
+
+if TYPE_CHECKING:
+    from ramet.guest.state import AgentState
+
+
+def spawn_sub_agent(
+    agent: Callable[..., Any],
+    policy: Policy | None = None,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    returns: Any = None,
+    branch: bool = False,
+) -> AgentResult:
+    """Run a function as an agent below this one, in a sandbox of its own, and wait for its result.
+
+    `output` has the type that the function's annotation says, or `returns`. A child that failed returns a result whose
+    `exit_code` is not 0. Raises SpawnRefused if it was not born, NotShippable for what cannot be sent.
+    """
+    return start_sub_agent(agent, policy, args, kwargs, name=name, returns=returns, branch=branch).result()
+
+
+def start_sub_agent(
+    agent: Callable[..., Any],
+    policy: Policy | None = None,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    returns: Any = None,
+    branch: bool = False,
+) -> SubAgent:
+    """Start a function as an agent below this one, and go on. Raises as `spawn_sub_agent` does.
+
+    With `branch` its state is a branch of this agent's, which sees nothing of it until `agent_state().merge(child)`.
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        raise InvalidValue("policy", policy, "a ramet.Policy")
+    host = line()
+    agent, policy = _undecorated(agent, policy)
+    packed = capsule.pack(agent, args, kwargs)
+    born = host.ask(
+        requests.Spawn,
+        packed.data,
+        policy=policy,
+        function=packed.name,
+        capsule_tag=packed.tag,
+        heavy=packed.is_heavy,
+        name=name,
+        branch=branch,
+    ).as_(Born)
+    return SubAgent(host, born, returned_type(agent) if returns is None else returns)
+
+
+def _undecorated(agent: Any, policy: Policy | None) -> tuple[Callable[..., Any], Policy | None]:
+    """The function of a definition that a decorator made of one, and what it says of its policy."""
+    if not hasattr(agent, "cache_ttl_seconds"):
+        return agent, policy
+    if agent.function is None:
+        raise InvalidValue("agent", agent.name, "a function, or what a decorator made of one")
+    return agent.function, policy or agent.policy
+
+
+def map_sub_agents(
+    agent: Callable[[Any], Any],
+    items: Iterable[Any],
+    policy: Policy | None = None,
+    *,
+    max_parallel: int = 8,
+    returns: Any = None,
+) -> list[AgentResult]:
+    """Run a function as one agent for each item, at most `max_parallel` at a time; results in the order of the items.
+
+    Where there is no room for another, those that run are waited for first. What then is refused still, or cannot be
+    sent, raises; whoever runs by then is cancelled.
+    """
+    if max_parallel < 1:
+        raise InvalidValue("max_parallel", max_parallel, "1 or more")
+    children: list[SubAgent] = []
+    living: set[Future[End]] = set()
+    try:
+        for item in items:
+            while (child := _start_if_room(agent, policy, item, returns, must=not living)) is None:
+                living = wait(living, return_when=FIRST_COMPLETED).not_done
+            children.append(child)
+            living.add(child.end())
+            if len(living) >= max_parallel:
+                living = wait(living, return_when=FIRST_COMPLETED).not_done
+        return [child.result() for child in children]
+    except BaseException:
+        for child in children:
+            with contextlib.suppress(RametError):  # The host has gone, and takes care of them.
+                if not child.end().done():
+                    child.cancel("another item of the same map failed")
+        raise
+
+
+def _start_if_room(
+    agent: Callable[[Any], Any], policy: Policy | None, item: Any, returns: Any, *, must: bool
+) -> SubAgent | None:
+    try:
+        return start_sub_agent(agent, policy, (item,), returns=returns)
+    except SpawnRefused as refused:
+        if must or refused.limit.startswith("policy."):  # Waiting changes no right.
+            raise
+        return None
+
+
+def save_checkpoint(value: Any, version: int = 1) -> None:
+    """Keep a value for the next attempt or life of this run, in place of the one before. Raises NotShippable."""
+    json_size, body = values.encode(value, what="checkpoint")
+    line().ask(requests.SaveCheckpoint, body, json_size=json_size, version=version)
+
+
+def load_checkpoint(default: Any = None, *, returns: Any = None, version: int | None = None) -> Any:
+    """The value that was kept last, as the type `returns`; `default` if there is none, or none of this `version`."""
+    answer = line().ask(requests.LoadCheckpoint)
+    kept = answer.as_(Checkpoint)
+    if not kept.found or version not in (None, kept.version):
+        return default
+    return values.decode(answer.body, kept.json_size, returns=returns, what="checkpoint")
+
+
+def agent_state() -> AgentState:
+    """This agent's own state: kept from one run of it to the next. Raises RametError for what is no agent."""
+    from ramet.guest import state  # Most agents keep none, and it brings the store's names along.
+
+    return state.agent_state()
+
+
+def read_artifact(session_id: str, name: str) -> bytes:
+    """A file that a child left in its working directory. Raises Unknown for another child or name."""
+    return line().ask(requests.ReadArtifact, run=session_id, name=name).body
+
+
+def send_message(to: str, text: str) -> str:
+    """Write to another agent of the tree, by id, path or name; returns what became of it. Raises MailRefused."""
+    return line().ask(requests.Send, to=to, text=text).as_(Text).text
+
+
+class SubAgent:
+    """An agent below this one. Letting it go does nothing to it; it ends when its parent does."""
+
+    def __init__(self, line: Asks, born: Born, returns: Any) -> None:
+        self.id, self.path, self.name = born.run, born.path, born.name
+        self._line, self._returns = line, returns
+
+    def result(self, timeout: float | None = None) -> AgentResult:
+        """Wait for its end. Raises TimeoutError after `timeout` seconds; the child goes on."""
+        return self._told(self.end().result(timeout))
+
+    def __await__(self) -> Generator[Any, None, AgentResult]:
+        """Wait for its end without holding up the event loop."""
+        import asyncio
+
+        end = yield from asyncio.shield(asyncio.wrap_future(self.end())).__await__()
+        return self._told(end)
+
+    def cancel(self, reason: str = "cancelled by its parent") -> Stopped:
+        """End it and all below it; returns when they are gone, with the paths of what was stopped, if anything was."""
+        try:
+            return self._line.ask(requests.Cancel, target=self.id, reason=reason).as_(Stopped)
+        except Unknown:  # It lived once, so it has ended.
+            return Stopped(stopped=())
+
+    def send(self, text: str) -> str:
+        """Write to it; returns what became of the message. Raises MailRefused."""
+        return self._line.ask(requests.Send, to=self.id, text=text).as_(Text).text
+
+    def end(self) -> Future[End]:
+        """Its end, to be waited for with others."""
+        return self._line.end_of(self.id)
+
+    def _told(self, end: End) -> AgentResult:
+        told, error, output = end.told, end.told.error, None
+        status = Status(told.status)
+        if told.json_size and status is Status.COMPLETED:
+            try:
+                output = values.decode(end.body, told.json_size, returns=self._returns)
+            except (InvalidValue, ProtocolError) as misfit:  # It did something else than its annotation says.
+                status, error = Status.FAILED, errors_to_fields(misfit)[0]
+        return AgentResult(
+            exit_code=told.exit_code if status == told.status else EXIT_CODES[status],
+            status=status,
+            output=output,
+            error=error,
+            artifacts=told.artifacts,
+            usage=told.usage,
+            session_id=self.id,
+            stdout=told.stdout,
+            stderr=told.stderr,
+        )

@@ -1,0 +1,46 @@
+"""task_success, task_fail and task_clarify, as an agent's own code has them: they end the code, and the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Never
+
+from ramet.agent.task import Task, handle_of
+from ramet.agent.typed.values import given
+from ramet.core.errors import InvalidValue
+from ramet.guest.interpreter import Concluded
+from ramet.tools.conclusion import CLARIFY, FAIL, SUCCESS
+from ramet.tools.context import Conclusion, ToolUseContext
+
+MAX_TEXT = 10_000  #: characters of a reason, or of a question
+
+
+def conclusions(context: ToolUseContext) -> Mapping[str, Callable[[Any], Never]]:
+    """The three, for the code of a run. Each raises InvalidValue, and goes on, for what cannot be told."""
+
+    def task_success(result: Any = None) -> Never:
+        """End the task with its result, in the agreed form."""
+        is_task = isinstance(result, Task)  # of an agent that it made: its handle
+        data = handle_of(result, "result") if is_task else given(type(result), result, "result")
+        _conclude(context, Conclusion("success", value=data))
+
+    def task_fail(message: str) -> Never:
+        """End the task: it cannot be done, and why."""
+        _conclude(context, Conclusion("fail", _text("message", message)))
+
+    def task_clarify(question: str) -> Never:
+        """End the task for now, with a question to whoever asked for it."""
+        _conclude(context, Conclusion("clarify", _text("question", question)))
+
+    return {SUCCESS: task_success, FAIL: task_fail, CLARIFY: task_clarify}
+
+
+def _conclude(context: ToolUseContext, conclusion: Conclusion) -> Never:
+    context.concluded = conclusion
+    raise Concluded(f"[the task is concluded: {conclusion.kind}]")
+
+
+def _text(what: str, text: Any) -> str:
+    if not isinstance(text, str) or not text.strip() or len(text) > MAX_TEXT:
+        raise InvalidValue(what, text, f"text of at most {MAX_TEXT} characters")
+    return text

@@ -1,0 +1,232 @@
+"""The interpreter of a code agent: pieces of Python in one namespace, each with a bounded answer.
+
+The code runs in a thread of its own (`ramet.guest.worker`), never on the guest's event loop, and its names live as long
+as the process: as long as the turn. Nothing here confines it. The import hook says what the agent is meant to use
+(`ramet.guest.namespace`), the sandbox around the process what it can reach.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import inspect
+import linecache
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ramet.guest.printed import Printed, Streams
+from ramet.guest.worker import Worker
+from ramet.tools.context import Ran
+from ramet.wire.failures import clean, message_of
+
+#: Characters of a shown value, and of a traceback; beyond, its beginning and its end.
+MAX_SHOWN = 256 * 1024
+#: Frames of a traceback, the innermost.
+MAX_FRAMES = 30
+#: How long code has that was interrupted, and how often it is interrupted meanwhile.
+STOP_S, AGAIN_S = 2.0, 0.1
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+class Concluded(BaseException):
+    """Ends the code that concluded its task; nothing is wrong."""
+
+
+class Interpreter:
+    """What `ramet.tools.context.Interpreter` promises. Made in the guest's event loop; calls come one at a time."""
+
+    def __init__(self, prepare: Callable[[], Mapping[str, Any]] = dict, *, note: str = "") -> None:
+        """`prepare` gives the first names of a namespace, by way of imports; `note` goes before the first answer."""
+        self._prepare, self._note = prepare, note
+        self._streams = Streams()
+        self._worker: Worker | None = None
+        self._module = types.ModuleType("__main__")
+        self._main_before = sys.modules.get("__main__")
+        self._count = 0
+        self._waits, self._waited_s, self._wait_began = 0, 0.0, 0.0
+        self._wait_lock = threading.Lock()
+
+    async def open(self) -> None:
+        """Begin: bind the first names. Raises what `prepare` raises."""
+        await self._begin()
+
+    def close(self) -> None:
+        """End it, as far as a thread can be ended."""
+        if self._worker is not None:
+            self._worker.interrupt()
+            self._worker.close()
+            self._worker = None
+        self._streams.close()
+        if self._main_before is not None:
+            sys.modules["__main__"] = self._main_before
+
+    async def run(self, code: str, *, timeout_s: float) -> Ran:
+        """Run a piece of code. What takes too long is interrupted; what cannot be is left behind, and said so."""
+        if self._worker is None:
+            await self._begin()
+        assert self._worker is not None, "it has begun"
+        worker, printed = self._worker, Printed()
+        note, self._note = self._note, ""
+        self._count += 1
+        name = f"<python {self._count}>"
+        done = worker.do(lambda: self._execute(worker, code, name, printed))
+        try:
+            if await self._in_time(done, timeout_s):
+                ran: Ran = done.result()
+            else:
+                ran = Ran(_joined(printed.text(), await self._stop(worker, done, timeout_s)), ok=False)
+        except asyncio.CancelledError:
+            worker.interrupt()
+            raise
+        except MemoryError:
+            ran = Ran("MemoryError: there was not even room to say where", ok=False)
+        return Ran(_joined(note, ran.text), ran.ok)
+
+    def waiting(self) -> _Waiting:
+        """While this is open, code waits for another agent, which takes none of its time."""
+        return _Waiting(self)
+
+    # ---- time
+
+    async def _in_time(self, done: asyncio.Future[Any], timeout_s: float) -> bool:
+        began, waited = time.monotonic(), self._waited()
+        while True:
+            left = timeout_s - (time.monotonic() - began) + (self._waited() - waited)
+            if left <= 0 or done.done():
+                return done.done()
+            await asyncio.wait((done,), timeout=max(left, 0.05))
+
+    def _waited(self) -> float:
+        with self._wait_lock:
+            return self._waited_s + (time.monotonic() - self._wait_began if self._waits else 0.0)
+
+    async def _stop(self, worker: Worker, done: asyncio.Future[Any], timeout_s: float) -> str:
+        """Interrupt what runs; what became of it, in words."""
+        for _ in range(round(STOP_S / AGAIN_S)):
+            worker.interrupt()
+            await asyncio.wait((done,), timeout=AGAIN_S)
+            if done.done():
+                done.exception()
+                return f"[stopped after {timeout_s:g} s; the names it had set until then are kept]"
+        self._streams.exempt.add(worker.thread.ident or 0)
+        worker.close()
+        self._worker = None
+        self._note = "[this is a new namespace: earlier code could not be stopped, and its names are lost]"
+        return (
+            f"[not done after {timeout_s:g} s, and it cannot be stopped: it goes on in a thread of its own until this "
+            "turn ends, and its result is lost. The next call begins with a new namespace]"
+        )
+
+    # ---- in the worker's thread
+
+    async def _begin(self) -> None:
+        worker = Worker()
+        try:
+            module = await worker.do(self._namespace)
+        except BaseException:
+            worker.close()
+            raise
+        if isinstance(module, Exception):
+            worker.close()
+            raise module
+        self._worker, self._module = worker, module
+        sys.modules["__main__"] = module  # As of a program: what looks up where code was defined finds its names.
+
+    def _namespace(self) -> types.ModuleType | Exception:
+        module = types.ModuleType("__main__")
+        try:
+            module.__dict__.update(self._prepare())
+        except Exception as problem:  # For whoever waits, with its own type.
+            return problem
+        module.__dict__.setdefault("__builtins__", builtins)
+        return module
+
+    def _execute(self, worker: Worker, code: str, name: str, printed: Printed) -> Ran:
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        before = set(threading.enumerate())
+        with self._streams.into(printed):
+            try:
+                shown, ok = self._value_of(worker, code, name), True
+            except Concluded as concluded:
+                shown, ok = str(concluded), True
+            except BaseException as error:
+                shown, ok = _told(error), False
+        left = [each for each in threading.enumerate() if each not in before and each.is_alive()]
+        note = f"[threads that this code started and that still run: {len(left)}]" if left else ""
+        return Ran(_joined(printed.text(), shown, note) or "(no output)", ok)
+
+    def _value_of(self, worker: Worker, code: str, name: str) -> str:
+        """Run it; the value of a last expression, as it is shown."""
+        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        self._evaluate(worker, compile(tree, name, "exec", _FLAGS, dont_inherit=True))
+        if not isinstance(last, ast.Expr):
+            return ""
+        expression = ast.Expression(last.value)
+        value = self._evaluate(worker, compile(expression, name, "eval", _FLAGS, dont_inherit=True))
+        return "" if value is None else _clipped(repr(value))
+
+    def _evaluate(self, worker: Worker, compiled: types.CodeType) -> Any:
+        value = eval(compiled, self._module.__dict__)
+        return worker.until_complete(value) if compiled.co_flags & inspect.CO_COROUTINE else value
+
+
+class _Waiting:
+    """Counts the time of a wait, or of several at once, out of the code's."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._of = interpreter
+
+    def __enter__(self) -> None:
+        of = self._of
+        with of._wait_lock:
+            of._waits += 1
+            if of._waits == 1:
+                of._wait_began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        of = self._of
+        with of._wait_lock:
+            of._waits -= 1
+            if not of._waits:
+                of._waited_s += time.monotonic() - of._wait_began
+
+
+def _told(error: BaseException) -> str:
+    """The traceback of the code itself, without what it called elsewhere; never fails."""
+    try:
+        told = traceback.TracebackException.from_exception(error, limit=-1000, compact=True)
+        _keep_own(told)
+        text = "".join(told.format()).rstrip("\n")
+    except BaseException:  # an error that fails when it is looked at, or no memory to tell it
+        text = f"{type(error).__name__}: {message_of(error)}"
+    if isinstance(error, SystemExit):
+        text += "\n[it ended this call, not the agent]"
+    return _clipped(text)
+
+
+def _keep_own(told: traceback.TracebackException, depth: int = 0) -> None:
+    told.stack[:] = [each for each in told.stack if each.filename.startswith("<python ")][-MAX_FRAMES:]
+    others = [told.__cause__, told.__context__, *(told.exceptions or ())]
+    for each in others:
+        if each is not None and depth < MAX_FRAMES:
+            _keep_own(each, depth + 1)
+
+
+def _clipped(text: str) -> str:
+    text = clean(text)
+    if len(text) <= MAX_SHOWN:
+        return text
+    half = MAX_SHOWN // 2
+    return f"{text[:half]}\n… [{len(text) - 2 * half} characters left out here] …\n{text[-half:]}"
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part.rstrip("\n") for part in parts if part)

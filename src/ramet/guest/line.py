@@ -1,0 +1,184 @@
+"""The channel as an agent's threads have it: requests answered in any order, and the ends of children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
+from ramet.guest.channel import Channel, current
+from ramet.guest.link import Answered, End, Link
+from ramet.wire import requests
+from ramet.wire.failures import error_from
+from ramet.wire.requests import Answer, Ended, Request, Said, Stop, Told, Watch
+
+T = TypeVar("T")
+
+
+class Asks(Protocol):
+    """A way to ask the host from any thread."""
+
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+
+    def end_of(self, run: str) -> Future[End]:
+        """The end of a child, to be waited for. Raises RametError if the host has gone."""
+
+
+class LinkLine:
+    """Asks over the channel that an event loop has, from any thread but that loop's own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
+
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+        _checked(kind(id=0, **fields))
+        return self._soon(self._link.ask(kind, body, **fields)).result()
+
+    def end_of(self, run: str) -> Future[End]:
+        """The end of a child, to be waited for."""
+        return self._soon(self._link.end_of(run))
+
+    def _soon(self, asking: Coroutine[Any, Any, T]) -> Future[T]:
+        problem = None
+        if self._pid != os.getpid():
+            problem = "this process was forked by an agent: only the agent's own process may ask its host"
+        elif asyncio._get_running_loop() is self._loop:
+            problem = "the event loop that hears the host cannot wait for it: do this in code, or in a thread"
+        if problem is None:
+            try:
+                return asyncio.run_coroutine_threadsafe(asking, self._loop)
+            except RuntimeError:
+                problem = "this agent has ended: nothing more can be asked of its host"
+        asking.close()
+        raise RametError(problem)
+
+
+class Line:
+    """Asks over one channel. A thread of its own hears the answers, from the first question on."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._saying = threading.Lock()  #: numbers rise in the order in which they are said
+        self._last_id = 0
+        self._asked: dict[int, Future[Answered]] = {}
+        self._ends: dict[str, Future[End]] = {}
+        self._reader: threading.Thread | None = None
+        self._gone: BaseException | None = None  #: why nothing is heard any more
+
+    @property
+    def channel(self) -> Channel:
+        """What it asks over."""
+        return self._channel
+
+    def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+        """Ask, and wait for the answer. Raises the host's error, InvalidValue, RametError if the host has gone."""
+        answer: Future[Answered] = Future()
+        with self._saying:
+            self._last_id += 1
+            number = self._last_id
+            control = _checked(kind(id=number, **fields))
+            self._asked[number] = answer
+            try:
+                self._say(control, body)
+            except BaseException:
+                self._asked.pop(number, None)
+                raise
+        return answer.result()
+
+    def end_of(self, run: str) -> Future[End]:
+        """The end of a child, to be waited for. Raises RametError if the host has gone."""
+        with self._saying:
+            end = self._ends.get(run)
+            if end is None:
+                end = self._ends[run] = Future()
+                try:
+                    self._say(_checked(Watch(run=run)))
+                except BaseException:
+                    self._ends.pop(run, None)
+                    raise
+            return end
+
+    def _say(self, control: bytes, body: bytes = b"") -> None:
+        self._channel.check_own()
+        if self._reader is None:
+            reader = threading.Thread(target=self._hear, name="ramet-channel", daemon=True)
+            try:
+                reader.start()
+            except RuntimeError:
+                raise RametError("no thread can be started to hear the host: policy.pids is used up") from None
+            self._reader = reader
+        if self._gone is not None:  # Looked at after the future was put down: whoever sets it fails what is there.
+            raise RametError(str(self._gone))
+        self._channel.say(control, body)
+
+    def _hear(self) -> None:
+        gone: BaseException = RametError("the host has closed the channel")
+        try:
+            while (frame := self._channel.read()) is not None:
+                self._take(requests.from_host(frame.control), frame.body)
+        except ProtocolError as broken:
+            gone = RametError(f"the host broke the rules of the channel: {broken}")
+        except BaseException as problem:  # out of memory, most likely: whoever waits must hear of it
+            gone = problem
+        self._gone = gone
+        self._fail(gone)
+
+    def _take(self, told: Told, body: bytes) -> None:
+        match told:
+            case Answer() if (answer := self._asked.pop(told.id, None)) is not None:
+                if told.error is not None:
+                    answer.set_exception(error_from(told.error, told.fields))
+                else:
+                    answer.set_result(Answered(told.data, body))
+            case Ended() if (end := self._ends.get(told.run)) is not None and not end.done():
+                end.set_result(End(told, body))
+            case Stop():
+                self._fail(Aborted(told.reason))
+
+    def _fail(self, error: BaseException) -> None:
+        """Tell everybody who waits."""
+        while self._asked:
+            self._asked.popitem()[1].set_exception(error)
+        for run, end in list(self._ends.items()):
+            if not end.done():
+                self._ends.pop(run, None)
+                end.set_exception(error)
+
+
+def _checked(said: Said) -> bytes:
+    """The message as bytes that the host takes: a wrong argument is the caller's error, and costs no channel."""
+    try:
+        control = requests.encode(said)
+        requests.from_guest(control)
+    except (TypeError, ValueError, ProtocolError) as problem:
+        raise InvalidValue(
+            type(said).__name__, str(problem)[:200], "arguments of the types that are annotated"
+        ) from None
+    return control
+
+
+_line: list[Line] = []
+_instead: list[Asks] = []
+_making = threading.Lock()
+
+
+def use(other: Asks | None) -> None:
+    """Let this agent ask by another way than a channel of its own; None ends that."""
+    _instead[:] = [] if other is None else [other]
+
+
+def line() -> Asks:
+    """The line of this agent. Raises RametError where there is none."""
+    if _instead:
+        return _instead[0]
+    channel = current()
+    with _making:
+        if not _line or _line[0].channel is not channel:
+            _line[:] = [Line(channel)]
+        return _line[0]

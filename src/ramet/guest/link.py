@@ -1,0 +1,233 @@
+"""The channel as a guest's event loop has it: requests answered in any order, pieces, mail, ends, and one stop.
+
+Nothing waits here for a host that is slow but what asked it: what a guest tells is written at once, a request waits
+until the channel takes it, and a host that reads nothing at all is given up before the guest's memory is full of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from ramet.core.errors import Aborted, ProtocolError
+from ramet.wire import frames, requests
+from ramet.wire.failures import error_from
+from ramet.wire.frames import Frame, FrameReader
+from ramet.wire.requests import Answer, Ended, MailIn, Piece, Request, Said, Stop
+
+#: Bytes that wait for the host to read them, before requests wait too, and before it is given up.
+HIGH_WATER, MAX_UNREAD = 8 * 1024 * 1024, 128 * 1024 * 1024
+D = TypeVar("D")
+
+
+class Answered(NamedTuple):
+    """What a request was answered with."""
+
+    data: msgspec.Raw
+    body: bytes
+
+    def as_(self, kind: type[D]) -> D:
+        """The data, of the kind that goes with the request. Raises ProtocolError."""
+        try:
+            return msgspec.json.decode(self.data, type=kind)
+        except msgspec.DecodeError as problem:
+            raise ProtocolError(f"an answer that is no {kind.__name__}: {problem}") from None
+
+
+class End(NamedTuple):
+    """How a child ended, with its value."""
+
+    told: Ended
+    body: bytes
+
+
+class Listener(Protocol):
+    """Who is told what nobody asked for."""
+
+    def mail(self, mail: MailIn, text: str) -> None:
+        """Mail for this run."""
+
+    def stop(self, reason: str) -> None:
+        """The run is to end, or its host has gone."""
+
+
+class _Waiting:
+    """A request under way."""
+
+    __slots__ = ("answer", "on_piece")
+
+    def __init__(self, answer: asyncio.Future[Answered], on_piece: Callable[[bytes], None]) -> None:
+        self.answer, self.on_piece = answer, on_piece
+
+
+class Link(asyncio.Protocol):
+    """A guest's end of its channel, from `open` to `close`. When the host goes, everything that waits fails."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: dict[int, _Waiting] = {}
+        self._ends: dict[str, asyncio.Future[End]] = {}
+        self._last_id = 0
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._gone: str | None = None  #: why nothing can be asked any more
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it is in."""
+        return self._loop
+
+    async def open(self, channel: socket.socket) -> None:
+        """Take over the channel."""
+        await self._loop.create_connection(lambda: self, sock=channel)
+
+    # ---- saying and asking
+
+    def tell(self, said: Said, body: bytes = b"") -> None:
+        """Say what is not answered. Raises Aborted if the host has gone, or reads nothing."""
+        if self._gone is not None or self._transport is None:
+            raise Aborted(self._gone or "the channel is not open")
+        self._transport.writelines(frames.pack(requests.encode(said), body))
+        if self._transport.get_write_buffer_size() > MAX_UNREAD:
+            self._give_up(f"the host reads nothing: {MAX_UNREAD} bytes wait for it")
+            self._transport.abort()
+
+    async def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> Answered:
+        """Ask, and wait for the answer. Raises the host's error, Aborted if it has gone."""
+        return await self._ask(kind, body, fields, lambda piece: None)
+
+    async def pieces(self, kind: type[Request], body: bytes = b"", **fields: Any) -> AsyncGenerator[bytes | Answered]:
+        """Ask, and yield the pieces as they come, then the answer. A reply is bounded, so its pieces are."""
+        heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+        asking = asyncio.ensure_future(self._ask(kind, body, fields, heard.put_nowait))
+        asking.add_done_callback(lambda _: heard.put_nowait(None))
+        try:
+            while (piece := await heard.get()) is not None:
+                yield piece
+            yield await asking
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
+            if not asking.cancelled():
+                asking.exception()  # Seen, even where the reader left before it was raised here.
+
+    async def end_of(self, run: str) -> End:
+        """Wait for a child's end, however long that takes. Raises Aborted if the host has gone."""
+        end = self._ends.get(run)
+        if end is None:
+            end = self._ends[run] = self._loop.create_future()
+            self.tell(requests.Watch(run=run))
+        return await asyncio.shield(end)
+
+    async def _ask(
+        self, kind: type[Request], body: bytes, fields: dict[str, Any], on_piece: Callable[[bytes], None]
+    ) -> Answered:
+        await self._may_write.wait()
+        self._last_id += 1
+        number = self._last_id
+        waiting = self._waiting[number] = _Waiting(self._loop.create_future(), on_piece)
+        try:
+            self.tell(kind(id=number, **fields), body)
+            return await waiting.answer
+        finally:
+            self._waiting.pop(number, None)
+
+    # ---- the end
+
+    async def flush(self) -> None:
+        """Wait until all that was said is on its way, or the host has gone."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=0)
+            while not self._may_write.is_set() and self._gone is None:
+                await self._may_write.wait()
+
+    async def close(self) -> None:
+        """Say and hear nothing more. What was said and is not on its way yet is dropped."""
+        self._end("the channel was closed")
+        if self._transport is not None:
+            self._transport.abort()
+            await self._lost
+
+    def _end(self, why: str) -> None:
+        if self._gone is not None:
+            return
+        self._gone = why
+        self._may_write.set()
+        ends: list[asyncio.Future[Any]] = [*(each.answer for each in self._waiting.values()), *self._ends.values()]
+        for end in ends:
+            if not end.done():
+                end.set_exception(Aborted(why))
+                end.exception()  # Seen: not everybody who asked still waits.
+
+    # ---- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The channel is ours to read and write."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._transport = transport
+
+    def pause_writing(self) -> None:
+        """The host does not read."""
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._may_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the host."""
+        if self._gone is not None:
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except ProtocolError as broken:
+            self._give_up(f"the host broke the rules of the channel: {broken}")
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        """The host has gone, or we closed."""
+        if not self._lost.done():
+            self._lost.set_result(None)
+        self._give_up(f"the host has gone ({problem})" if problem is not None else "the host has gone")
+
+    def _give_up(self, why: str) -> None:
+        if self._gone is None:
+            self._end(why)
+            self._listener.stop(why)
+
+    def _take(self, frame: Frame) -> None:
+        told = requests.from_host(frame.control)
+        match told:
+            case Answer():
+                self._answer(told, frame.body)
+            case Piece():
+                if told.id in self._waiting:
+                    self._waiting[told.id].on_piece(frame.body)
+            case Ended():
+                end = self._ends.get(told.run)
+                if end is not None and not end.done():
+                    end.set_result(End(told, frame.body))
+            case MailIn():
+                self._listener.mail(told, frame.body.decode("utf-8", "replace"))
+            case Stop():
+                self._listener.stop(told.reason)
+            case _:
+                raise ProtocolError(f"{type(told).__name__} comes first, or not at all")
+
+    def _answer(self, told: Answer, body: bytes) -> None:
+        waiting = self._waiting.get(told.id)
+        if waiting is None or waiting.answer.done():
+            return  # Nobody waits for it any more.
+        if told.error is None:
+            waiting.answer.set_result(Answered(told.data, body))
+        else:
+            waiting.answer.set_exception(error_from(told.error, told.fields))

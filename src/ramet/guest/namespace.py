@@ -1,0 +1,251 @@
+"""What an agent's code finds under which name: its capabilities, and an import hook that knows nothing else.
+
+This guides the code; it does not confine it. Whoever looks for a way around a view finds one, and is then still in its
+sandbox, which holds nothing of the host. What an agent may do outside of it is decided on the host.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import sys
+import types
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Never
+
+from ramet.core.capabilities import Capability
+from ramet.core.errors import AgentNotResolved
+from ramet.wire.failures import message_of
+
+#: Modules that any code may import: they hold words to declare types with, and do nothing.
+ALWAYS: Final = ("__future__", "dataclasses", "enum", "typing")
+#: Names without a module, as recipes may write them.
+WELL_KNOWN: Final = {"Agent": "ramet.agent.definition:Agent"}
+
+
+def namespace(agent: str, capabilities: Iterable[Capability], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The names that code of an agent begins with. Raises AgentNotResolved for a capability that is not there.
+
+    Of two whose last names are the same neither is bound; either can be imported.
+    """
+    try:
+        return _namespace(capabilities, extra or {})
+    except _NotThere as problem:
+        raise AgentNotResolved(agent, "capability", problem.name, problem.why) from None
+
+
+class _NotThere(Exception):
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+
+
+def _namespace(capabilities: Iterable[Capability], extra: Mapping[str, Any]) -> dict[str, Any]:
+    modules: dict[str, ModuleView] = {}
+    named: list[tuple[str, Any]] = []
+    for name in ALWAYS:
+        modules[name] = ModuleView(importlib.import_module(name), name, None)
+    for each in capabilities:
+        if each.type == "module":
+            view = _view(modules, each.name, _module(each, each.name))
+            _check_parts(each, view)
+            view.__dict__["ramet_shown"].append(each)
+            named.append((each.name.rpartition(".")[2], view))
+        elif each.type in ("class", "function"):
+            place, _, qualname = WELL_KNOWN.get(each.name, each.name).rpartition(":")
+            found = _object(each, place, qualname)
+            named.append((qualname.rpartition(".")[2], found))
+            if "." not in qualname:
+                _view(modules, place, sys.modules[place]).__dict__["ramet_parts"].setdefault(qualname, found)
+    for name in list(modules):
+        _put_into_packages(modules, name)
+    things: dict[str, Any] = {}
+    count = Counter(name for name, _ in {(name, id(thing)) for name, thing in named})
+    for name, thing in named:
+        if count[name] == 1:
+            things[name] = thing
+    own = dict(vars(builtins))
+    own["__import__"] = _Imports(modules)
+    return {**things, **extra, "__builtins__": own}
+
+
+class ModuleView(types.ModuleType):
+    """A module of which only some names are shown, and none can be changed."""
+
+    def __init__(self, module: types.ModuleType | None, name: str, shown: Sequence[Capability] | None = ()) -> None:
+        """`shown` of None is all of it; `module` of None is a package that only leads to others."""
+        super().__init__(name, getattr(module, "__doc__", None))
+        self.__dict__.update(
+            ramet_module=module, ramet_shown=None if shown is None else list(shown), ramet_parts=dict[str, Any]()
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """A part of it. Raises AttributeError for what is not among the capabilities."""
+        own = self.__dict__
+        parts, module, shown = own["ramet_parts"], own["ramet_module"], own["ramet_shown"]
+        if name in parts:
+            return parts[name]
+        if name == "__all__":
+            return [each for each in dir(self) if not each.startswith("_")]
+        if module is not None and (shown is None or any(each.has(name) for each in shown)):
+            value = getattr(module, name)
+            if shown is None or not isinstance(value, types.ModuleType) or _is_meant(shown, name):
+                return value
+            if sys.modules.get(f"{module.__name__}.{name}") is value:  # A part of it, not what it imported.
+                inner = ModuleView(value, f"{module.__name__}.{name}", [_inner(each, name) for each in shown])
+                return parts.setdefault(name, inner)
+        raise AttributeError(f"{self.__name__}.{name} is not among the capabilities; of it there are: {_listed(self)}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refused."""
+        self.__delattr__(name)
+
+    def __delattr__(self, name: str) -> None:
+        """Refused."""
+        raise AttributeError(f"{self.__name__}.{name} cannot be changed: a capability is read only")
+
+    def __dir__(self) -> list[str]:
+        """The names that are shown."""
+        own = self.__dict__
+        shown = own["ramet_shown"]
+        public = dir(own["ramet_module"]) if own["ramet_module"] is not None else []
+        names = {each for each in public if shown is None or any(one.has(each) for one in shown)}
+        return sorted({each for each in names if _can_be_had(self, each)} | set(own["ramet_parts"]))
+
+
+class ObjectView:
+    """A class, or an object of it, of which only some names are shown."""
+
+    def __init__(self, thing: Any, name: str, shown: Capability) -> None:
+        self.__dict__.update(ramet_thing=thing, ramet_name=name, ramet_shown=shown, __doc__=thing.__doc__)
+
+    def __getattr__(self, name: str) -> Any:
+        """A part of it. Raises AttributeError for what is not among the capabilities."""
+        own = self.__dict__
+        if not own["ramet_shown"].has(name):
+            raise AttributeError(f"{own['ramet_name']}.{name} is not among the capabilities")
+        return getattr(own["ramet_thing"], name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make an object, of which the same names are shown."""
+        own = self.__dict__
+        if not isinstance(own["ramet_thing"], type):
+            raise TypeError(f"{own['ramet_name']} cannot be called")
+        return ObjectView(own["ramet_thing"](*args, **kwargs), f"{own['ramet_name']}()", own["ramet_shown"])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refused."""
+        raise AttributeError(f"{self.__dict__['ramet_name']}.{name} cannot be changed: a capability is read only")
+
+    def __repr__(self) -> str:
+        """What it is of."""
+        return f"<what is shown of {self.__dict__['ramet_name']}>"
+
+
+class _Imports:
+    """`import`, as an agent's code has it."""
+
+    def __init__(self, modules: Mapping[str, ModuleView]) -> None:
+        self._modules = modules
+
+    def __call__(
+        self, name: str, globals: object = None, locals: object = None, fromlist: Sequence[str] = (), level: int = 0
+    ) -> types.ModuleType:
+        """A view of a module. Raises ImportError for one, or a part of one, that is not among the capabilities."""
+        if level:
+            raise ImportError("a relative import leads nowhere here")
+        view = self._find(name)
+        for each in fromlist or ():
+            if each != "*" and not hasattr(view, each):
+                raise ImportError(
+                    f"{each!r} of module {name!r} is not among the capabilities; of it there are: {_listed(view)}"
+                )
+        return view if fromlist else self._modules.get(name.partition(".")[0], view)
+
+    def _find(self, name: str) -> ModuleView:
+        if name in self._modules:
+            return self._modules[name]
+        package, _, part = name.rpartition(".")
+        if package:
+            view = self._find(package)
+            if any(each.has(part) for each in view.__dict__["ramet_shown"] or ()):
+                with contextlib.suppress(ImportError):  # It is said below.
+                    importlib.import_module(name)
+            found = getattr(view, part, None)
+            if isinstance(found, ModuleView):
+                return found
+        known = ", ".join(sorted(self._modules)[:50])
+        raise ModuleNotFoundError(f"module {name!r} is not among the capabilities; there are: {known}", name=name)
+
+
+def _view(modules: dict[str, ModuleView], name: str, module: types.ModuleType) -> ModuleView:
+    if name not in modules:
+        modules[name] = ModuleView(module, name)
+    return modules[name]
+
+
+def _put_into_packages(modules: dict[str, ModuleView], name: str) -> None:
+    """`import a.b` binds `a`: a view that leads to `b`, and to whatever else is meant of it."""
+    package, _, part = name.rpartition(".")
+    if package:
+        if package not in modules:
+            modules[package] = ModuleView(None, package)
+        modules[package].__dict__["ramet_parts"].setdefault(part, modules[name])
+        _put_into_packages(modules, package)
+
+
+def _module(capability: Capability, name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except BaseException as problem:  # Its own code runs in here, whatever it does.
+        if isinstance(problem, KeyboardInterrupt | MemoryError):
+            raise
+        _missing(capability, f"cannot be imported in the sandbox ({type(problem).__name__}: {message_of(problem)})")
+
+
+def _object(capability: Capability, place: str, qualname: str) -> Any:
+    if not place:
+        _missing(capability, f"names no module; known without one: {', '.join(WELL_KNOWN)}")
+    found: Any = _module(capability, place)
+    for part in qualname.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            _missing(capability, f"has no {part!r}")
+    if not (isinstance(found, type) if capability.type == "class" else callable(found)):
+        _missing(capability, f"is no {capability.type}")
+    restricted = capability.type == "class" and (capability.include is not None or capability.exclude)
+    return ObjectView(found, qualname, capability) if restricted else found
+
+
+def _check_parts(capability: Capability, view: ModuleView) -> None:
+    module = view.__dict__["ramet_module"]
+    for name in capability.include or ():
+        if not {"*", "?"} & set(name) and not hasattr(module, name):
+            _missing(capability, f"has no {name!r}")
+
+
+def _missing(capability: Capability, why: str) -> Never:
+    raise _NotThere(capability.key, why) from None
+
+
+def _is_meant(shown: Sequence[Capability], name: str) -> bool:
+    return any(each.include is not None and name in each.include for each in shown)
+
+
+def _inner(capability: Capability, part: str) -> Capability:
+    return Capability("module", f"{capability.name}.{part}", capability.visibility, None, capability.exclude)
+
+
+def _can_be_had(view: ModuleView, name: str) -> bool:
+    try:
+        getattr(view, name)
+    except Exception:
+        return False
+    return True
+
+
+def _listed(view: ModuleView) -> str:
+    names = [each for each in dir(view) if not each.startswith("_")]
+    return ", ".join(names[:30]) + (", …" if len(names) > 30 else "") if names else "nothing"

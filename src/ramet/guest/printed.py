@@ -1,0 +1,90 @@
+"""What code prints, kept within bounds instead of going to the process's own streams."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TextIO
+
+from ramet.concurrency.pipes import Capture
+
+KEEP = 128 * 1024  #: bytes kept from the beginning, and as many from the end
+
+
+class Printed:
+    """The output of one piece of code."""
+
+    def __init__(self) -> None:
+        self._capture = Capture(head=KEEP, tail=KEEP)
+        self._lock = threading.Lock()
+
+    def take(self, text: str) -> None:
+        """Keep what is to be kept."""
+        with self._lock:
+            self._capture.take(text.encode("utf-8", "backslashreplace"))
+
+    def text(self) -> str:
+        """What was kept until now."""
+        with self._lock:
+            return self._capture.data().decode("utf-8", "replace").replace("\0", "␀")
+
+
+class _Switch(io.TextIOBase):
+    """A stream that keeps what is printed; for `exempt` threads it leads to another."""
+
+    def __init__(self, other: TextIO, printed: Printed, exempt: set[int]) -> None:
+        self._other, self._printed, self._exempt = other, printed, exempt
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+        """What its text becomes."""
+        return "utf-8"
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """That of the process's own: programs that are started with it write there."""
+        return self._other.fileno()
+
+    def write(self, text: str) -> int:
+        """Print. Raises TypeError for what is no text."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() takes text, not {type(text).__name__}")
+        if threading.get_ident() in self._exempt:
+            self._other.write(text)
+        else:
+            self._printed.take(text)
+        return len(text)
+
+
+class Streams:
+    """stdout and stderr of this process, and the threads whose output is nobody's answer."""
+
+    def __init__(self) -> None:
+        self.exempt: set[int] = set()
+        self._own: tuple[TextIO, TextIO] | None = None  #: while others stand in their place
+        self._printed: Printed | None = None
+
+    @contextlib.contextmanager
+    def into(self, printed: Printed) -> Iterator[None]:
+        """Until this is left, or entered again by another, what is printed goes there."""
+        if self._own is None:
+            self._own = (sys.stdout, sys.stderr)
+        self._printed = printed
+        sys.stdout, sys.stderr = (_Switch(each, printed, self.exempt) for each in self._own)
+        try:
+            yield
+        finally:
+            if self._printed is printed:
+                self.close()
+
+    def close(self) -> None:
+        """Put back what was there."""
+        if self._own is not None:
+            sys.stdout, sys.stderr = self._own
+            self._own = self._printed = None

@@ -1,0 +1,215 @@
+"""The sandbox's end of the proxy: a port of its own loopback, whose bytes go to the host's socket and back unread.
+
+It decides nothing: whoever connects to the host's socket directly is answered the same. One process, one thread, the
+standard library; descriptors and memory stay within what a sandbox is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+from typing import NoReturn
+
+HOST, PORT = "127.0.0.1", 3128
+UNIX_PATH = "/run/ramet/proxy.sock"
+MAX_CONNECTIONS = 64
+#: How often the parent is looked at where the kernel has no descriptor for it.
+_LOOK_S = 1.0
+
+_NO_PROXY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+#: What was read is sent, or copied out, before the next read.
+_buffer = memoryview(bytearray(16 * 1024))
+
+
+def listen(port: int = PORT, host: str = HOST) -> socket.socket:
+    """A listener for `serve`, to be made before the relay is forked: no client comes too early. Raises OSError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(MAX_CONNECTIONS)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def serve(listener: socket.socket, unix_path: str = UNIX_PATH, *, parent: int | None = None) -> NoReturn:
+    """Relay until `parent` has gone, then exit the process. Descriptors other than 0 to 2 and `listener` are closed.
+
+    `parent` need not be the process that forked this one; None: it is.
+    """
+    code = 1
+    try:
+        keep = listener.fileno()
+        os.closerange(3, keep)
+        os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+        _Relay(listener, unix_path).run(os.getppid() if parent is None else parent)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)  # A forked child runs no exit handlers of its parent's.
+
+
+class _End:
+    """One end of a pair: what is still to be sent to it, and how far each direction has come."""
+
+    __slots__ = ("events", "has_ended", "is_client", "is_deaf", "is_shut", "other", "pending", "sock")
+
+    def __init__(self, sock: socket.socket, *, is_client: bool) -> None:
+        self.sock, self.is_client = sock, is_client
+        self.other = self
+        self.pending = b""
+        self.events = 0  #: what the selector watches
+        self.has_ended = False  #: nothing more comes from it
+        self.is_shut = False  #: it was told that nothing more will come
+        self.is_deaf = False  #: it takes nothing more; what comes for it is dropped
+
+
+class _Relay:
+    def __init__(self, listener: socket.socket, unix_path: str) -> None:
+        self._listener, self._unix_path = listener, unix_path
+        self._selector = selectors.DefaultSelector()
+        self._count = 0
+
+    def run(self, parent: int) -> None:
+        """Relay until `parent` has gone."""
+        watch = _watch(parent)
+        if watch >= 0:
+            self._selector.register(watch, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        while watch >= 0 or _lives(parent):
+            for key, events in self._selector.select(None if watch >= 0 else _LOOK_S):
+                if key.fileobj == watch:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data.events:  # Else it was closed in this round.
+                    self._turn(key.data, events)
+
+    def _accept(self) -> None:
+        try:
+            client = self._listener.accept()[0]
+        except OSError:
+            return  # It has gone, or there is no descriptor: nothing can be said to it.
+        server = None
+        try:
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server.setblocking(False)
+            server.connect(self._unix_path)  # Done at once, or it fails: the host's queue is full, or it has gone.
+        except OSError:
+            with contextlib.suppress(OSError):
+                client.send(_NO_PROXY)
+            client.close()
+            if server is not None:
+                server.close()
+            return
+        ends = _End(client, is_client=True), _End(server, is_client=False)
+        ends[0].other, ends[1].other = ends[1], ends[0]
+        self._count += 1
+        if self._count == MAX_CONNECTIONS:
+            self._selector.unregister(self._listener)
+        self._watch_both(ends[0])
+
+    def _turn(self, end: _End, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                _send(end, end.pending)
+            if events & selectors.EVENT_READ and not end.has_ended and not end.other.pending:
+                _receive(end)
+            _pass_on_end(end)
+            _pass_on_end(end.other)
+        except OSError:  # The client has gone.
+            return self._close(end)
+        if end.has_ended and end.other.has_ended and not end.pending and not end.other.pending:
+            return self._close(end)
+        return self._watch_both(end)
+
+    def _watch_both(self, end: _End) -> None:
+        for each in (end, end.other):
+            events = 0 if each.has_ended or each.other.pending else selectors.EVENT_READ
+            if each.pending:
+                events |= selectors.EVENT_WRITE
+            if events == each.events:
+                continue
+            if not each.events:
+                self._selector.register(each.sock, events, each)
+            elif not events:
+                self._selector.unregister(each.sock)
+            else:
+                self._selector.modify(each.sock, events, each)
+            each.events = events
+
+    def _close(self, end: _End) -> None:
+        for each in (end, end.other):
+            if each.events:
+                self._selector.unregister(each.sock)
+                each.events = 0
+            each.sock.close()
+        if self._count == MAX_CONNECTIONS:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        self._count -= 1
+
+
+def _watch(parent: int) -> int:
+    """A descriptor that can be read when `parent` ends; -1 where there is none, or no such process."""
+    try:
+        return os.pidfd_open(parent)
+    except (AttributeError, OSError):
+        return -1
+
+
+def _lives(parent: int) -> bool:
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _receive(end: _End) -> None:
+    try:
+        size = end.sock.recv_into(_buffer)
+    except BlockingIOError:
+        return
+    except OSError:
+        if end.is_client:
+            raise
+        size = 0  # What the host said before is still passed on.
+    if size:
+        _send(end.other, _buffer[:size])
+    else:
+        end.has_ended = True
+
+
+def _send(end: _End, data: bytes | memoryview) -> None:
+    try:
+        sent = len(data) if end.is_deaf else end.sock.send(data)
+    except BlockingIOError:
+        sent = 0
+    except OSError:
+        if end.is_client:
+            raise
+        # The host takes no more, but may have answered: closing now would take the answer from the client.
+        sent, end.is_deaf = len(data), True
+    end.pending = bytes(data[sent:])
+
+
+def _pass_on_end(end: _End) -> None:
+    other = end.other
+    if end.has_ended and not other.pending and not other.is_shut:
+        other.is_shut = True
+        try:
+            other.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            if other.is_client:
+                raise

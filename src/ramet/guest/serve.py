@@ -1,0 +1,237 @@
+"""An LLM agent inside its sandbox: the same loop as in the host, with ports that lead through the channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+import signal
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import langchain_core.tracers.context
+import langchain_core.tracers.langchain
+import langchain_core.tracers.run_collector
+import langchain_core.tracers.stdout  # noqa: F401 - these, too: the first call of a tool would import them
+import msgspec
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+
+from ramet.agent import performing
+from ramet.agent.compaction import Compaction
+from ramet.agent.loop import QueryParams, keep, query
+from ramet.agent.output import OutputContract
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.mailbox import Mail, Mailbox
+from ramet.core.budget import NO_LIMITS, Budget
+from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
+from ramet.core.ids import Path, RunId
+from ramet.core.recipe import capability
+from ramet.guest import line
+from ramet.guest.authoring import count_waiting_by
+from ramet.guest.concluding import conclusions
+from ramet.guest.interpreter import Interpreter
+from ramet.guest.link import Link
+from ramet.guest.namespace import namespace
+from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, Spilled
+from ramet.guest.state import AgentState, ByLine
+from ramet.guest.tree import ChannelTree
+from ramet.models.messages import decode
+from ramet.models.question import Kept
+from ramet.tools.conclusion import concluded_by
+from ramet.tools.context import RunInfo, ToolUseContext
+from ramet.tools.python import NAME as PYTHON
+from ramet.tools.stock import stock_tools
+from ramet.wire import capsule, values
+from ramet.wire.failures import errors_to_fields
+from ramet.wire.requests import Done, MailIn, StartConversation
+
+#: What the host may take to read the last word.
+LEAVE_S = 10.0
+#: What code that runs before a turn may take.
+SETUP_S = 120.0
+NEW_TURN = "[this is a new namespace: the names of earlier turns went with their process]"
+
+_READY = stock_tools({})  # Made with this module, in the process that guests are forked from: they share them.
+
+
+def serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
+    """Work as an agent until its answer stands or it must end, and tell the host so: the last word is `Done`.
+
+    `channel` is connected, and nothing behind the first frame has been read from it. SIGTERM ends the work as the
+    host's `Stop` does: what was found until then is told.
+    """
+    asyncio.run(_serve(channel, start, body))
+
+
+async def _serve(channel: socket.socket, start: StartConversation, body: bytes) -> None:
+    work = Work(start, body)
+    async with _linked(channel, work) as link:
+        with contextlib.suppress(Aborted, TimeoutError):  # The host has gone, or does not listen.
+            performing.instead("ramet.guest.authoring", "GUEST")
+            line.use(line.LinkLine(link))
+            link.tell(*await work.done(link))
+            async with asyncio.timeout(LEAVE_S):
+                await link.flush()
+
+
+@asynccontextmanager
+async def _linked(channel: socket.socket, work: Work) -> AsyncGenerator[Link]:
+    loop, link = asyncio.get_running_loop(), Link(work)
+    has_signals = True
+    try:
+        loop.add_signal_handler(signal.SIGTERM, work.stop, "it was told to end")
+    except (ValueError, RuntimeError):  # not the main thread
+        has_signals = False
+    await link.open(channel)
+    try:
+        yield link
+    finally:
+        await link.close()
+        if has_signals:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+
+class Work:
+    """One turn, and whoever may end it."""
+
+    def __init__(self, start: StartConversation, body: bytes) -> None:
+        self._start, self._body = start, body
+        self._abort = AbortController()
+        self._mailbox = Mailbox(start.path)
+        self._task: asyncio.Task[Any] | None = None
+
+    def mail(self, mail: MailIn, text: str) -> None:
+        """Mail for this run; read at the next step. What does not fit stays unread with the host."""
+        with contextlib.suppress(MailRefused):
+            self._mailbox.push(
+                Mail(id=mail.mail_id, sender=mail.sender, text=text, kind=mail.kind)  # type: ignore[arg-type]  # the host's word
+            )
+
+    def stop(self, reason: str) -> None:
+        """The run is to end."""
+        if not self._abort.aborted:
+            self._abort.abort(reason)
+            if self._task is not None:
+                self._task.cancel()
+
+    async def done(self, link: Link) -> tuple[Done, bytes]:
+        """Do the work; how it ended, and the value that its code gave, if it did."""
+        self._task = asyncio.current_task()
+        try:
+            self._abort.raise_if_aborted()
+            return await self._converse(link)
+        except asyncio.CancelledError:
+            if self._task is not None:
+                self._task.uncancel()
+            return _failed(Aborted(self._abort.reason or "its event loop was stopped"))
+        except MemoryError:
+            return Done(ok=False, oom=True), b""
+        except (Exception, SystemExit) as error:
+            return _failed(error)
+        finally:
+            self._task = None
+
+    async def _converse(self, link: Link) -> tuple[Done, bytes]:
+        start = self._start
+        said = msgspec.json.decode(self._body[: start.json_size])
+        context = _context(start, said, self._body[start.json_size :], link)
+        context.abort, context.mailbox = self._abort, self._mailbox
+        async with _interpreter(context, said), _spilled(context):
+            params = QueryParams(
+                context=context,
+                max_turns=start.max_turns,
+                compaction=Compaction(**msgspec.structs.asdict(start.room)) if start.room is not None else None,
+                output=OutputContract(start.output_schema) if start.output_schema is not None else None,
+            )
+            try:
+                async with aclosing(query(params)) as pieces:
+                    async for _ in pieces:
+                        pass
+            finally:
+                for answer in list(context.answered.values()):  # Of a turn that was cut off.
+                    keep(context, answer)
+        concluded = context.concluded
+        if concluded is None or concluded_by(context.history) is not None:  # The host has heard that itself.
+            return Done(ok=True), b""
+        json_size, body = values.encode(concluded.value)
+        return Done(ok=True, conclusion=True, json_size=json_size), body
+
+
+@asynccontextmanager
+async def _spilled(context: ToolUseContext) -> AsyncGenerator[None]:
+    with contextlib.closing(Spilled(context)) as context.spill:
+        yield
+
+
+@asynccontextmanager
+async def _interpreter(context: ToolUseContext, said: Mapping[str, Any]) -> AsyncGenerator[None]:
+    """While this is open, the run has one, if it has the tool for it. Raises AgentNotResolved for a capability."""
+    if not any(tool.name == PYTHON for tool in context.tools):
+        yield
+        return
+    capabilities = [capability(each) for each in said["capabilities"]]
+    has_run = any(isinstance(each, ToolMessage) and each.name == PYTHON for each in context.history)
+    extra = {**conclusions(context), "state": AgentState(ByLine())}
+    names = partial(namespace, context.run.agent, capabilities, extra)
+    made = Interpreter(names, note=NEW_TURN if has_run else "")
+    try:
+        await made.open()
+        context.interpreter = made
+        count_waiting_by(made.waiting)
+        if setup := said.get("setup"):
+            ran = await made.run(setup, timeout_s=SETUP_S)
+            if not ran.ok:
+                raise TaskFailed(f"its setup failed: {ran.text}")
+        yield
+    finally:
+        made.close()
+
+
+def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, link: Link) -> ToolUseContext:
+    """What the run may reach: tools that are built here, all else through the channel."""
+    system, history = ([decode(message) for message in said[part]] for part in ("system", "history"))
+    model = ChannelModel(link, Kept([*system, *history]))
+    context = ToolUseContext(
+        run=RunInfo(
+            id=RunId(start.run),
+            root=RunId(start.root),
+            path=Path(start.path),
+            agent=start.agent,
+            depth=start.depth,
+            parent=RunId(start.parent) if start.parent is not None else None,
+        ),
+        ask=model,
+        tools=_tools(start, said["types"], packed),
+        system_messages=tuple(system),
+        history=history,
+        cwd=pathlib.Path(start.cwd),
+        budget=Budget(NO_LIMITS, scope=start.path),  # The host counts.
+        tree=ChannelTree(link, said["types"]),
+        hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
+        approve=ChannelApproval(link),
+        steps=start.steps,
+    )
+    context.record = ChannelRecord(link, model, context)
+    return context
+
+
+def _tools(start: StartConversation, types: Mapping[str, str], packed: bytes) -> tuple[BaseTool, ...]:
+    """The tools by name: those that came in the capsule, and ramet's own. Raises NotShippable, ProtocolError."""
+    brought: Mapping[str, BaseTool] = {}
+    if start.tools_tag:
+        opened = capsule.unpack(packed, start.tools_tag)
+        brought = {tool.name: tool for tool in opened.function(*opened.args, **opened.kwargs)}
+    here = {**stock_tools(types), **brought}
+    missing = [name for name in start.tools if name not in here]
+    if missing:
+        raise ProtocolError(f"tools that are not here: {', '.join(missing)}")
+    return tuple(here[name] for name in start.tools)
+
+
+def _failed(error: BaseException) -> tuple[Done, bytes]:
+    info, fields = errors_to_fields(error)
+    return Done(ok=False, error=info, fields=fields), b""

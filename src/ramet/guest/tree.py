@@ -1,0 +1,176 @@
+"""The runs around a sandboxed one, and its children, by the channel: whose tree it is, the host knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ramet.concurrency.threads import home
+from ramet.core.budget import NO_LIMITS
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import CallId, Path, RunId
+from ramet.core.outcome import Result, Status
+from ramet.guest.link import Link
+from ramet.models.plain import clean
+from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.wire import capsule, requests, values
+from ramet.wire.objects import json_body
+
+
+class ChannelHandle:
+    """A child, by the channel."""
+
+    def __init__(self, link: Link, born: requests.Born) -> None:
+        self._link, self._born = link, born
+
+    @property
+    def id(self) -> RunId:
+        """The run's id."""
+        return RunId(self._born.run)
+
+    @property
+    def name(self) -> str:
+        """The name it can be addressed by inside its tree."""
+        return self._born.name
+
+    @property
+    def path(self) -> Path:
+        """Names from the root down."""
+        return Path(self._born.path)
+
+    @property
+    def background(self) -> bool:
+        """Whether its end is told by a notice instead of being waited for."""
+        return self._born.background
+
+    async def result(self) -> Result:
+        """Wait for its end, however long that takes, and return its result."""
+        told, body = await self._link.end_of(self._born.run)
+        return Result(
+            status=Status(told.status),
+            value=values.decode(body, told.json_size) if body else None,
+            error=told.error,
+            partial=told.partial,
+            usage_subtree=told.usage,
+            artifacts=tuple(each.name for each in told.artifacts),
+        )
+
+    async def end(self) -> Result:
+        """The same: what comes in here has left the host, and so is on record."""
+        return await self.result()
+
+    async def cancel(self, reason: str = "cancelled by its parent") -> StopReceipt:
+        """End it and all below it; when this returns they are gone."""
+        return await _stop(self._link, self._born.run, reason)
+
+
+class ChannelTree:
+    """What `ramet.tools.context.Tree` promises."""
+
+    def __init__(self, link: Link, types: Mapping[str, str]) -> None:
+        self._link, self._types = link, types
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this is asked by code that an agent wrote, in a thread and an event loop of its own."""
+        return self._link.loop not in (asyncio._get_running_loop(), home.get())
+
+    async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> ChannelHandle:
+        """Give birth. Raises SpawnRefused, Unknown, InvalidValue; NotShippable for a function that cannot travel."""
+        body, function, tag, heavy = b"", "", "", False
+        for name, default in (("detached", False), ("limits", NO_LIMITS), ("returns", None), ("on_output", None)):
+            if getattr(request, name) != default:
+                raise InvalidValue(
+                    name, getattr(request, name), f"{default!r} for a child that is started in a sandbox"
+                )
+        if request.agent is not None:
+            if not callable(request.agent) or hasattr(request.agent, "cache_ttl_seconds"):
+                raise InvalidValue("agent", request.agent, "a function, or a subagent_type: definitions are the host's")
+            packed = capsule.pack(request.agent, request.args, request.kwargs)
+            body, function, tag, heavy = packed.data, packed.name, packed.tag, packed.is_heavy
+        answer = await self._link.ask(
+            requests.Spawn,
+            body,
+            policy=request.policy,
+            function=function,
+            capsule_tag=tag,
+            heavy=heavy,
+            prompt=request.prompt,
+            name=request.name,
+            description=request.description,
+            subagent_type=request.subagent_type,
+            mode=request.mode,
+            model=request.model,
+            background=request.background,
+            isolation=request.isolation,
+            cwd=request.cwd,
+            branch=request.branch,
+            call_id=request.call_id,
+        )
+        return ChannelHandle(self._link, answer.as_(requests.Born))
+
+    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+        """Nothing: a sandbox begins anew, and compositions work in the host."""
+        return None
+
+    def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
+        """Types that this run may spawn, with their descriptions."""
+        return self._types
+
+    async def send(self, sender: ToolUseContext, to: str, text: str) -> str:
+        """Deliver a message. Raises Unknown, MailRefused."""
+        return (await self._link.ask(requests.Send, to=to, text=clean(text))).as_(requests.Text).text
+
+    async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
+        """Stop a run below. Raises Unknown, Denied."""
+        return await _stop(self._link, target, reason)
+
+    async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
+        """What a run below has found. Raises Unknown, Denied."""
+        answer = await self._link.ask(requests.Output, target=target, block=block, timeout_s=timeout_s)
+        return answer.as_(requests.Text).text
+
+    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
+        """The runs of the tree."""
+        answer = await self._link.ask(requests.ListRuns)
+        return [RunView(**msgspec.structs.asdict(line)) for line in answer.as_(requests.Runs).runs]
+
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+        """Write an agent down. Raises InvalidValue, Denied."""
+        answer = await self._link.ask(requests.CreateAgent, json_body(entry, "recipe"))
+        return Created(*msgspec.structs.astuple(answer.as_(requests.Created)))
+
+    async def perform(
+        self,
+        parent: ToolUseContext,
+        ref: str,
+        task: str,
+        arguments: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        branch: bool = False,
+        call_id: CallId | None = None,
+    ) -> ChannelHandle:
+        """Have an agent that was written down do a task, as a child. Raises AgentNotResolved, Denied."""
+        body = json_body(arguments, "arguments")
+        answer = await self._link.ask(
+            requests.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
+        )
+        return ChannelHandle(self._link, answer.as_(requests.Born))
+
+    async def use_state(
+        self, user: ToolUseContext, asked: requests.UseState, body: bytes = b""
+    ) -> tuple[requests.Stated, bytes]:
+        """Do something with this run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+        fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "id"}
+        answer = await self._link.ask(requests.UseState, body, **fields)
+        return answer.as_(requests.Stated), answer.body
+
+
+async def _stop(link: Link, target: str, reason: str) -> StopReceipt:
+    answer = await link.ask(requests.Cancel, target=target, reason=reason)
+    stopped = answer.as_(requests.Stopped)
+    return StopReceipt(stopped.stopped, stopped.left)

@@ -1,0 +1,131 @@
+"""The thread that an agent's own code runs in: one, so that what belongs to a thread stays usable from call to call.
+
+It can be interrupted, not ended: an interrupt is raised in it when it next does something in Python. Code that does not
+come back from elsewhere is left behind, with its thread, until the sandbox ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from ramet.core.errors import RametError
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    context: contextvars.Context
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+
+
+class Worker:
+    """A thread with an event loop of its own, which runs only while work awaits something."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()  #: to say, or ask, whether it is at work
+        self._is_at_work = False
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._body, name="ramet-python", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            raise RametError("no thread can be started to run code in: policy.pids is used up") from None
+
+    @property
+    def thread(self) -> threading.Thread:
+        """Itself."""
+        return self._thread
+
+    def do(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run this next, with the caller's context variables; what it returned."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        self._jobs.put(_Job(work, contextvars.copy_context(), loop, done))
+        return done
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the work under way, if there is any."""
+        with self._turn:
+            if not self._is_at_work:
+                return
+            _raise_in(self._thread, KeyboardInterrupt)
+            if self._own_loop is not None and not self._own_loop.is_closed():
+                self._own_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for something to happen.
+
+    def close(self) -> None:
+        """Take no more work. The thread ends when it has done what it has."""
+        self._jobs.put(None)
+
+    # ---- in the thread
+
+    def until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of the work to its end; tasks that others left go on meanwhile."""
+        if self._own_loop is None:
+            self._own_loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._own_loop)
+        task = self._own_loop.create_task(work)
+        try:
+            return self._own_loop.run_until_complete(task)
+        finally:
+            task.cancel()  # It is not done only if it was interrupted: the next loop that runs ends it.
+
+    def _body(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                self._work(job)
+        finally:
+            if self._own_loop is not None:
+                _end(self._own_loop)
+
+    def _work(self, job: _Job) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            with self._turn:
+                self._is_at_work = True
+            result = job.context.run(job.work)
+        except BaseException as raised:
+            error = raised
+        while self._is_at_work:
+            try:
+                with self._turn:
+                    self._is_at_work = False
+                    _raise_in(self._thread, None)
+            except KeyboardInterrupt:  # It came as late as this.
+                continue
+
+        def deliver() -> None:
+            if job.done.done():
+                return
+            if error is None:
+                job.done.set_result(result)
+            else:
+                problem = error if type(error) is MemoryError else RuntimeError(f"it ended with {type(error).__name__}")
+                job.done.set_exception(problem)
+
+        try:
+            job.loop.call_soon_threadsafe(deliver)
+        except RuntimeError:
+            pass  # The loop is closed: nobody waits any more.
+
+
+def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:
+    """Have an error raised in a thread, or take back one that was not raised yet."""
+    what = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), what)
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=1))
+    loop.close()

@@ -1,0 +1,67 @@
+"""Functions that run as agents in the tests beside, and make agents."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from typing import Any
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import RametError
+
+
+@dataclasses.dataclass
+class Point:
+    """A value of a task."""
+
+    x: float
+    label: str = ""
+
+
+def solver() -> Any:
+    """An agent that is kept by the host, and its task."""
+    with Agent(name="solver", primer="You solve.") as made:
+        made.module("math", include=["sin"])
+
+        @made.task
+        def solve(equation: str, guess: Point | None = None) -> list[Point]:  # type: ignore[empty-body]
+            """Solve it."""
+
+    return made.tasks["solve"]
+
+
+def makes_and_calls() -> list[Any]:
+    task = solver()
+    first = task("x = 1", guess=Point(2))
+    return [str(task.agent.ref), first[0].x, first[0].label, type(first[0]).__name__]
+
+
+async def awaits() -> list[Any]:
+    task = await asyncio.to_thread(solver)
+    begun = await task.submit("x = 1")
+    return [(await begun.result())[0].x, (await task("x = 2"))[0].x, await begun.exception()]
+
+
+def in_a_thread() -> float:
+    """A thread has no context variables of the code that started it."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(solver()("x = 1")[0].x))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def fails() -> list[str]:
+    found = []
+    for _ in range(2):
+        try:
+            solver()("x = 1")
+        except RametError as problem:
+            found += [type(problem).__name__, str(problem)]
+    return found
+
+
+def maps() -> list[Any]:
+    outcomes = solver().map(["a", "b", "c"], max_parallel=2)
+    return [type(each.exception()).__name__ if each.exception() else each.result()[0].x for each in outcomes]

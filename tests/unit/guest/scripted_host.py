@@ -1,0 +1,135 @@
+"""A host written by the test: one real guest process, and what is said to it and by it, message for message."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from ramet.core.errors import RametError
+from ramet.wire import frames, requests
+from ramet.wire.capsule import pack
+from ramet.wire.failures import errors_to_fields
+from ramet.wire.frames import Frame, FrameReader
+from ramet.wire.requests import Answer, Born, Done, Ended, Said, StartFunction, Told, Watch
+from ramet.wire.values import decode, encode
+
+#: What a test may take in all; one that waits in vain fails then.
+BOUND_S = 60.0
+S = TypeVar("S", bound=Said)
+
+
+class Host:
+    """The host's end of the channel of one guest."""
+
+    def __init__(self, end: socket.socket, process: subprocess.Popen[str]) -> None:
+        self._end, self.process = end, process
+        self._reader, self._frames = FrameReader(), list[Frame]()
+
+    def start(self, function: Callable[..., Any], *args: Any, **fields: Any) -> None:
+        """Say the first word: call this function."""
+        capsule = pack(function, args, {})
+        first = {"run": "r1", "path": "main", "name": capsule.name, "capsule_tag": capsule.tag, **fields}
+        self.tell(StartFunction(**first), capsule.data)
+
+    def tell(self, told: Told, body: bytes = b"") -> None:
+        """Say something."""
+        for piece in frames.pack(requests.encode(told), body):
+            self._end.sendall(piece)
+
+    def hear(self) -> tuple[Said, bytes] | None:
+        """The guest's next message; None when it has closed."""
+        while not self._frames:
+            data = self._end.recv(1 << 16)
+            if not data:
+                return None
+            self._frames += self._reader.feed(data)
+        frame = self._frames.pop(0)
+        return requests.from_guest(frame.control), frame.body
+
+    def expect(self, kind: type[S]) -> tuple[S, bytes]:
+        """The guest's next message, which is of this kind."""
+        heard = self.hear()
+        assert heard is not None, "the guest has closed"
+        said, body = heard
+        assert isinstance(said, kind), said
+        return said, body
+
+    def answer(self, number: int, data: msgspec.Struct | None = None, body: bytes = b"") -> None:
+        """Answer a request."""
+        raw = msgspec.Raw(b"null" if data is None else requests.encode(data))
+        self.tell(Answer(id=number, data=raw), body)
+
+    def refuse(self, number: int, error: RametError) -> None:
+        """Answer a request with an error."""
+        info, fields = errors_to_fields(error)
+        self.tell(Answer(id=number, error=info, fields=fields))
+
+    def bear(self, number: int, run: str) -> None:
+        """Answer a spawn."""
+        self.answer(number, Born(run=run, path=f"main/{run}", name=run))
+
+    def end_child(self, run: str, value: Any = None, **fields: Any) -> None:
+        """Tell that a child has ended."""
+        json_size, body = encode(value)
+        self.tell(Ended(**{"run": run, "status": "completed", "exit_code": 0, "json_size": json_size, **fields}), body)
+
+    def watched(self) -> str:
+        """The child that the guest now waits for."""
+        return self.expect(Watch)[0].run
+
+    def done(self) -> tuple[Done, bytes]:
+        """The guest's last word: the next message, and nothing after it."""
+        done = self.expect(Done)
+        assert self.hear() is None, "something was said after the last word"
+        return done
+
+    def value(self, returns: Any = None) -> Any:
+        """The value of the last word."""
+        done, body = self.done()
+        assert done.ok, done
+        return decode(body, done.json_size, returns=returns)
+
+    def failure(self) -> Done:
+        """The last word, which is none of success."""
+        done, body = self.done()
+        assert not done.ok
+        assert body == b""
+        return done
+
+    def leave(self) -> None:
+        """Close the channel, as a host does that dies."""
+        self._end.shutdown(socket.SHUT_RDWR)
+
+    def ended(self) -> tuple[int, str, str]:
+        """Exit status, stdout and stderr, when it has ended."""
+        out, err = self.process.communicate(timeout=BOUND_S)
+        return self.process.returncode, out, err
+
+
+@contextlib.contextmanager
+def guest() -> Iterator[Host]:
+    """A guest that waits for its first word."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(BOUND_S)
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-m", "ramet.guest", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            yield Host(ours, process)
+        finally:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,229 @@
+"""Agents that a function makes inside its sandbox: what the host is told of them, and what becomes of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from concurrent.futures import Future, wait
+from typing import Any
+
+import msgspec
+import pytest
+
+from ramet.agent.definition import Agent
+from ramet.core.agentref import AgentRef
+from ramet.core.errors import Denied, InvalidValue, RametError, SpawnRefused
+from ramet.core.outcome import ErrorInfo
+from ramet.core.recipe import Recipe
+from ramet.guest import authoring, line
+from ramet.guest.authoring import GUEST, plain
+from ramet.guest.line import LinkLine
+from ramet.guest.link import Answered, End, Link
+from ramet.wire import requests
+from ramet.wire.requests import Born, CreateAgent, Created, Ended, ListRuns, PerformTask
+from tests.unit.guest import authors
+from tests.unit.guest.scripted_host import Host, guest
+from tests.unit.guest.test_serve_link import Host as Listener
+from tests.unit.guest.test_serve_link import linked
+
+REF = f"main@{'0' * 64}/solver@{'1' * 64}"
+
+
+def keep(host: Host) -> Recipe:
+    """Let the guest's next request be an agent to be kept."""
+    asked, body = host.expect(CreateAgent)
+    host.answer(asked.id, Created(ref=REF))
+    return Recipe.from_entry(msgspec.json.decode(body))
+
+
+def begin(host: Host, run: str) -> tuple[str, str, Any]:
+    """Let the guest's next request be a task to be done."""
+    asked, body = host.expect(PerformTask)
+    host.answer(asked.id, Born(run=run, path=f"main/{run}", name=run))
+    return asked.ref, asked.task, msgspec.json.decode(body)
+
+
+def test_an_agent_goes_out_as_a_recipe_and_its_task_as_data() -> None:
+    """With its capabilities by name, its types as data; the value is built of the types of the code."""
+    with guest() as host:
+        host.start(authors.makes_and_calls)
+        recipe = keep(host)
+        assert begin(host, "r2") == (REF, "solve", {"equation": "x = 1", "guess": {"x": 2.0, "label": ""}})
+        assert host.watched() == "r2"
+        host.end_child("r2", [authors.Point(1.5, "a")])
+
+        assert host.value() == [REF, 1.5, "a", "Point"]
+    assert (recipe.name, recipe.primer) == ("solver", "You solve.")
+    assert [each.data() for each in recipe.capabilities] == [{"type": "module", "name": "math", "include": ["sin"]}]
+    assert recipe.tasks["solve"].docstring == "Solve it."
+    assert set(recipe.types) == {"Point"}
+
+
+def test_in_an_event_loop_all_of_it_is_awaited() -> None:
+    """`await` for a value, for what was begun, and for its end."""
+    with guest() as host:
+        host.start(authors.awaits)
+        keep(host)
+        for run, value in (("r2", 1.0), ("r3", 2.0)):
+            begin(host, run)
+            assert host.watched() == run
+            host.end_child(run, [{"x": value}])
+
+        assert host.value() == [1.0, 2.0, None]
+
+
+def test_threads_of_the_code_reach_the_same_host() -> None:
+    """Whatever thread it is: there is no other host in a sandbox."""
+    with guest() as host:
+        host.start(authors.in_a_thread)
+        keep(host)
+        begin(host, "r2")
+        host.watched()
+        host.end_child("r2", [{"x": 3.0}])
+
+        assert host.value() == 3.0
+
+
+def test_failures_are_typed() -> None:
+    """Of a child: TaskFailed; of a value that does not fit: the same; of the host: as it raised."""
+    with guest() as host:
+        host.start(authors.fails)
+        for value, fields in (
+            (None, {"status": "oom", "exit_code": 137, "error": ErrorInfo(type="OutOfMemory", message="too much")}),
+            ("no list", {}),
+        ):
+            keep(host)
+            begin(host, f"r{value}")
+            host.watched()
+            host.end_child(f"r{value}", value, **fields)
+        first, one, second, two = host.value()
+
+    assert (first, one) == ("TaskFailed", "solve: too much")
+    assert (second, "solve -> " in two) == ("TaskFailed", True)
+    with guest() as host:
+        host.start(authors.fails)
+        for _ in range(2):
+            asked, _body = host.expect(CreateAgent)
+            host.refuse(asked.id, Denied("making agents", "no"))
+        assert host.value() == ["Denied", "making agents denied: no"] * 2
+
+
+def test_a_map_loses_nothing_to_one_that_fails() -> None:
+    """No more at a time than was said; what came of each, in order."""
+    with guest() as host:
+        host.start(authors.maps)
+        keep(host)
+        begin(host, "r1")
+        assert host.watched() == "r1"
+        begin(host, "r2")
+        assert host.watched() == "r2"
+        host.end_child("r2", [{"x": 2.0}])
+        asked, _ = host.expect(PerformTask)
+        host.refuse(asked.id, SpawnRefused("children", "none left"))
+        host.end_child("r1", None, status="failed", exit_code=1, error=ErrorInfo(type="E", message="no"))
+
+        assert host.value() == ["TaskFailed", 2.0, "SpawnRefused"]
+
+
+def test_names_of_types_are_the_readers_own() -> None:
+    """What came is JSON data, whatever the other side calls it."""
+    assert plain([{"@type": "m.Point", "x": 1.0, "in": {"@type": "m.P"}}, (1, 2)]) == [{"x": 1.0, "in": {}}, [1, 2]]
+
+
+# ---- the same, where an event loop has the channel
+
+
+async def test_threads_ask_over_the_channel_of_a_loop() -> None:
+    """And wait; a wrong argument costs no channel."""
+    async with linked() as (link, host):
+        over = LinkLine(link)
+        asking = asyncio.create_task(asyncio.to_thread(over.ask, ListRuns))
+        await host.hear()
+        await host.answer(1, "here")
+
+        assert (await asking).as_(msgspec.Raw) is not None
+        with pytest.raises(InvalidValue, match="PerformTask"):
+            await asyncio.to_thread(over.ask, PerformTask, ref=1, task="x")
+
+
+async def test_the_loop_that_hears_the_host_cannot_wait_for_it() -> None:
+    """An error, and no standstill."""
+    async with linked() as (link, _):
+        with pytest.raises(RametError, match="cannot wait"):
+            LinkLine(link).ask(ListRuns)
+
+
+async def test_a_forked_process_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the agent's own."""
+    async with linked() as (link, _):
+        line = LinkLine(link)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(RametError, match="forked"):
+            await asyncio.to_thread(line.ask, ListRuns)
+
+
+def test_after_its_end_an_agent_asks_nothing() -> None:
+    """A thread that it left is told so."""
+
+    async def make() -> tuple[LinkLine, Link]:
+        ours, theirs = socket.socketpair()
+        link = Link(Listener(ours))
+        await link.open(theirs)
+        line = LinkLine(link)
+        await link.close()
+        ours.close()
+        return line, link
+
+    line, _ = asyncio.run(make())
+    with pytest.raises(RametError, match="has ended"):
+        line.ask(ListRuns)
+
+
+class Few:
+    """A host whose children end when they are waited for, the oldest first."""
+
+    def __init__(self) -> None:
+        self.ends: list[Future[End]] = []
+        self.most = 0
+
+    def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> Answered:
+        """Bear a child."""
+        assert kind is PerformTask
+        self.most = max(self.most, 1 + sum(not each.done() for each in self.ends))
+        born = Born(run=f"r{len(self.ends)}", path="main/r", name="r")
+        return Answered(msgspec.Raw(requests.encode(born)), b"")
+
+    def end_of(self, run: str) -> Future[End]:
+        """It goes on until somebody waits."""
+        self.ends.append(Future())
+        return self.ends[-1]
+
+    def wait(self, living: Any, **how: Any) -> Any:
+        """End the oldest, or, where all are waited for, all."""
+        left = [each for each in self.ends if not each.done()]
+        for each in left[:1] if how else left:
+            each.set_result(END)
+        return wait(living, **how)
+
+
+END = End(Ended(run="r", status="failed", exit_code=1), b"")
+
+
+def test_a_map_has_no_more_at_work_than_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next begins when one has ended."""
+    agent = Agent(name="solver", ref=AgentRef.parse(REF))
+
+    @agent.task
+    def solve(x: int) -> None:
+        """Solve it."""
+
+    line.use(few := Few())
+    monkeypatch.setattr(authoring, "wait", few.wait)
+    try:
+        outcomes = GUEST.map(solve, [{"x": n} for n in range(10)], max_parallel=2)
+    finally:
+        line.use(None)
+
+    assert [type(each.exception()).__name__ for each in outcomes] == ["TaskFailed"] * 10
+    assert few.most == 2

@@ -1,0 +1,124 @@
+"""A guest's end of its channel: whole messages, none after the last, and a host that may be gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from ramet.core.errors import ProtocolError, RametError
+from ramet.guest.channel import Channel
+from ramet.wire import frames, requests
+from ramet.wire.frames import Frame
+from ramet.wire.requests import Done, Note
+
+
+class Ends(NamedTuple):
+    """Both ends of one channel."""
+
+    host: socket.socket
+    guest: socket.socket
+    channel: Channel
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    host, guest = socket.socketpair()
+    with host, guest:
+        guest.setblocking(False)  # as a backend hands it over, perhaps
+        yield Ends(host, guest, Channel(guest))
+
+
+def test_not_a_byte_behind_a_message_is_read(ends: Ends) -> None:
+    """The next one may be for another reader."""
+    ends.host.sendall(b"".join(frames.pack(b"{}", b"body")) + b"more")
+
+    assert ends.channel.read() == Frame(b"{}", b"body")
+    assert ends.guest.recv(100) == b"more"
+
+
+def test_a_message_may_come_in_any_pieces(ends: Ends) -> None:
+    """Also without a body."""
+    data = b"".join(frames.pack(b"{}"))
+
+    def write() -> None:
+        for at in range(len(data)):
+            ends.host.sendall(data[at : at + 1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert ends.channel.read() == Frame(b"{}")
+    finally:
+        writer.join()
+
+
+@pytest.mark.parametrize("cut", [0, 3, 9])
+def test_a_host_that_closes_is_no_message(ends: Ends, cut: int) -> None:
+    """Neither is half of one."""
+    ends.host.sendall(b"".join(frames.pack(b"{}", b"body"))[:cut])
+    ends.host.close()
+
+    assert ends.channel.read() is None
+
+
+def test_a_header_that_announces_too_much_ends_it(ends: Ends) -> None:
+    """Before anything is kept for it."""
+    ends.host.sendall(b"\xff" * 8)
+
+    with pytest.raises(ProtocolError):
+        ends.channel.read()
+
+
+def test_nothing_is_said_after_the_last_word(ends: Ends) -> None:
+    """By nobody, and nothing of it is written."""
+    ends.channel.say_last(Done(ok=True))
+    with pytest.raises(RametError, match="has ended"):
+        ends.channel.say(requests.encode(Note(text="late")))
+    ends.guest.close()
+    said = b""
+    while part := ends.host.recv(100):
+        said += part
+
+    assert said == b"".join(frames.pack(requests.encode(Done(ok=True))))
+
+
+def test_a_host_that_is_gone_cannot_be_told(ends: Ends) -> None:
+    """That is an error of ramet's own."""
+    ends.host.close()
+
+    with pytest.raises(RametError, match="the host has closed the channel"):
+        ends.channel.say(requests.encode(Note(text="x")))
+
+
+def test_messages_of_many_threads_do_not_mix(ends: Ends) -> None:
+    """However long they are."""
+    notes = [requests.encode(Note(text=str(number) * 50_000)) for number in range(8)]
+    writers = [threading.Thread(target=ends.channel.say, args=(note,)) for note in notes]
+    for writer in writers:
+        writer.start()
+    reader = Channel(ends.host)
+    heard = [reader.read() for _ in notes]
+    for writer in writers:
+        writer.join()
+
+    assert sorted(frame.control for frame in heard if frame is not None) == sorted(notes)
+
+
+def test_a_forked_process_is_told_that_it_is_none(ends: Ends) -> None:
+    """By its id, which is not its parent's."""
+    child = os.fork()
+    if child == 0:
+        try:
+            ends.channel.check_own()
+        except RametError:
+            os._exit(5)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 5
+    ends.channel.check_own()

@@ -1,0 +1,369 @@
+"""What an agent asks of its host, from a real guest process, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ramet import sub_agent_client
+from ramet.core.errors import RametError, SpawnRefused, Unknown
+from ramet.core.outcome import Artifact, ErrorInfo, Usage
+from ramet.guest import client
+from ramet.wire.capsule import unpack
+from ramet.wire.requests import (
+    Cancel,
+    Checkpoint,
+    LoadCheckpoint,
+    ReadArtifact,
+    SaveCheckpoint,
+    Send,
+    Spawn,
+    Stop,
+    Stopped,
+    Text,
+    Watch,
+)
+from ramet.wire.values import decode, encode
+from tests.unit.guest import agents
+from tests.unit.guest.scripted_host import Host, guest
+
+
+def bear_next(host: Host, run: str) -> tuple[Spawn, bytes]:
+    """Let the guest's next request be a birth."""
+    spawn, capsule = host.expect(Spawn)
+    host.bear(spawn.id, run)
+    return spawn, capsule
+
+
+def test_a_child_is_spawned_waited_for_and_its_value_rebuilt() -> None:
+    """By the annotation of its function: nothing else names the type."""
+    with guest() as host:
+        host.start(agents.parent, 128)
+        spawn, capsule = bear_next(host, "r2")
+        opened = unpack(capsule, spawn.capsule_tag)
+        assert host.watched() == "r2"
+        host.end_child("r2", agents.Report("bees", (1,)))
+
+        expected = [0, "completed", "r2", agents.Report("bees", (1,)), "Report"]
+        assert host.value(list[agents.Report | str | int]) == expected
+    assert spawn.policy is not None
+    assert (spawn.function, spawn.policy.memory_mb, opened.args) == ("report", 128, ("bees",))
+
+
+def test_a_child_that_failed_returns_a_result() -> None:
+    """It does not raise: the parent decides what to make of it."""
+    with guest() as host:
+        host.start(agents.failed_child)
+        bear_next(host, "r2")
+        host.watched()
+        error = ErrorInfo(type="OutOfMemory", message="too much")
+        files = (Artifact(name="a.txt", size=3),)
+        host.end_child(
+            "r2",
+            None,
+            status="oom",
+            exit_code=137,
+            error=error,
+            artifacts=files,
+            usage=Usage(agents=1),
+            stdout="so far",
+        )
+
+        assert host.value() == ["oom", 137, "OutOfMemory", "too much", "a.txt", 1, "so far", None]
+
+
+def test_a_value_that_does_not_fit_the_annotation_is_a_failed_result() -> None:
+    """Named by its place."""
+    with guest() as host:
+        host.start(agents.failed_child)
+        bear_next(host, "r2")
+        host.watched()
+        host.end_child("r2", {"topic": 5})
+
+        status, code, kind, message, *_ = host.value()
+    assert (status, code, kind) == ("failed", 1, "InvalidValue")
+    assert message.startswith("output: ")
+
+
+def test_a_refused_spawn_is_raised_as_spawn_refused() -> None:
+    """With what stood against it, and what is free."""
+    with guest() as host:
+        host.start(agents.refused_parent)
+        spawn, _ = host.expect(Spawn)
+        host.refuse(spawn.id, SpawnRefused("memory_mb", "128 asked", free=64))
+
+        assert host.value() == ["memory_mb", "128 asked", 64, "spawn refused (memory_mb): 128 asked; free now: 64"]
+
+
+def test_an_error_that_nobody_catches_is_the_guests_own() -> None:
+    """Told to the host as it came."""
+    with guest() as host:
+        host.start(agents.parent)
+        spawn, _ = host.expect(Spawn)
+        host.refuse(spawn.id, SpawnRefused("depth", "no level below"))
+        done = host.failure()
+
+    assert done.error is not None
+    assert done.error.type == "SpawnRefused"
+    assert done.fields == {"limit": "depth", "reason": "no level below", "free": None}
+
+
+def test_threads_spawn_at_once_and_each_gets_its_own_result() -> None:
+    """Answered in another order than asked; numbers rise all the same."""
+    count = 20
+    with guest() as host:
+        host.start(agents.parent_of_many, count)
+        spawns = [host.expect(Spawn) for _ in range(count)]
+        assert [spawn.id for spawn, _ in spawns] == list(range(1, count + 1))
+        calls = {f"r{spawn.id}": unpack(body, spawn.capsule_tag) for spawn, body in spawns}
+        for spawn, _ in reversed(spawns):
+            host.bear(spawn.id, f"r{spawn.id}")
+        for run in sorted(host.watched() for _ in range(count)):
+            host.end_child(run, calls[run].function(*calls[run].args))
+
+        assert host.value() == [index + 1 for index in range(count)]
+
+
+def test_a_child_can_be_awaited() -> None:
+    """Several in one event loop."""
+    with guest() as host:
+        host.start(agents.awaiting)
+        bear_next(host, "a")
+        bear_next(host, "b")
+        for run in {host.watched(), host.watched()}:
+            host.end_child(run, run)
+
+        assert host.value() == ["a", "b"]
+
+
+def test_giving_up_to_await_does_not_lose_the_end() -> None:
+    """Nor ask for it twice."""
+    with guest() as host:
+        host.start(agents.giving_up)
+        bear_next(host, "slow")
+        host.watched()
+        cancel, _ = host.expect(Cancel)
+        assert (cancel.target, cancel.reason) == ("slow", "too slow")
+        host.end_child("slow", None, status="cancelled", exit_code=130, error=ErrorInfo(type="Aborted", message=""))
+        host.answer(cancel.id, Stopped(stopped=("main/slow",)))
+
+        assert host.value() == "('main/slow',) cancelled"
+
+
+def test_cancelling_what_has_ended_is_no_error() -> None:
+    """Nothing was stopped then."""
+    with guest() as host:
+        host.start(agents.cancel_twice)
+        bear_next(host, "r2")
+        first, _ = host.expect(Cancel)
+        host.answer(first.id, Stopped(stopped=("main/r2",)))
+        second, _ = host.expect(Cancel)
+        host.refuse(second.id, Unknown("running agent", "r2", ("main",)))
+
+        assert host.value() == [1, 0]
+
+
+def test_a_wait_may_be_bounded_and_taken_up_again() -> None:
+    """TimeoutError says nothing about the child, which goes on and can be written to."""
+    with guest() as host:
+        host.start(agents.impatient)
+        spawn, _ = bear_next(host, "slow")
+        host.watched()
+        send, _ = host.expect(Send)
+        assert (spawn.name, send.to, send.text) == ("slow", "slow", "hurry")
+        host.answer(send.id, Text(text="queued"))
+        host.end_child("slow", 3)
+
+        assert host.value() == "slow queued 3"
+
+
+def test_a_map_keeps_the_order_of_its_items_and_its_bound() -> None:
+    """A third child is born when one of two has ended, whichever that is."""
+    with guest() as host:
+        host.start(agents.mapper, [-1, -2, -3], 2)
+        bear_next(host, "a")
+        assert host.watched() == "a"
+        bear_next(host, "b")
+        assert host.watched() == "b"
+        host.end_child("b", 2)
+        bear_next(host, "c")
+        assert host.watched() == "c"
+        host.end_child("c", 3)
+        host.end_child("a", 1)
+
+        assert host.value() == [1, 2, 3]
+
+
+def test_a_map_takes_no_more_items_than_it_may_run() -> None:
+    """The next one is wanted when another has ended."""
+    with guest() as host:
+        host.start(agents.ends_seen, 4, 2)
+        bear_next(host, "a")
+        assert host.watched() == "a"
+        for before, run in zip("abc", "bcd", strict=True):
+            bear_next(host, run)
+            assert host.watched() == run
+            host.end_child(before)
+        host.end_child("d")
+
+        assert host.value() == [0, 0, 1, 2]
+
+
+def test_a_map_waits_for_room() -> None:
+    """A refusal for want of room is taken up again when a child has ended."""
+    with guest() as host:
+        host.start(agents.mapper, [-1, -2], 8)
+        bear_next(host, "a")
+        host.watched()
+        second, _ = host.expect(Spawn)
+        host.refuse(second.id, SpawnRefused("memory_mb", "full", free=0))
+        host.end_child("a", 1)
+        bear_next(host, "b")
+        host.watched()
+        host.end_child("b", 2)
+
+        assert host.value() == [1, 2]
+
+
+def test_a_map_that_is_refused_cancels_who_runs() -> None:
+    """Where waiting would change nothing."""
+    with guest() as host:
+        host.start(agents.mapper, [-1, -2], 8)
+        bear_next(host, "a")
+        host.watched()
+        second, _ = host.expect(Spawn)
+        host.refuse(second.id, SpawnRefused("policy.max_sub_agents", "1 is all", free=0))
+        cancel, _ = host.expect(Cancel)
+        assert cancel.target == "a"
+        host.answer(cancel.id, Stopped(stopped=("main/a",)))
+
+        done = host.failure()
+    assert done.error is not None
+    assert done.error.type == "SpawnRefused"
+
+
+@pytest.mark.parametrize("when", ["before it is answered", "while it waits"])
+def test_when_the_host_goes_whoever_waits_hears_of_it(when: str) -> None:
+    """Nothing waits for ever."""
+    with guest() as host:
+        host.start(agents.wait_for_child)
+        if when == "while it waits":
+            bear_next(host, "r2")
+            host.expect(Watch)
+        else:
+            host.expect(Spawn)
+        host.leave()
+        code, _, err = host.ended()
+
+    assert code == 1
+    assert "RametError: the host has closed the channel" in err
+
+
+def test_noise_from_the_host_ends_the_waiting() -> None:
+    """With the reason."""
+    with guest() as host:
+        host.start(agents.wait_for_child)
+        host.expect(Spawn)
+        host.tell(Text(text="not of the vocabulary"))  # type: ignore[arg-type]
+        done = host.failure()
+
+    assert done.error is not None
+    assert done.error.message.startswith("the host broke the rules of the channel: ")
+
+
+def test_a_stop_is_raised_where_it_waits_and_a_checkpoint_can_still_be_kept() -> None:
+    """Signals follow, but not at once."""
+    with guest() as host:
+        host.start(agents.stopped)
+        bear_next(host, "r2")
+        host.watched()
+        host.tell(Stop(reason="cancelled by a user"))
+        save, body = host.expect(SaveCheckpoint)
+        assert decode(body, save.json_size) == "half"
+        host.answer(save.id)
+
+        assert host.value() == "cancelled by a user"
+
+
+def test_a_checkpoint_is_kept_and_found_as_the_type_that_is_asked_for() -> None:
+    """One of another version is none."""
+    with guest() as host:
+        host.start(agents.checkpoints)
+        load, _ = host.expect(LoadCheckpoint)
+        host.answer(load.id, Checkpoint(found=False))
+        save, body = host.expect(SaveCheckpoint)
+        host.answer(save.id)
+        for _ in range(2):
+            load, _ = host.expect(LoadCheckpoint)
+            host.answer(load.id, Checkpoint(found=True, json_size=save.json_size, version=save.version), body)
+
+        assert host.value() == ["nothing", "nothing", "Report", [3]]
+    assert save.version == 2
+
+
+def test_a_file_of_a_child_is_read() -> None:
+    """As bytes."""
+    with guest() as host:
+        host.start(agents.artifact)
+        read, _ = host.expect(ReadArtifact)
+        host.answer(read.id, None, b"\x00notes")
+
+        assert host.value() == b"\x00notes"
+    assert (read.run, read.name) == ("child", "notes.txt")
+
+
+def test_a_wrong_argument_costs_no_channel() -> None:
+    """It is refused before it is sent."""
+    with guest() as host:
+        host.start(agents.wrong_argument)
+        send, _ = host.expect(Send)
+        host.answer(send.id, Text(text=f"sent {send.text}"))
+
+        assert host.value() == "InvalidValue sent five"
+
+
+def test_a_forked_process_does_not_ask() -> None:
+    """It would take answers that are its parent's."""
+    with guest() as host:
+        host.start(agents.ask_in_a_fork)
+        send, _ = host.expect(Send)
+        host.answer(send.id, Text(text="sent"))
+
+        assert host.value().startswith("RametError: this process was forked by an agent")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: client.spawn_sub_agent(agents.add),
+        lambda: client.start_sub_agent(agents.add),
+        lambda: client.map_sub_agents(abs, [1]),
+        lambda: client.save_checkpoint(1),
+        client.load_checkpoint,
+        lambda: client.read_artifact("x", "y"),
+        lambda: client.send_message("x", "y"),
+    ],
+)
+def test_outside_of_an_agent_each_says_how_to_run_it(ask: object) -> None:
+    """This process is none."""
+    with pytest.raises(RametError, match=r"does not run inside an agent.*run_agent"):
+        ask()  # type: ignore[operator]
+
+
+def test_the_names_of_the_client_are_where_agents_import_them_from() -> None:
+    """The same objects, and loaded with the first use."""
+    for name in sub_agent_client.__all__:
+        assert getattr(sub_agent_client, name) is getattr(client, name)
+    script = "import sys, ramet.sub_agent_client; print('ramet.guest.client' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout == "False\n"
+
+
+def test_values_of_children_travel_as_they_were_encoded() -> None:
+    """What a scripted host sends is what a real one would."""
+    json_size, body = encode(agents.Report("x", (1,)))
+
+    assert decode(body, json_size, returns=agents.Report) == agents.Report("x", (1,))

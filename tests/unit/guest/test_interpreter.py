@@ -1,0 +1,252 @@
+"""The interpreter of a code agent: what comes out, what is kept, and what code does that behaves badly."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ramet.guest import interpreter as module
+from ramet.guest.interpreter import Concluded, Interpreter
+from ramet.guest.printed import KEEP
+from tests.support.waiting import eventually
+
+#: What a test may need that is not meant to reach any limit.
+AMPLE_S = 60.0
+
+
+@pytest.fixture
+async def inside() -> AsyncIterator[Interpreter]:
+    """An interpreter at work, whose threads are gone afterwards."""
+    made = Interpreter()
+    await made.open()
+    worker = made._worker
+    yield made
+    made.close()
+    assert worker is not None
+    await eventually(lambda: not worker.thread.is_alive())
+
+
+async def run(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
+    """What a piece of code that goes well comes to."""
+    ran = await inside.run(code, timeout_s=timeout_s)
+    assert ran.ok, ran.text
+    return ran.text
+
+
+async def fail(inside: Interpreter, code: str, timeout_s: float = AMPLE_S) -> str:
+    """What a piece of code that goes wrong comes to."""
+    ran = await inside.run(code, timeout_s=timeout_s)
+    assert not ran.ok, ran.text
+    return ran.text
+
+
+async def test_what_is_printed_and_the_last_value_come_back(inside: Interpreter) -> None:
+    """Both streams in the order written, then the value as `repr` shows it; None is not shown."""
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': 1}"
+
+    assert await run(inside, code) == "out\nerr\n{'a': 1}"
+    assert await run(inside, "None") == "(no output)"
+    assert await run(inside, "") == "(no output)"
+    assert await run(inside, "print('a', end='')") == "a"
+
+
+async def test_names_are_kept_from_call_to_call(inside: Interpreter) -> None:
+    """One namespace, and one thread, for all calls."""
+    await run(inside, "import threading\nx = 41\ndef f(): return x + 1\nthread = threading.get_ident()")
+
+    assert await run(inside, "f(), __name__, thread == threading.get_ident()") == "(42, '__main__', True)"
+
+
+async def test_code_runs_beside_the_event_loop(inside: Interpreter) -> None:
+    """Never on its thread: the loop goes on meanwhile."""
+    inside._module.__dict__.update(event=(event := threading.Event()), ran=(ran := threading.Event()))
+    working = asyncio.create_task(inside.run("ran.set()\nevent.wait()", timeout_s=AMPLE_S))
+
+    await eventually(ran.is_set)
+    event.set()
+
+    assert (await working).text == "True"
+    assert await run(inside, "import threading; threading.get_ident()") != str(threading.get_ident())
+
+
+async def test_await_works_at_the_top_level(inside: Interpreter) -> None:
+    """In statements, in the last expression, and in one loop: what one call began another ends."""
+    assert await run(inside, "import asyncio\nawait asyncio.sleep(0)\nawait asyncio.sleep(0, 'x')") == "'x'"
+    await run(inside, "async def work():\n    return 7\nawait asyncio.sleep(0)\ntask = asyncio.create_task(work())")
+
+    assert await run(inside, "await task") == "7"
+    assert await run(inside, "asyncio.run(work())") == "7"
+
+
+async def test_an_exception_is_a_traceback_of_the_code_alone(inside: Interpreter) -> None:
+    """With its lines, also of a call before; nothing of what it called elsewhere, or of ourselves."""
+    await run(inside, "import json\ndef read(text):\n    return json.loads(text)")
+
+    text = await fail(inside, "print('before')\nread('{')")
+
+    assert text.startswith("before\nTraceback (most recent call last):\n")
+    assert "File \"<python 2>\", line 2, in <module>\n    read('{')" in text
+    assert 'File "<python 1>", line 3, in read\n    return json.loads(text)' in text
+    assert "JSONDecodeError: Expecting property name" in text
+    assert text.count("File ") == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = (", "SyntaxError"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3\n[it ended this call, not the agent]"),
+        ("exit()", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def f(): return f()\nf()", "RecursionError"),
+        ("a = []\na = [a]\nfor _ in range(100_000): a = [a]\nrepr(a)", "RecursionError"),
+        ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E", "E"),
+        ("class V:\n    def __repr__(self): raise ValueError('no')\nV()", "ValueError: no"),
+        ("async def f(): raise OSError('x')\nawait f()", "OSError: x"),
+        ("raise StopIteration", "StopIteration"),
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
+        ("raise ExceptionGroup('g', [ValueError('one'), KeyError('two')])", "ValueError: one"),
+        ("1 / 0 if not await __import__('asyncio').sleep(0) else 0", "ZeroDivisionError"),
+        ("'\\ud800'.encode()", "UnicodeEncodeError"),
+        ("input()", "Error"),
+        ("x" * 100 + " = " * 40_000, "SyntaxError"),
+        ("nul\0", "null bytes"),
+        ("raise BaseException('all')", "BaseException: all"),
+    ],
+)
+async def test_what_goes_wrong_is_said_and_the_next_call_works(inside: Interpreter, code: str, says: str) -> None:
+    """Whatever it is: an error result, and the namespace is as it was."""
+    await run(inside, "kept = 1")
+
+    assert says in await fail(inside, code)
+
+    assert await run(inside, "kept") == "1"
+
+
+async def test_output_is_bounded(inside: Interpreter) -> None:
+    """Its beginning and its end are kept; a value, too."""
+    text = await run(inside, "for i in range(200_000): print('line', i)")
+
+    assert text.startswith("line 0\n")
+    assert text.endswith("line 199999")
+    assert "bytes left out here" in text
+    assert len(text) < 2 * KEEP + 200
+    assert len(await run(inside, "'x' * 10_000_000")) < module.MAX_SHOWN + 200
+    assert len(await fail(inside, "raise ValueError('x' * 10_000_000)")) < module.MAX_SHOWN + 200
+
+
+async def test_text_that_is_no_unicode_comes_back_spelled_out(inside: Interpreter) -> None:
+    """Half a character, and NUL."""
+    assert await run(inside, "print('a\\ud800b\\0c')") == "a\\ud800b␀c"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import asyncio\nawait asyncio.sleep(1000)",
+        "while True:\n    try:\n        while True: pass\n    except Exception: pass",
+        "n = 0\nwhile True:\n    try:\n        while True: pass\n    except KeyboardInterrupt:\n        n += 1\n"
+        "        if n > 3: break",
+        "import asyncio\nasync def spin():\n    while True: await asyncio.sleep(0)\nawait spin()",
+    ],
+)
+async def test_code_without_an_end_is_stopped(inside: Interpreter, code: str) -> None:
+    """After its time, with what it had printed; its names are kept, and the next call works."""
+    text = await fail(inside, f"kept = 1\nprint('began')\n{code}", timeout_s=0.2)
+
+    assert text == "began\n[stopped after 0.2 s; the names it had set until then are kept]"
+    assert await run(inside, "kept") == "1"
+    assert await run(inside, "import asyncio\nawait asyncio.sleep(0, 2)") == "2"
+
+
+async def test_code_that_cannot_be_stopped_is_left_behind_and_said_so(
+    inside: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call begins anew, and says so once; the late end is nobody's."""
+    monkeypatch.setattr(module, "STOP_S", 0.2)
+    old = inside._worker
+    assert old is not None
+    inside._module.__dict__["event"] = event = threading.Event()
+
+    text = await fail(inside, "kept = 1\nevent.wait()\nprint('late')", timeout_s=0.1)
+
+    assert "it cannot be stopped" in text
+    assert "a new namespace" in text
+    assert (await run(inside, "'kept' in globals()")).splitlines() == [
+        "[this is a new namespace: earlier code could not be stopped, and its names are lost]",
+        "False",
+    ]
+    assert await run(inside, "1") == "1"
+    event.set()
+    await eventually(lambda: not old.thread.is_alive())
+    new = inside._worker
+    inside.close()
+    assert new is not None
+    await eventually(lambda: not new.thread.is_alive())
+
+
+async def test_waiting_for_another_agent_takes_no_time_of_the_code(inside: Interpreter) -> None:
+    """Only what it does itself counts."""
+    inside._module.__dict__.update(waiting=inside.waiting, event=(event := threading.Event()))
+    asyncio.get_running_loop().call_later(0.5, event.set)
+
+    assert await run(inside, "with waiting(): event.wait()\n'done'", timeout_s=0.2) == "'done'"
+
+
+async def test_threads_that_code_leaves_go_on_and_are_told_of(inside: Interpreter) -> None:
+    """What they print later is no part of another call's answer."""
+    inside._module.__dict__["event"] = event = threading.Event()
+    code = "import threading\nt = threading.Thread(target=event.wait, daemon=True)\nt.start()\n'on'"
+
+    assert await run(inside, code) == "'on'\n[threads that this code started and that still run: 1]"
+    assert await run(inside, "t.is_alive()") == "True"
+    event.set()
+    assert await run(inside, "t.join()") == "(no output)"
+
+
+async def test_a_cancelled_call_interrupts_its_code(inside: Interpreter) -> None:
+    """Whoever waits is let go at once; the thread is free again."""
+    inside._module.__dict__["ran"] = ran = threading.Event()
+    working = asyncio.create_task(inside.run("ran.set()\nwhile True: pass", timeout_s=AMPLE_S))
+    await eventually(ran.is_set)
+
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert await run(inside, "1") == "1"
+
+
+async def test_what_the_first_names_raise_is_raised() -> None:
+    """And nothing of it is left."""
+
+    def prepare() -> dict[str, Any]:
+        raise LookupError("not there")
+
+    made, before = Interpreter(prepare), (sys.stdout, sys.modules["__main__"])
+    with pytest.raises(LookupError, match="not there"):
+        await made.open()
+    made.close()
+
+    assert (sys.stdout, sys.modules["__main__"]) == before
+    await eventually(lambda: not any(each.name == "ramet-python" for each in threading.enumerate()))
+
+
+async def test_a_conclusion_ends_the_code_without_being_an_error(inside: Interpreter) -> None:
+    """From a function, a coroutine and a `try` alike; code that holds it up goes on, and is no failure either."""
+
+    def conclude() -> None:
+        raise Concluded("[over]")
+
+    inside._module.__dict__["conclude"] = conclude
+
+    assert await run(inside, "print('a')\nconclude()\nprint('never')") == "a\n[over]"
+    assert await run(inside, "async def f(): conclude()\nawait f()\nprint('never')") == "[over]"
+    assert await run(inside, "try:\n    conclude()\nexcept Exception:\n    print('never')") == "[over]"
+    assert await run(inside, "try:\n    conclude()\nexcept BaseException:\n    pass\n'on'") == "'on'"
