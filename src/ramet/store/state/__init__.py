@@ -1,0 +1,1 @@
+"""Versioned state: values by key, as commits that share what did not change. `versioned` is the way in."""

@@ -1,0 +1,132 @@
+"""Commits: data that names a tree and the commits before it, and walks through a history of them."""
+
+from __future__ import annotations
+
+import heapq
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ramet.store.state import nodes
+from ramet.store.state.compare import differences
+from ramet.store.state.shelf import Steps, Want
+from ramet.store.state.values import Missing
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Commit(Struct, frozen=True, kw_only=True):
+    """A state as it was once; `id` is the SHA-256 of all the rest."""
+
+    state: str
+    parents: tuple[str, ...]  #: none for the first, two for a merge
+    height: int  #: one more than that of its highest parent
+    root: str  #: of the tree of its keys; "" without any
+    at: datetime
+    message: str
+    author: str  #: the id of the run that made it, if one did
+    id: str = ""  #: not part of what is kept
+
+
+class Change(NamedTuple):
+    """One difference between two commits; MISSING stands for no value."""
+
+    key: str
+    entry: str | None  #: the name, where the key is a directory
+    before: object | Missing
+    after: object | Missing
+
+
+def sealed(commit: Commit) -> tuple[Commit, bytes]:
+    """A commit with its id, and the blob that it is kept as."""
+    kept = msgspec.structs.asdict(commit)
+    del kept["id"]
+    data = _encode(kept)
+    return msgspec.structs.replace(commit, id=nodes.name_of(data)), data
+
+
+def load(id: str) -> Steps[Commit]:
+    """The commit of an id."""
+    (commit,) = yield Want([id], read)
+    found: Commit = commit
+    return found
+
+
+def history(head: Commit, limit: int) -> Steps[list[Commit]]:
+    """A commit and those before it, whatever way, none before one that came after it."""
+    found: list[Commit] = []
+    ahead = _Ahead()
+    ahead.add(head)
+    while len(found) < limit and (commit := ahead.take()) is not None:
+        found.append(commit)
+        if len(found) < limit:
+            for each in (yield Want(commit.parents, read)):
+                ahead.add(each)
+    return found
+
+
+def history_below(head: Commit, limit: int, below: str, most: int) -> Steps[list[Commit]]:
+    """Those among the `most` newest that changed a key which begins like this; what a merge took in, it changed."""
+    found: list[Commit] = []
+    for commit in (yield from history(head, most)):
+        if len(found) == limit:
+            break
+        before = ""
+        if commit.parents:
+            before = (yield from load(commit.parents[0])).root
+        if any(key.startswith(below) for key in (yield from differences(before, commit.root))):
+            found.append(commit)
+    return found
+
+
+def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
+    """The commit of this id, if it is in the history of another one; None if it is in none of its `most` newest."""
+    ahead = _Ahead()
+    ahead.add(head)
+    for _ in range(most):
+        commit = ahead.take()
+        if commit is None or commit.id == ref:
+            return commit
+        for each in (yield Want(commit.parents, read)):
+            ahead.add(each)
+    return None
+
+
+def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
+    """The newest commit that is in the history of both; None for two histories that have nothing in common."""
+    # From the highest down: when a commit is looked at, all that came after it have been.
+    seen = {ours.id: {"ours"}}
+    seen.setdefault(theirs.id, set()).add("theirs")
+    ahead = _Ahead()
+    ahead.add(ours)
+    ahead.add(theirs)
+    while (commit := ahead.take()) is not None:
+        if len(seen[commit.id]) == 2:
+            return commit
+        for each in (yield Want(commit.parents, read)):
+            seen.setdefault(each.id, set()).update(seen[commit.id])
+            ahead.add(each)
+    return None
+
+
+class _Ahead:
+    """Commits that are still to be looked at, each once, the highest first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, str]] = []
+        self._commits: dict[str, Commit] = {}
+
+    def add(self, commit: Commit) -> None:
+        if commit.id not in self._commits:
+            self._commits[commit.id] = commit
+            heapq.heappush(self._heap, (-commit.height, commit.id))
+
+    def take(self) -> Commit | None:
+        return self._commits[heapq.heappop(self._heap)[1]] if self._heap else None
+
+
+def read(data: bytes) -> Commit:
+    """A commit of the blob that it is kept as."""
+    return msgspec.structs.replace(msgspec.json.decode(data, type=Commit), id=nodes.name_of(data))

@@ -1,0 +1,21 @@
+"""A part of a state: the keys below a path, as if there were no others."""
+
+from __future__ import annotations
+
+from ramet.store.state.names import checked_key
+from ramet.store.state.versioned import Versioned
+
+
+class Namespaced(Versioned):
+    """The keys of a state below a path, which no sibling sees; commits and branches are those of the whole state."""
+
+    def __init__(self, state: Versioned, path: str) -> None:
+        checked_key(path, field="path")
+        self._line, self._loop = state._line, state._loop
+        self._below = f"{state._below}{path}/"
+        checked_key(self._below + "a", field="path")
+
+    @property
+    def path(self) -> str:
+        """From the whole state to here."""
+        return self._below[:-1]

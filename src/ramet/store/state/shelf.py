@@ -1,0 +1,115 @@
+"""What is read of a store's blobs, awaited or at once, and what is kept of it in memory.
+
+Whatever walks through a tree is a generator that yields what it wants to read next, and is given that: the same walk
+serves `await` and plain calls.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from ramet.core.errors import Damaged
+from ramet.store.contract import Store
+from ramet.store.state.nodes import name_of
+
+T = TypeVar("T")
+_MOST_BYTES = 16 * 2**20  #: of blobs that are kept in memory, decoded
+_MOST_EACH = 64 * 1024  #: larger ones are not
+
+
+class Want(NamedTuple):
+    """Blobs by their names, and what makes something of each."""
+
+    names: Sequence[str]
+    read: Callable[[bytes], Any]
+
+
+Steps = Generator[Want, list[Any], T]
+
+
+class Shelf:
+    """The blobs of one store. What is on it never changes, so that it may be shared."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+
+    def now(self, steps: Steps[T]) -> T:
+        """What a walk finds, while this thread waits for the store."""
+        walk = _Walk(steps)
+        while (want := walk.want) is not None:
+            missing = self._missing(want)
+            walk.give(self._found(want, self.store.get_blobs_now(missing) if missing else {}))
+        return walk.result
+
+    async def wait(self, steps: Steps[T]) -> T:
+        """What a walk finds."""
+        walk = _Walk(steps)
+        while (want := walk.want) is not None:
+            missing = self._missing(want)
+            walk.give(self._found(want, await self.store.get_blobs(missing) if missing else {}))
+        return walk.result
+
+    def keep(self, name: str, made: Any, data: bytes) -> None:
+        """Have at hand what was just written."""
+        if len(data) <= _MOST_EACH and name not in self._kept:
+            self._kept[name] = made, len(data)
+            self._bytes += len(data)
+            self._trim()
+
+    def _trim(self) -> None:
+        while self._bytes > _MOST_BYTES:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+
+    def _missing(self, want: Want) -> list[str]:
+        return [name for name in want.names if name not in self._kept]
+
+    def _found(self, want: Want, blobs: Mapping[str, bytes]) -> list[Any]:
+        found = []
+        for name in want.names:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                found.append(self._kept[name][0])
+            else:
+                found.append(self._read(name, blobs, want.read))
+        self._trim()
+        return found
+
+    def _read(self, name: str, blobs: Mapping[str, bytes], read: Callable[[bytes], Any]) -> Any:
+        data = blobs.get(name)
+        if data is None:
+            raise Damaged("a state", self.store.name, f"the blob {name} is not there")
+        if name_of(data) != name:
+            raise Damaged("a state", self.store.name, f"the blob {name} is not what it was")
+        try:
+            made = read(data)
+        except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+            raise Damaged("a state", self.store.name, f"the blob {name} cannot be read: {error}") from None
+        if len(data) <= _MOST_EACH:
+            self._kept[name] = made, len(data)
+            self._bytes += len(data)
+        return made
+
+
+class _Walk(Generic[T]):
+    """A generator and where it is: what it wants, or its result."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self.want: Want | None = None
+        self.result: T
+        self._go(None)
+
+    def give(self, found: list[Any]) -> None:
+        self._go(found)
+
+    def _go(self, found: list[Any] | None) -> None:
+        try:
+            self.want = next(self._steps) if found is None else self._steps.send(found)
+        except StopIteration as end:
+            self.want, self.result = None, end.value

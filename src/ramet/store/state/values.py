@@ -1,0 +1,166 @@
+"""Values as data: what may be kept, its one form as JSON, and other types by a type that the caller names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from ramet.core.errors import InvalidValue, RametError
+
+MOST_DEPTH: Final = 100  #: lists and dicts within each other
+MOST_SIZE: Final = 16 * 2**20  #: bytes of one value as JSON
+_MOST_INT: Final = 2**53
+_ACCEPTED: Final = "None, bool, int, float, str, list, or dict with keys of str; other types by as_=Type"
+_json = msgspec.json.Encoder(order="sorted")
+
+
+class Missing(Enum):
+    """Stands for no value, where None is one."""
+
+    MISSING = "missing"
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing.MISSING
+
+
+def encode(value: Any, where: str, as_: Any = None) -> bytes:
+    """The one JSON of a value: equal data, equal bytes. Raises InvalidValue, which names the path inside the value."""
+    if as_ is not None:
+        return _typed(value, where, as_)
+    _Look(where).at(value)
+    return _sized(value, where)
+
+
+def _sized(data: Any, where: str) -> bytes:
+    raw = _json.encode(data)
+    if len(raw) > MOST_SIZE:
+        raise InvalidValue(where, f"{len(raw)} bytes of JSON", f"at most {MOST_SIZE}")
+    return raw
+
+
+def decode(raw: bytes, where: str, as_: Any = None) -> Any:
+    """The value, made anew. Raises InvalidValue if it does not fit the type."""
+    if as_ is None:
+        return msgspec.json.decode(raw)
+    try:
+        return msgspec.json.decode(raw, type=as_, dec_hook=_from_model)
+    except (msgspec.ValidationError, TypeError, ValueError) as misfit:
+        value = msgspec.json.decode(raw)
+        raise InvalidValue(where, value, f"what fits {_shown(as_)}: {_first_line(misfit)}") from None
+
+
+def _typed(value: Any, where: str, as_: Any) -> bytes:
+    accepted = f"what {_shown(as_)} holds, all of it, as data"
+    try:
+        data = msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model)
+    except RametError:
+        raise
+    except Exception as problem:  # a model's own serialiser, a cycle
+        raise InvalidValue(where, value, f"{accepted}: {_first_line(problem)}") from None
+    _Look(where, tuples=True).at(data)
+    raw = _sized(data, where)
+    back = decode(raw, where, as_)
+    # Whoever reads it must find what was written: neither less, nor another type.
+    if type(back) is not type(value) or encode_plain(back) != raw:
+        raise InvalidValue(where, value, accepted)
+    return raw
+
+
+def encode_entries(entries: Mapping[str, Any], where: str) -> bytes:
+    """What tells entries of a directory from others: each is a value of its own, however many they are."""
+    return b"\n".join(_json.encode(name) + encode(each, f"{where}[{name}]") for name, each in sorted(entries.items()))
+
+
+def encode_plain(value: Any) -> bytes:
+    """The JSON of what was taken as a value before, whatever its type is; anything else may raise any error."""
+    return _json.encode(msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_of_model))
+
+
+def _of_model(value: Any) -> Any:
+    """A pydantic model, known by what it can do: nothing here imports pydantic."""
+    if callable(dump := getattr(value, "model_dump_json", None)):
+        return msgspec.json.decode(dump())
+    raise NotImplementedError(f"{type(value).__name__} is not data")
+
+
+def _from_model(kind: Any, data: Any) -> Any:
+    validate: Callable[[bytes], Any] | None = getattr(kind, "model_validate_json", None)
+    if validate is None:
+        raise NotImplementedError(f"{_shown(kind)} cannot be made of data")
+    return validate(_json.encode(data))
+
+
+class _Look:
+    """Looks at every part of a value, with the way to it at hand for an error."""
+
+    def __init__(self, where: str, *, tuples: bool = False) -> None:
+        self._where, self._lists = where, (list, tuple) if tuples else (list,)
+        self._way: list[str | int] = []
+        self._above: set[int] = set()
+        self._left = MOST_SIZE  #: parts that are shared count each time, as they will be written
+
+    def at(self, value: Any) -> None:
+        kind = type(value)
+        self._left -= 1
+        if kind is str:
+            self._text(value)
+        elif kind is int:
+            if not -_MOST_INT <= value <= _MOST_INT:
+                raise self._refusal(
+                    value, "an int of at most 2^53 either way: other readers of JSON change larger ones"
+                )
+        elif kind is float:
+            if not math.isfinite(value):
+                raise self._refusal(value, "a finite float")
+        elif kind is dict or kind in self._lists:
+            self._inside(value)
+        elif kind is not bool and value is not None:
+            raise self._refusal(value, _ACCEPTED)
+        if self._left < 0:
+            raise self._refusal(f"a {kind.__name__}", f"at most {MOST_SIZE} bytes of JSON for all of the value")
+
+    def _inside(self, value: Any) -> None:
+        if id(value) in self._above:
+            raise self._refusal(f"a {type(value).__name__} that contains itself", "a value without cycles")
+        if len(self._way) >= MOST_DEPTH:
+            raise self._refusal(f"a {type(value).__name__}", f"at most {MOST_DEPTH} levels")
+        self._above.add(id(value))
+        for step, part in value.items() if type(value) is dict else enumerate(value):
+            if type(step) is not int or type(value) is dict:
+                if type(step) is not str:
+                    raise self._refusal(step, "keys of str in a dict")
+                self._text(step)
+            self._way.append(step)
+            self.at(part)
+            self._way.pop()
+        self._above.discard(id(value))
+
+    def _text(self, text: str) -> None:
+        self._left -= len(text)
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise self._refusal(text, "text that UTF-8 can hold (no half of a pair of surrogates)") from None
+
+    def _refusal(self, value: object, accepted: str) -> InvalidValue:
+        way = "".join(
+            f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{step!r}]"
+            for step in self._way
+        )
+        return InvalidValue(f"{self._where}{way}", value, accepted)
+
+
+def _shown(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _first_line(problem: BaseException) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0][:200]

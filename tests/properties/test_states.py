@@ -1,0 +1,291 @@
+"""The tree of a state has one form for each content, and differences and merges add up; a state is a dict."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ramet.core.errors import MergeConflict
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
+from ramet.store.state import tree
+from ramet.store.state.blocking import at_once
+from ramet.store.state.compare import differences
+from ramet.store.state.nodes import cell
+from ramet.store.state.reach import reachable
+from ramet.store.state.shelf import Shelf
+from ramet.store.state.values import MISSING
+from ramet.store.state.versioned import Versioned
+
+# Keys that are the beginnings of each other, that share half a character, and ordinary ones.
+KEYS = [*("k" * n for n in range(1, 40)), *("kä" + "ö" * n for n in range(3)), *(f"n/{n}" for n in range(60))]
+keys = st.sampled_from(KEYS) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+cells = st.integers(0, 3).map(lambda n: cell(b"%d" % n))
+contents = st.dictionaries(keys, cells, max_size=60)
+many = st.dictionaries(st.integers(0, 2_000).map("key-{:04}".format), cells, min_size=100, max_size=400) | contents
+
+
+class Trees:
+    """Trees in a store of their own."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        at_once(self.store.open())
+        self.shelf = Shelf(self.store)
+
+    def update(self, root: str, changes: dict[str, Any]) -> str:
+        updated = self.shelf.now(tree.update(root, changes))
+        at_once(self.store.put_together([*updated.blobs.values()], []))
+        return updated.root
+
+    def content(self, root: str) -> dict[str, Any]:
+        return self.shelf.now(tree.scan(root))
+
+    def differences(self, before: str, after: str) -> dict[str, Any]:
+        return {key: tuple(each) for key, each in self.shelf.now(differences(before, after)).items()}
+
+
+@settings(max_examples=30)
+@given(many, contents, st.randoms(use_true_random=False))
+def test_equal_content_has_an_equal_root_whatever_came_first(content: Any, passing: Any, random: Any) -> None:
+    """Written at once, or one by one in any order with other keys in between that are removed again."""
+    trees = Trees()
+    at_once_written = trees.update(tree.EMPTY, content)
+    root = trees.update(tree.EMPTY, passing)
+    steps = [*content.items(), *((key, None) for key in passing if key not in content)]
+    random.shuffle(steps)
+    for key, kept in steps:
+        root = trees.update(root, {key: kept})
+
+    assert root == at_once_written
+    assert trees.content(root) == content
+    assert [*trees.content(root)] == sorted(content)
+    for key in [*content, *passing]:
+        assert trees.shelf.now(tree.find(root, key)) == content.get(key)
+
+
+def test_at_every_number_of_entries_the_form_is_that_of_the_content() -> None:
+    """Up one by one and down again, past where leaves become branches."""
+    trees = Trees()
+    for names in (
+        [f"key-{n:02}" for n in range(60)],
+        ["k" * n for n in range(1, 60)],
+        [f"{n:x}/{n}" for n in range(60)],
+    ):
+        content: dict[str, Any] = {}
+        root = tree.EMPTY
+        for name in names:
+            content[name] = cell(b"1")
+            root = trees.update(root, {name: content[name]})
+            assert root == trees.update(tree.EMPTY, dict(reversed(content.items())))
+        for name in names[::-2] + names[::2]:
+            if content.pop(name, None) is not None:
+                root = trees.update(root, {name: None})
+            assert root == trees.update(tree.EMPTY, content)
+
+
+@settings(max_examples=40)
+@given(many, contents, contents)
+def test_a_difference_is_what_leads_from_one_to_the_other(one: Any, changes: Any, other: Any) -> None:
+    """Nothing that is the same in both, all that is not; the other way round it is reversed."""
+    trees = Trees()
+    for after in ({**one, **changes}, other):
+        first, second = trees.update(tree.EMPTY, one), trees.update(tree.EMPTY, after)
+        expected = {key: (one.get(key), after.get(key)) for key in one.keys() | after if one.get(key) != after.get(key)}
+
+        found = trees.differences(first, second)
+
+        assert found == expected
+        assert trees.update(first, {key: there for key, (_, there) in found.items()}) == second
+        assert trees.differences(second, first) == {key: each[::-1] for key, each in expected.items()}
+        assert trees.differences(first, first) == {}
+
+
+@given(contents, keys, st.integers(0, 20))
+def test_a_scan_finds_what_begins_alike_in_order(content: Any, prefix: str, limit: int) -> None:
+    """With and without a limit, and shortened."""
+    trees = Trees()
+    root = trees.update(tree.EMPTY, content)
+    for begins in (prefix, prefix[:1], "n/", "", "k" * 20):
+        expected = sorted(key for key in content if key.startswith(begins))
+        assert [*trees.shelf.now(tree.scan(root, begins))] == expected
+        assert [*trees.shelf.now(tree.scan(root, begins, limit=limit))] == expected[:limit]
+        short = {tree.shortened(key, len(begins), "/\0") for key in expected}
+        assert {*trees.shelf.now(tree.scan(root, begins, cut="/\0"))} == short
+
+
+def test_keys_that_are_the_beginnings_of_each_other_make_a_deep_tree_and_nothing_worse() -> None:
+    """No walk depends on Python's stack."""
+    trees = Trees()
+    content = {"k" * n: cell(b"1") for n in range(1, 1_025)}
+    root = trees.update(tree.EMPTY, content)
+
+    assert trees.content(root) == content
+    assert trees.shelf.now(tree.find(root, "k" * 1_024)) == cell(b"1")
+    assert trees.differences(root, trees.update(root, {"k" * 1_000: None})) == {"k" * 1_000: (cell(b"1"), None)}
+
+
+@given(
+    st.dictionaries(keys.filter(lambda key: "/" not in key and key not in (".", "..")), st.integers(0, 9), max_size=20)
+)
+@settings(max_examples=30)
+def test_merging_is_the_same_either_way_where_nothing_clashes(content: Any) -> None:
+    """Two branches that changed different keys: the same content, whoever merges whom."""
+    names = [*content]
+    state = Versioned()
+    for key in names:
+        state.set(key, content[key])
+    state.commit_sync()
+    one, other = state.fork_sync("one"), state.fork_sync("other")
+    for number, key in enumerate(names):
+        side = one if number % 2 else other
+        side.set(key, [number]) if number % 3 else side.remove(key)
+    one.set("one", 1)
+    other.set("other", 1)
+    ours, theirs = one.commit_sync(), other.commit_sync()
+
+    left = one.merge_sync(theirs)
+    right = other.merge_sync(ours)
+
+    assert left.root == right.root
+    assert one.merge_sync(other).root == left.root
+
+
+class States(RuleBasedStateMachine):
+    """A state on SQLite against a plain dict for every commit, with branches; its process is cut off between steps."""
+
+    names = st.sampled_from(["a", "b", "n/a", "n/b/c", "__d__", *(f"key-{n}" for n in range(30))])
+    data = st.integers(0, 3) | st.text(max_size=3) | st.just("x" * 400) | st.lists(st.integers(0, 2), max_size=2)
+    branches = st.sampled_from(["main", "one", "two"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory(prefix="ramet-states-")
+        self.committed: dict[str, dict[str, Any]] = {}  #: by branch
+        self.bases: dict[str, dict[str, Any]] = {}  #: contents of commits by their ids
+        self.working: dict[str, Any] = {}
+        self.branch = "main"
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner.run(self._open("main"))
+
+    async def _open(self, branch: str) -> None:
+        self.store = await SqliteStore(Path(self.folder.name) / "journal.db").open()
+        self.state = await Versioned.open(self.store, "notes", branch)
+
+    @rule(key=names, value=data)
+    def set(self, key: str, value: Any) -> None:
+        value = {"e": value} if key == "__d__" else value
+        self.state.set(key, value)
+        self.working[key] = value
+
+    @rule(key=names)
+    def remove(self, key: str) -> None:
+        assert self.state.remove(key) is (self.working.pop(key, MISSING) is not MISSING)
+
+    @rule(name=st.sampled_from(["e", "f/g", "h"]), value=data)
+    def set_entry(self, name: str, value: Any) -> None:
+        self.state.set_entry("__d__", name, value)
+        self.working["__d__"] = {**self.working.get("__d__", {}), name: value}
+
+    @rule()
+    def remove_namespace(self) -> None:
+        gone = [key for key in self.working if key.startswith("n/")]
+        assert self.state.remove_namespace("n") == len(gone)
+        for key in gone:
+            del self.working[key]
+
+    @rule()
+    def commit(self) -> None:
+        commit = self.runner.run(self.state.commit())
+        self.committed[self.branch] = self.bases[commit.id] = dict(self.working)
+
+    @rule()
+    def discard(self) -> None:
+        self.state.discard()
+        self.working = dict(self.committed.get(self.branch, {}))
+
+    @rule()
+    def cut_off(self) -> None:
+        """What is not committed is gone, all else is there."""
+        self.runner.run(self.store.close())
+        self.runner.run(self._open(self.branch))
+        self.working = dict(self.committed.get(self.branch, {}))
+
+    @precondition(lambda self: self.committed)
+    @rule(branch=branches)
+    def go(self, branch: str) -> None:
+        """To another branch, which is made if there is none."""
+        self.discard()
+        if branch not in self.committed and self.branch in self.committed:
+            self.runner.run(self.state.fork(branch))
+            self.committed[branch] = dict(self.working)
+        self.state = self.runner.run(Versioned.open(self.store, "notes", branch))
+        self.branch = branch
+        self.working = dict(self.committed.get(branch, {}))
+
+    @precondition(lambda self: self.branch in self.committed)
+    @rule(branch=branches, decides=st.booleans())
+    def merge(self, branch: str, decides: bool) -> None:
+        """Whatever comes of it holds all that only one side has changed."""
+        if branch not in self.committed:
+            return
+        self.discard()
+        ours, theirs = self.working, self.committed[branch]
+        try:
+            commit = self.runner.run(
+                self.state.merge(branch, resolve=(lambda key, base, ours, theirs: theirs) if decides else None)
+            )
+        except MergeConflict:
+            assert not decides
+            return
+        merged = {key: self.state.get(key) for key in self.state.keys()}
+        for key in ours.keys() | theirs.keys():
+            if ours.get(key, MISSING) == theirs.get(key, MISSING):
+                assert merged.get(key, MISSING) == ours.get(key, MISSING)
+            elif key != "__d__":
+                assert merged.get(key, MISSING) in (ours.get(key, MISSING), theirs.get(key, MISSING))
+        self.working = merged
+        self.committed[self.branch] = self.bases[commit.id] = dict(merged)
+
+    @precondition(lambda self: self.bases)
+    @rule(at=st.integers(0, 50))
+    def look_back(self, at: int) -> None:
+        """Every commit is as it was."""
+        commit, content = [*self.bases.items()][at % len(self.bases)]
+        state = self.runner.run(Versioned.open(self.store, "notes", at=commit))
+        assert {key: state.get(key) for key in state.keys()} == content
+
+    @invariant()
+    def it_is_the_same(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        assert self.state.keys() == sorted(self.working)
+        assert {key: self.state.get(key) for key in self.working} == self.working
+        assert self.state.is_changed == (self.working != self.committed.get(self.branch, {}))
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "store"):
+                blobs = self.runner.run(_all(self.store))
+                assert self.runner.run(reachable(self.store)) <= blobs
+                self.runner.run(self.store.close())
+        finally:
+            self.runner.close()
+            self.folder.cleanup()
+
+
+async def _all(store: SqliteStore) -> set[str]:
+    return {*await store.list_blobs()}
+
+
+TestStates = States.TestCase
+TestStates.settings = settings(settings.get_profile("ramet"), max_examples=25, stateful_step_count=30)
