@@ -1,0 +1,111 @@
+"""Where a store is checked: a place that is empty at first, and can be opened again and from beside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ramet.store.contract import Entry, Store, Stored
+
+PATIENCE_S = 60.0  #: how long anything that must happen may take; passed in full only by a store that fails
+
+
+class Violation(AssertionError):
+    """A store that does not do what the contract promises."""
+
+
+class NotHere(Exception):
+    """A promise that this store does not make: says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one store is, empty at first.
+
+    `make` gives a store there that is not open yet: another object each time, except for one that is kept in memory.
+    `watch` gives one that only reads, as another process would; None where no other process can.
+    """
+
+    make: Callable[[], Store]
+    watch: Callable[[], Store] | None = None
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Store]:
+        """The store, open; closed in the end."""
+        store = self.make()
+        try:
+            yield await store.open()
+        finally:
+            await store.close()
+
+    @contextlib.asynccontextmanager
+    async def beside(self) -> AsyncIterator[Store]:
+        """One that reads, open. Raises NotHere."""
+        if self.watch is None:
+            raise NotHere("no other process can see it")
+        store = self.watch()
+        try:
+            yield await store.open()
+        finally:
+            await store.close()
+
+
+Check = Callable[[Place], Awaitable[None]]
+
+
+def holds(condition: object, promise: str) -> None:
+    """Raises Violation, with the promise, unless the condition holds."""
+    if not condition:
+        raise Violation(promise)
+
+
+async def raises(kind: type[Exception], what: Awaitable[object], promise: str) -> Any:
+    """The error that `what` ends with. Raises Violation if there is none, or another."""
+    try:
+        came = await what
+    except kind as error:
+        return error
+    except Exception as error:
+        raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
+    raise Violation(f"{promise}: {kind.__name__} was promised, {came!r} came")
+
+
+def raises_now(kind: type[Exception], what: Callable[[], object], promise: str) -> None:
+    """Likewise, for what does not wait."""
+    try:
+        came = what()
+    except kind:
+        return
+    except Exception as error:
+        raise Violation(f"{promise}: {kind.__name__} was promised, {error!r} came") from error
+    raise Violation(f"{promise}: {kind.__name__} was promised, {came!r} came")
+
+
+def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | None = None) -> Entry:
+    """An entry like any other."""
+    return Entry(tree, run, number, "notice", b'{"n":%d}' % number if data is None else data)
+
+
+def told(events: list[Stored]) -> list[Entry]:
+    """What was appended, of what is read."""
+    return [Entry(*event[1:]) for event in events]
+
+
+async def keep(store: Store, *entries: Entry) -> int:
+    """Append, and wait until all of it is durable; the last ticket."""
+    ticket = 0
+    for each in entries:
+        ticket = store.append(each)
+    await store.durable(ticket)
+    return ticket
+
+
+async def cancelled(task: asyncio.Future[Any]) -> bool:
+    """Cancel a task, wait for its end, and say whether it was cancelled."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task
+    return task.cancelled()

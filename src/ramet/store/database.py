@@ -1,0 +1,137 @@
+"""A SQLite file, opened: by the one who writes, by those who read; and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from ramet.core.errors import Damaged, StoreFailed
+from ramet.store import schema
+
+#: How long one waits for another process that recovers the file after a crash.
+_BUSY_S = 5.0
+_PLAIN = {
+    "SQLITE_FULL": "there is no space left where it lies",
+    "SQLITE_READONLY": "it, or the folder that it lies in, cannot be written to",
+    "SQLITE_CANTOPEN": "it cannot be opened, or the files beside it cannot be made",
+    "SQLITE_IOERR": "the disk did not take or give what was asked",
+    "SQLITE_BUSY": "another program keeps it locked",
+    "SQLITE_CORRUPT": "it is damaged",
+    "SQLITE_NOTADB": "it is no database",
+}
+_DAMAGES = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+def plain(error: sqlite3.Error) -> str:
+    """What an error of SQLite means, in words, with what SQLite said."""
+    name = getattr(error, "sqlite_errorname", "")
+    for known, words in _PLAIN.items():
+        if name.startswith(known):
+            return f"{words} ({error})"
+    return str(error)
+
+
+@contextlib.contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Errors of SQLite as Damaged or StoreFailed."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(_DAMAGES):
+            raise Damaged("the journal", path, plain(error)) from None
+        raise StoreFailed(path, plain(error)) from None
+    except OSError as error:
+        raise StoreFailed(path, error.strerror or str(error)) from None
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The journal, made or brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
+
+    Only to be called by who holds the lock.
+    """
+    with opening(path):
+        if not path.exists():
+            # Private from the first moment; SQLite gives the files beside it the same mode.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _examine(path)
+        connection = connect(path, "rw")
+        try:
+            version = schema.version_of(connection, path)
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreFailed(path, "a write-ahead log is not possible where it lies")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute("PRAGMA journal_size_limit = 67108864")
+            connection.execute("PRAGMA cache_size = -2000")
+            connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is gone
+            schema.migrate(connection, version)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """The journal as it is, never changed. Raises Damaged, and StoreFailed where there is none yet."""
+    with opening(path):
+        if not path.exists():
+            raise StoreFailed(path, "there is no such file")
+        connection = connect(path, "ro")
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            version, newest = schema.version_of(connection, path), len(schema.migrations())
+            if version != newest:
+                what = f"it is of version {version}" if version else "there is no journal in it yet"
+                raise StoreFailed(path, f"{what}; open it once for writing")
+            _see_that_it_is_whole(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A bare connection, which commits by itself unless told to begin, for one thread at a time."""
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def _examine(path: Path) -> None:
+    """Look at what is there without leaving a trace. Raises Damaged for what must not be opened for writing.
+
+    Never with `open`: closing a file by hand ends all locks that SQLite has on it in this process.
+    """
+    if path.stat().st_size == 0 or path.with_name(path.name + "-journal").exists():
+        return  # A beginning that was cut short: SQLite finishes or undoes it.
+    connection = connect(path, "ro" if _has_log(path) else "ro&immutable=1")
+    try:
+        if schema.version_of(connection, path):
+            connection.execute(schema.queries()["head"]).fetchone()
+        _see_that_it_is_whole(connection, path)
+    finally:
+        connection.close()
+
+
+def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite itself takes what is missing of a last page for zeros. Raises Damaged."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    # In this order: a kernel that writes meanwhile has a log, or has moved it into the file by now.
+    if not _has_log(path) and (found := path.stat().st_size) < pages * size:
+        raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(path.name + "-wal")
+    return log.exists() and log.stat().st_size > 0

@@ -1,0 +1,85 @@
+"""What stores take in: names and bytes that every one of them can keep and give back unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ramet.core.errors import InvalidValue
+from ramet.store.contract import Entry, Put
+
+MOST_NAME = 1_000  #: characters of a name
+MOST_NUMBER = 2**63 - 1
+MOST_DATA = 2**28  #: bytes of one event, document or blob: what every database takes in one piece
+_REMEMBERED = 20_000
+
+
+def checked_name(field: str, value: object) -> str:
+    """Take a name as it is. Raises InvalidValue for what is no text, too long, or cannot be kept as UTF-8."""
+    if not isinstance(value, str) or len(value) > MOST_NAME or "\0" in value:
+        raise InvalidValue(field, value, f"text of at most {MOST_NAME} characters, without NUL")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(field, value, "text that UTF-8 can hold (no half of a pair of surrogates)") from None
+    return value
+
+
+def checked_data(field: str, value: object) -> bytes:
+    """Take bytes as they are. Raises InvalidValue for anything else, and for too many of them."""
+    if not isinstance(value, bytes):
+        raise InvalidValue(field, value, "bytes")
+    if len(value) > MOST_DATA:
+        raise InvalidValue(field, f"{len(value)} bytes", f"at most {MOST_DATA} bytes")
+    return value
+
+
+def checked_number(field: str, value: object) -> int:
+    """Take a whole number from 0 that fits into 63 bits. Raises InvalidValue for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_NUMBER:
+        raise InvalidValue(field, value, "a whole number from 0 to 2^63 - 1")
+    return value
+
+
+def checked_together(blobs: Sequence[bytes], documents: Sequence[Put]) -> None:
+    """Take what is to be written together as it is. Raises InvalidValue, for a document that is named twice, too."""
+    for data in blobs:
+        checked_data("blob", data)
+    seen: set[tuple[str, str]] = set()
+    for kind, key, data, expected, over in documents:
+        checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
+        if expected is not None:
+            checked_number("expected", expected)
+        if over is not None:
+            checked_data("over", over)
+        if (kind, key) in seen:
+            raise InvalidValue("documents", (kind, key), "each document once")
+        seen.add((kind, key))
+
+
+class Intake:
+    """Looks at entries before they are queued: what is refused later, in the writer, would end the whole store."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def check(self, entry: Entry) -> None:
+        """Raises InvalidValue, naming the field. Costs next to nothing for names that came before."""
+        tree, run, seq, kind, data = entry
+        known = self._known
+        if (
+            type(tree) is type(run) is type(kind) is str
+            and tree in known
+            and run in known
+            and kind in known
+            and type(seq) is int
+            and 0 <= seq <= MOST_NUMBER
+            and type(data) is bytes
+            and len(data) <= MOST_DATA
+        ):
+            return
+        names = {checked_name(f"entry.{field}", getattr(entry, field)) for field in ("tree", "run", "type")}
+        checked_number("entry.seq", seq)
+        checked_data("entry.data", data)
+        if len(known) > _REMEMBERED:
+            known.clear()
+        known |= names

@@ -1,0 +1,189 @@
+"""What the writer's thread does to the tables: one batch, one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ramet.core.errors import Conflict
+from ramet.store import schema
+from ramet.store.contract import Document, Entry, Put
+
+_CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
+_REMEMBERED = 20_000  #: names kept in memory
+
+
+class Journal:
+    """The tables of one file, changed by one thread. Any error of SQLite ends its use: the batch is rolled back."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection, self._queries = connection, schema.queries()
+        self._trees: dict[str, int] = {}
+        self._runs: dict[tuple[str, str], tuple[int, int]] = {}
+        self._types: dict[str, int] = {}
+        self._inserts: dict[int, str] = {}
+        self.head = self._one("head")
+        self._cursor = max(self.head, self._one("last_forgotten"))
+
+    def commit(self, batch: Sequence[Entry | Job]) -> None:
+        """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer."""
+        if len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch):
+            self._add(batch)  # type: ignore[arg-type]  # one statement commits itself
+            return
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            entries = list[Entry]()
+            for each in batch:
+                if isinstance(each, Job):
+                    self._add(entries)
+                    entries.clear()
+                    each.do(self)
+                else:
+                    self._learn(each)
+                    entries.append(each)
+            self._add(entries)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file; whoever lets go last has all of it moved out of the write-ahead log."""
+        self._connection.close()
+
+    # ---- what jobs do
+
+    def forget(self, tree: str) -> int:
+        """Remove the events of a tree, and its name; says how many events."""
+        number = self._one("find_tree", tree)
+        if number is None:
+            return 0
+        self._execute("mark_forgotten", self._cursor)
+        gone = self._execute("forget_events", number).rowcount
+        self._execute("forget_runs", number)
+        self._execute("forget_tree", number)
+        self._trees.pop(tree, None)
+        self._runs = {names: numbers for names, numbers in self._runs.items() if names[0] != tree}
+        self.head = self._one("head")
+        return gone
+
+    def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
+        """Write a document. Raises Conflict before anything is changed."""
+        version = self._version(kind, key, expected) + 1
+        self._execute("put_document", {"kind": kind, "key": key, "version": version, "data": data})
+        return Document(kind, key, version, data)
+
+    def delete(self, kind: str, key: str, expected: int | None) -> bool:
+        """Remove a document. Raises Conflict before anything is changed."""
+        self._version(kind, key, expected)
+        return self._execute("delete_document", kind, key).rowcount > 0
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep bytes under the hash of their content."""
+        digest = hashlib.sha256(data)
+        self._execute("put_blob", digest.digest(), data)
+        return digest.hexdigest()
+
+    def delete_blob(self, name: bytes) -> bool:
+        """Remove a blob."""
+        return self._execute("delete_blob", name).rowcount > 0
+
+    def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents. Raises Conflict before anything is changed."""
+        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        for start in range(0, len(blobs), _CHUNK):
+            chunk = blobs[start : start + _CHUNK]
+            rows = ", ".join(["(?, ?)"] * len(chunk))
+            values = [each for data in chunk for each in (hashlib.sha256(data).digest(), data)]
+            self._connection.execute(f"{self._queries['put_blobs']} {rows}", values)
+        written = [
+            Document(put.kind, put.key, version + 1, put.data) for put, version in zip(documents, versions, strict=True)
+        ]
+        for document in written:
+            self._execute("put_document", document._asdict())
+        return written
+
+    # ---- events
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        for start in range(0, len(entries), _CHUNK):
+            chunk = entries[start : start + _CHUNK]
+            values = list[object]()
+            for entry in chunk:
+                self._cursor += 1
+                values += (
+                    self._cursor,
+                    *self._runs[entry.tree, entry.run],
+                    entry.seq,
+                    self._types[entry.type],
+                    entry.data,
+                )
+            self._connection.execute(self._insert(len(chunk)), values)
+            self.head = self._cursor
+
+    def _insert(self, count: int) -> str:
+        """The same text for the same count, so that SQLite need not understand it again."""
+        if (text := self._inserts.get(count)) is None:
+            rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
+            text = self._inserts[count] = f"{self._queries['add_events']} {rows}"
+        return text
+
+    def _knows(self, entry: Entry) -> bool:
+        return (entry.tree, entry.run) in self._runs and entry.type in self._types
+
+    def _learn(self, entry: Entry) -> None:
+        """Have numbers for the names of an entry."""
+        if entry.type not in self._types:
+            self._types[entry.type] = self._number("type", entry.type)
+        if (entry.tree, entry.run) in self._runs:
+            return
+        if entry.tree not in self._trees:
+            self._trees[entry.tree] = self._number("tree", entry.tree)
+        tree = self._trees[entry.tree]
+        self._runs[entry.tree, entry.run] = tree, self._number("run", entry.run, tree)
+
+    def trim(self) -> None:
+        """Between two batches: forget names that were kept for speed only."""
+        for names in (self._trees, self._runs, self._types):
+            if len(names) > _REMEMBERED:
+                names.clear()
+
+    def _number(self, what: str, *names: object) -> int:
+        found = self._one(f"find_{what}", *names)
+        return found if found is not None else int(self._execute(f"add_{what}", *names).lastrowid or 0)
+
+    def _version(self, kind: str, key: str, expected: int | None, over: bytes | None = None) -> int:
+        document = self._execute("version" if over is None else "document", kind, key).fetchone()
+        found = int(document[0]) if document else 0
+        if expected is not None and found != expected:
+            raise Conflict(kind, key, expected=expected, found=found)
+        if over is not None and document != (found, over):
+            raise Conflict(kind, key, expected=found, found=found)
+        return found
+
+    def _one(self, query: str, *values: object) -> Any:
+        row = self._execute(query, *values).fetchone()
+        return row and row[0]
+
+    def _execute(self, query: str, *values: Any) -> sqlite3.Cursor:
+        named = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
+        return self._connection.execute(self._queries[query], named)
+
+
+class Job:
+    """A change that somebody waits for; its answer, or what it raised, is there once its batch is on disk."""
+
+    def __init__(self, change: Callable[[Journal], Any], size: int = 0) -> None:
+        self._change, self.size = change, size
+        self.answer: Any = None
+        self.refusal: Conflict | None = None
+
+    def do(self, journal: Journal) -> None:
+        """Change the tables. A Conflict changes nothing, and does not end the batch."""
+        try:
+            self.answer = self._change(journal)
+        except Conflict as refusal:
+            self.refusal = refusal

@@ -1,0 +1,97 @@
+"""One kernel per file: a lock that ends with its process, and that no child inherits."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
+
+_log = logging.getLogger(__name__)
+
+_TRIES, _TRY_S = 20, 0.005
+_FUSE = 0x6573_5546
+#: File systems that several machines may have: neither locks nor the shared memory of a write-ahead log hold there.
+NETWORK = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF53_4D42: "CIFS",
+    0xFE53_4D42: "SMB2",
+    0x0102_1997: "9p",
+    0x5346_414F: "AFS",
+    0x7375_7245: "Coda",
+    0x00C3_6400: "Ceph",
+    0x0BD0_0BD0: "Lustre",
+    0x0116_1970: "GFS2",
+    0x7461_636F: "OCFS2",
+}
+
+
+def refuse_network(path: Path) -> None:
+    """Raises InvalidValue for a file that would lie on a network file system; FUSE, which may be one, is logged."""
+    magic = _file_system(path.parent)
+    if magic in NETWORK:
+        local = "a path on a disk of this machine; SQLite's locks do not hold across machines"
+        raise InvalidValue("path", str(path), f"{local} (this is {NETWORK[magic]}); for several machines use postgres")
+    if magic == _FUSE:
+        _log.warning("%s lies on a FUSE file system: only one machine may use it", path)
+
+
+class KernelLock:
+    """`<file>.lock`, held from construction to `release`, or to the end of this process, whatever ends it."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StoreInUse, saying by whom, and StoreFailed where no such file can be made. Changes nothing then."""
+        self.path = path.with_name(path.name + ".lock")
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreFailed(path, f"{self.path.name} cannot be opened beside it: {error.strerror}") from None
+        try:
+            self._take()
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 20, 0).strip()
+            os.close(self._fd)
+            # It is empty for the moment between locking and writing.
+            raise StoreInUse(path, f"pid {int(holder)}" if holder.isdigit() else "pid unknown") from None
+        except OSError as error:
+            os.close(self._fd)
+            raise StoreFailed(path, f"{self.path.name} cannot be locked: {error.strerror}") from None
+
+    def _take(self) -> None:
+        """Lock it. Whoever only looks whether it is held holds it for a moment: then a dead kernel's pid is in it."""
+        for _ in range(_TRIES):
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self._fd, 20, 0).strip()
+                if holder.isdigit() and Path(f"/proc/{int(holder)}").exists():
+                    raise
+                time.sleep(_TRY_S)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """Let another have it; the file stays, empty, for whoever comes next may have it open already. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+            os.close(fd)
+
+
+def _file_system(folder: Path) -> int:
+    """The magic number of what a folder lies on; 0 where that cannot be told."""
+    if sys.platform != "linux":
+        return 0
+    buffer = (ctypes.c_long * 32)()  # struct statfs: f_type comes first
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), buffer):
+        return 0
+    return int(buffer[0]) & 0xFFFF_FFFF

@@ -1,0 +1,215 @@
+"""A store that forgets everything when its process ends: for when nothing is to be kept, and a verified fake."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Self
+
+from ramet.core.errors import Conflict, InvalidValue, StoreFailed
+from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.news import News
+
+_WHERE = "in memory"
+_CURSOR = attrgetter("cursor")
+
+
+class MemoryStore:
+    """Commits at once: `append` returns with its entry committed and everybody told. No thread, no task, no file."""
+
+    name = "memory"
+    durable_across_processes = False
+
+    def __init__(self) -> None:
+        self._why: str | None = "it is not open"
+        self._ticket = 0
+        self._cursor = 0  #: never goes back, whatever is forgotten
+        self._events: list[Stored] = []
+        self._documents: dict[tuple[str, str], Document] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._intake, self._news = Intake(), News()
+
+    async def open(self) -> Self:
+        """Begin, or go on with what was there before `close`; idempotent."""
+        if self._why is not None:
+            self._why, self._ticket = None, 0
+            self._news.begin(self._head())
+        return self
+
+    async def close(self) -> None:
+        """End; what was appended stays for the next `open` of this object. Idempotent."""
+        if self._why is None:
+            self._why = "it is closed"
+            self._news.fail(_WHERE, self._why)
+
+    # ---- the journal
+
+    def append(self, entry: Entry) -> int:
+        """Take an event in, and have it committed at once."""
+        if self._why is not None:
+            raise StoreFailed(_WHERE, self._why)
+        self._intake.check(entry)
+        self._cursor += 1
+        self._events.append(Stored(self._cursor, *entry))
+        self._ticket = ticket = self._ticket + 1
+        self._news.tell(ticket, self._cursor)
+        return ticket
+
+    @property
+    def committed(self) -> int:
+        """The newest ticket; 0 before the first."""
+        return self._ticket
+
+    async def durable(self, ticket: int) -> None:
+        """Return at once: what was appended is as safe as it will ever be here."""
+        if ticket <= self._ticket:
+            return
+        self._check()
+        raise InvalidValue("ticket", ticket, f"one that was given: 1 to {self._ticket}")
+
+    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+        """Have `heard` called inside each `append`; returns the way out."""
+        self._check()
+        return self._news.listen(heard)
+
+    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+        """Never calls it: nobody else can write here."""
+        self._check()
+        return lambda: None
+
+    async def read(
+        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
+    ) -> list[Stored]:
+        """Events in order of their cursors, from the first behind `after`; at most `limit`."""
+        for field, name in (("tree", tree), ("run", run)):
+            if name is not None:
+                checked_name(field, name)
+        self._check()
+        first = bisect.bisect_right(self._events, after, key=_CURSOR)
+        found = list[Stored]()
+        if tree is None and run is None:
+            return self._events[first : first + max(limit, 0)]
+        for at in range(first, len(self._events)):
+            if len(found) >= limit:
+                break
+            event = self._events[at]
+            if tree in (None, event.tree) and run in (None, event.run):
+                found.append(event)
+        return found
+
+    async def head(self) -> int:
+        """The cursor of the newest event; 0 without any."""
+        self._check()
+        return self._head()
+
+    async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
+        """Return True once an event behind `after` is there; False when the time is up."""
+        self._check()
+        return await self._news.wait(after, timeout_s)
+
+    async def forget(self, tree: str) -> int:
+        """Remove every event of a tree, for good; says how many."""
+        checked_name("tree", tree)
+        self._check()
+        kept = [event for event in self._events if event.tree != tree]
+        gone, self._events = len(self._events) - len(kept), kept
+        self._news.head = self._head()
+        return gone
+
+    # ---- documents
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        """The newest version, if there is one."""
+        self._check()
+        return self._documents.get((checked_name("kind", kind), checked_name("key", key)))
+
+    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
+        """All of a kind whose keys begin like this, in order of their keys."""
+        checked_name("kind", kind), checked_name("prefix", prefix)
+        self._check()
+        found = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
+        return sorted(found, key=attrgetter("key"))
+
+    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        """Write a document. Raises Conflict if it is not of the version `expected`; nothing changed then."""
+        checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
+        self._check()
+        version = self._version(kind, key, expected)
+        document = self._documents[kind, key] = Document(kind, key, version + 1, data)
+        return document
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        """Remove a document; False if there was none. Raises Conflict like `put`."""
+        checked_name("kind", kind), checked_name("key", key)
+        self._check()
+        self._version(kind, key, expected)
+        return self._documents.pop((kind, key), None) is not None
+
+    # ---- blobs
+
+    async def put_blob(self, data: bytes) -> str:
+        """Keep bytes; their name is the SHA-256 of their content, in hex."""
+        name = hashlib.sha256(checked_data("data", data)).hexdigest()
+        self._check()
+        self._blobs[name] = data
+        return name
+
+    async def get_blob(self, name: str) -> bytes | None:
+        """The bytes of that name."""
+        self._check()
+        return self._blobs.get(name)
+
+    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The bytes of these names; those that stand for nothing are left out."""
+        return self.get_blobs_now(names)
+
+    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Likewise."""
+        self._check()
+        return {name: self._blobs[name] for name in names if name in self._blobs}
+
+    async def list_blobs(self) -> Sequence[str]:
+        """The names of all blobs, in their order."""
+        self._check()
+        return sorted(self._blobs)
+
+    async def delete_blob(self, name: str) -> bool:
+        """Remove one; False if there was none."""
+        self._check()
+        return self._blobs.pop(name, None) is not None
+
+    # ---- both
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents, all of them or none. Raises Conflict, and nothing changed then."""
+        checked_together(blobs, documents)
+        self._check()
+        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        for data in blobs:
+            self._blobs[hashlib.sha256(data).hexdigest()] = data
+        written = [
+            Document(put.kind, put.key, version + 1, put.data) for put, version in zip(documents, versions, strict=True)
+        ]
+        self._documents |= {(document.kind, document.key): document for document in written}
+        return written
+
+    def _check(self) -> None:
+        if self._why is not None:
+            raise StoreFailed(_WHERE, self._why)
+
+    def _head(self) -> int:
+        return self._events[-1].cursor if self._events else 0
+
+    def _version(self, kind: str, key: str, expected: int | None, over: bytes | None = None) -> int:
+        if expected is not None:
+            checked_number("expected", expected)
+        document = self._documents.get((kind, key))
+        found = document.version if document else 0
+        if expected is not None and found != expected:
+            raise Conflict(kind, key, expected=expected, found=found)
+        if over is not None and (document is None or document.data != over):
+            raise Conflict(kind, key, expected=found, found=found)
+        return found

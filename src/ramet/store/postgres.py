@@ -1,0 +1,329 @@
+"""The journal on PostgreSQL, for more than one kernel and more than one machine; needs the extra `postgres`.
+
+One thread writes, through a session of its own that also holds the kernel's lock (`postgres_writer`: order, exactly
+once, fencing); one reads, so that no reader waits for a commit. Threads, not psycopg's asynchronous connection, because
+of what the event loop pays: a batch for the writer is one put into a queue and one call back (0.12 ms of the loop's CPU
+with all that belongs to a group commit), while psycopg's generators take the loop through the statement step by step
+(0.24 ms for the statement alone), and parameters and rows are converted elsewhere. What comes from other processes is
+heard through LISTEN, by the loop itself; a store that never waits has no such session.
+
+`durable` means what the server means by it: `synchronous_commit` is on here, whatever its default, but a server with
+`fsync=off` loses what it promised. Text is UTF-8 without NUL. The id of a run is stored once, and goes with its tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, MissingExtra, StoreFailed
+from ramet.store import postgres_changes as changes
+from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
+
+if TYPE_CHECKING:
+    from ramet.store.postgres_opened import Opened
+    from ramet.store.postgres_reader import Reader
+
+T = TypeVar("T")
+
+MAX_DATA = 256 * 2**20  #: bytes of an event, a document or a blob; PostgreSQL takes messages of up to 1 GiB
+MAX_TEXT = 2_600  #: bytes of an id, or of a kind and a key: an entry of an index of PostgreSQL has 2,704
+_FIRST_LOOK_S = 1.0  #: what `wait` gives its first look at least: "nothing" is only said after one
+_HASH_INLINE = 2**16  #: bytes that are hashed at once rather than in a thread
+
+
+class PostgresStore:
+    """A journal with its documents and blobs in one schema of a PostgreSQL database; see `ramet.store.contract`.
+
+    One kernel of a name at a time: a second `open` raises StoreInUse. `read_only` takes no lock, and refuses to write.
+    A server that is restarted, or whose connection is lost, is waited for `patience_s`; nothing is lost or doubled
+    by that. One that is stopped is waited for until it goes on. Raises MissingExtra without psycopg, and InvalidValue.
+    """
+
+    name = "postgres"
+    durable_across_processes = True
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "ramet",
+        kernel: str = "kernel",
+        read_only: bool = False,
+        patience_s: float = 30.0,
+    ) -> None:
+        try:
+            from ramet.store.postgres_place import Place
+        except ModuleNotFoundError as missing:
+            if missing.name != "psycopg":
+                raise
+            raise MissingExtra("a journal on PostgreSQL", "postgres") from None
+        _checked("kernel", kernel)
+        self._place = Place(dsn, schema)
+        self._kernel, self._read_only, self._patience_s = kernel, read_only, patience_s
+        self._gate = asyncio.Lock()
+        self._open: Opened | None = None
+        self._failure: str | None = "it is not open"
+        self._committed = 0  #: as it was when it was closed
+        self._intake = Intake()
+        self._losses: dict[object, Callable[[StoreFailed], None]] = {}
+
+    async def open(self) -> Self:
+        """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
+        from ramet.store.postgres_opened import Opened
+
+        async with self._gate:
+            if self._open is None:
+                opened = Opened(
+                    self._place, None if self._read_only else self._kernel, self._patience_s, broke=self._broke
+                )
+                try:
+                    await to_its_end(opened.begin())
+                except BaseException:
+                    await to_its_end(opened.end())
+                    raise
+                self._open, self._failure = opened, None
+        return self
+
+    async def close(self) -> None:
+        """Write what was appended, and end, whoever is cancelled; idempotent.
+
+        Raises StoreFailed, once, if not all of it could be written: then a write had failed, or the server did not
+        answer for `patience_s`.
+        """
+        await to_its_end(self._close())
+
+    async def _close(self) -> None:
+        async with self._gate:
+            opened = self._open
+            if opened is None:
+                return
+            failure, self._failure = self._failure, "it is closed"  # from here on it takes nothing in
+            try:
+                if failure is not None:
+                    raise StoreFailed(self._place.where, failure)
+                await opened.settle()
+            finally:
+                self._open, self._failure, self._committed = None, "it is closed", opened.batches.committed
+                self._losses.clear()
+                opened.batches.broke(self._failed)
+                opened.tell()
+                await opened.end()
+
+    # ---- the journal
+
+    def append(self, entry: Entry) -> int:
+        """Take an event in, in order, and return its ticket. Raises StoreFailed, InvalidValue for what has no room."""
+        batches = self._writable().batches
+        self._intake.check(entry)
+        for field, text in (("tree", entry.tree), ("run", entry.run)):
+            if len(text) > MAX_TEXT // 4:
+                _checked(field, text)
+        if len(entry.data) > MAX_DATA:
+            raise _too_large(len(entry.data))
+        return batches.append(entry)
+
+    @property
+    def committed(self) -> int:
+        """The newest ticket that survives whatever happens now."""
+        return self._open.batches.committed if self._open is not None else self._committed
+
+    async def durable(self, ticket: int) -> None:
+        """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed."""
+        if ticket <= self.committed:
+            return
+        batches = self._writable().batches
+        if ticket > batches.newest:
+            raise InvalidValue("ticket", ticket, f"one that `append` returned; the newest is {batches.newest}")
+        await batches.durable(ticket)
+
+    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+        """Have `heard` called with the newest committed ticket, once per batch; returns the way out."""
+        listeners, key = self._usable().batches.listeners, object()
+        listeners[key] = heard
+        return lambda: (listeners.pop(key, None), None)[1]
+
+    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+        """Have `heard` called once this kernel may have been replaced, also if nobody writes; returns the way out."""
+        self._usable()
+        key = object()
+        self._losses[key] = heard
+        return lambda: (self._losses.pop(key, None), None)[1]
+
+    async def read(
+        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
+    ) -> builtins.list[Stored]:
+        """Committed events in order of their cursors, from the first behind `after`; at most `limit`."""
+        for field, text in (("tree", tree), ("run", run)):
+            if text is not None:
+                _checked(field, text)
+        return await self._asked(lambda reader: reader.read(after, tree, run, max(limit, 0)))
+
+    async def head(self) -> int:
+        """The cursor of the newest committed event; 0 without any."""
+        return await self._asked(lambda reader: reader.head())
+
+    async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
+        """Return True once an event behind `after` is there, whichever process wrote it; False when the time is up."""
+        look = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        try:
+            async with asyncio.timeout(look):
+                if await self.head() > after:
+                    return True
+            async with asyncio.timeout_at(until):
+                while True:
+                    news = self._usable().news
+                    await self._usable().listen()
+                    if await self.head() > after:
+                        return True
+                    await news.wait()
+        except TimeoutError:
+            return False
+
+    async def forget(self, tree: str) -> int:
+        """Remove every event of a tree, for good; says how many."""
+        _checked("tree", tree)
+        return int(await self._changed(changes.forget(self._place.queries, tree), 0, alone=True))
+
+    # ---- documents
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        """The newest version, if there is one."""
+        _checked("kind", kind)
+        _checked("key", key, kind)
+        return await self._asked(lambda reader: reader.get(kind, key))
+
+    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
+        """All of a kind whose keys begin like this, in order of their keys."""
+        _checked("kind", kind)
+        _checked("prefix", prefix)
+        return await self._asked(lambda reader: reader.documents(kind, prefix))
+
+    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        """Write a document, durably, after everything that was appended before. Raises Conflict, StoreFailed."""
+        _checked("kind", kind)
+        _checked("key", key, kind)
+        if len(checked_data("data", data)) > MAX_DATA:
+            raise _too_large(len(data))
+        if expected is not None:
+            checked_number("expected", expected)
+        document = await self._changed(changes.put(self._place.queries, kind, key, data, expected), len(data))
+        assert isinstance(document, Document)
+        return document
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        """Remove a document; False if there was none. Raises Conflict like `put`."""
+        _checked("kind", kind)
+        _checked("key", key, kind)
+        return bool(await self._changed(changes.delete(self._place.queries, kind, key, expected), 0))
+
+    # ---- blobs
+
+    async def put_blob(self, data: bytes) -> str:
+        """Keep bytes, durably; their name is the SHA-256 of their content, in hex."""
+        if len(checked_data("data", data)) > MAX_DATA:
+            raise _too_large(len(data))
+        if len(data) <= _HASH_INLINE:
+            name = hashlib.sha256(data).hexdigest()
+        else:
+            name = await self._asked(lambda _: hashlib.sha256(data).hexdigest())
+        return str(await self._changed(changes.put_blob(self._place.queries, name, data), len(data)))
+
+    async def get_blob(self, name: str) -> bytes | None:
+        """The bytes of that name."""
+        _checked("name", name)
+        return await self._asked(lambda reader: reader.get_blob(name))
+
+    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The bytes of these names, in one look; those that stand for nothing are left out."""
+        checked = [_checked("name", name) for name in names]
+        return await self._asked(lambda reader: reader.get_blobs(checked))
+
+    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """Likewise, while the thread waits, for five seconds at most; then StoreFailed is raised."""
+        checked = [_checked("name", name) for name in names]
+        opened = self._usable()
+        return opened.reading_now(lambda: opened.reader.get_blobs(checked))
+
+    async def list_blobs(self) -> Sequence[str]:
+        """The names of all blobs."""
+        return await self._asked(lambda reader: reader.list_blobs())
+
+    async def delete_blob(self, name: str) -> bool:
+        """Remove one; False if there was none."""
+        _checked("name", name)
+        return bool(await self._changed(changes.delete_blob(self._place.queries, name), 0))
+
+    # ---- both
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents, all of them or none, durably. Raises Conflict, StoreFailed."""
+        checked_together(blobs, documents)
+        for document in documents:
+            _checked("key", document.key, document.kind)
+        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
+        if size > MAX_DATA:
+            raise _too_large(size)
+        if size <= _HASH_INLINE:
+            named = _named(blobs)
+        else:
+            named = await self._asked(lambda _: _named(blobs))
+        change = changes.put_together(self._place.queries, named, documents)
+        written: Sequence[Document] = await self._changed(change, size)
+        return written
+
+    # ---- inside
+
+    def _failed(self) -> StoreFailed:
+        return StoreFailed(self._place.where, self._failure or "it is closed")
+
+    def _usable(self) -> Opened:
+        if self._failure is not None or self._open is None:
+            raise self._failed()
+        return self._open
+
+    def _writable(self) -> Opened:
+        opened = self._usable()
+        if self._read_only:
+            raise StoreFailed(self._place.where, "it was opened for reading only")
+        return opened
+
+    async def _asked(self, question: Callable[[Reader], T]) -> T:
+        opened = self._usable()
+        return await opened.reading(lambda: question(opened.reader))
+
+    def _changed(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
+        return self._writable().batches.ask(make, size, alone=alone)
+
+    def _broke(self, error: BaseException) -> None:
+        """A write has failed for good."""
+        self._failure = error.why if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
+        if self._open is not None:
+            self._open.batches.broke(self._failed)
+            self._open.tell()
+        losses, self._losses = self._losses, {}
+        for heard in losses.values():
+            heard(self._failed())
+
+
+def _checked(field: str, text: object, beside: str = "") -> str:
+    """Text that PostgreSQL takes, and finds by an index together with what stands beside it. Raises InvalidValue."""
+    text = checked_name(field, text)
+    if len(text.encode()) + len(beside.encode()) > MAX_TEXT:
+        raise InvalidValue(field, text, f"text of at most {MAX_TEXT} bytes in UTF-8, a kind and its key together")
+    return text
+
+
+def _named(blobs: Sequence[bytes]) -> builtins.list[tuple[str, bytes]]:
+    return [(hashlib.sha256(data).hexdigest(), data) for data in blobs]
+
+
+def _too_large(size: int) -> InvalidValue:
+    return InvalidValue("data", f"{size} bytes", f"at most {MAX_DATA} bytes")

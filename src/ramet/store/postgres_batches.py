@@ -1,0 +1,192 @@
+"""What is to be written, and who waits for it: the half of the group commit that lives on the event loop.
+
+One batch is with the writer at a time. The next is sent when that one is back: at once if somebody waits for it, else
+within five milliseconds of its first event. So the more that is going on, the larger the batches, and nobody who waits
+does so for others. All state belongs to the loop; there are no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ramet.core.errors import Bug, RametError
+from ramet.store.contract import Entry
+
+LINGER_S = 0.005  #: how long events wait for company when nobody waits for them
+MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
+
+
+class Change:
+    """Something that is written along with events: a document, a blob, the end of a tree.
+
+    `make` gets the connection, within the transaction; what it returns is the answer, and an error that it returns
+    rather than raises is raised to whoever asked, while the rest of the batch stays.
+    """
+
+    def __init__(self, make: Callable[[Any], object], asked: asyncio.Future[Any]) -> None:
+        self.make, self.asked = make, asked
+        self.answer: object = None
+
+
+class Batch:
+    """What becomes durable as one. Its events are written before its changes."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.events: list[Entry] = []
+        self.changes: list[Change] = []
+        self.size = 0  #: in bytes
+        self.last = 0  #: the newest ticket in it
+        self.is_closed = False  #: what comes now goes into the next one
+
+
+class Batches:
+    """The batches of an open store. `send` gives one to the writer, who answers with `written` or `broke`."""
+
+    def __init__(self, send: Callable[[Batch], None]) -> None:
+        self.newest = 0  #: the ticket that was given out last
+        self.committed = 0
+        self.count = 0  #: of batches that were written
+        self.listeners: dict[object, Callable[[int], None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._queue: deque[Batch] = deque()
+        self._writing: Batch | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._timer: asyncio.Handle | None = None
+        self._is_hurried = False
+
+    def append(self, entry: Entry) -> int:
+        """Take an event in."""
+        batch = self._open()
+        batch.events.append(entry)
+        self.newest = batch.last = self.newest + 1
+        batch.size += len(entry.data)
+        if batch.size >= MAX_BYTES or len(batch.events) >= MAX_EVENTS:
+            batch.is_closed = True
+            self._hurry()
+        elif self._timer is None and self._writing is None:
+            self._linger(LINGER_S)
+        return self.newest
+
+    async def durable(self, ticket: int) -> None:
+        """Return once this ticket is committed; raises what broke the writer."""
+        if ticket <= self.committed:
+            return
+        waiter = self._loop.create_future()
+        self._waiting.append((ticket, waiter))
+        self._hurry()
+        await waiter
+
+    async def ask(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Any:
+        """Have a change made, after all that was appended before; the answer, once it is durable.
+
+        `alone` keeps what is appended later out of its batch.
+        """
+        batch = self._open()
+        change = Change(make, self._loop.create_future())
+        batch.changes.append(change)
+        batch.size += size
+        batch.is_closed = alone or batch.size >= MAX_BYTES
+        self._hurry()
+        return await change.asked
+
+    def look(self) -> None:
+        """Have the writer see whether it can still write, though nobody has anything to be written."""
+        look = Change(lambda _: None, self._loop.create_future())
+        look.asked.add_done_callback(lambda asked: asked.exception())  # Whoever broke it is told elsewhere.
+        self._open().changes.append(look)
+        self._hurry()
+
+    async def drained(self) -> None:
+        """Return once nothing is left to be written. Raises what broke the writer."""
+        while self._writing is not None or self._queue:
+            await self.ask(lambda _: None, 0)
+
+    def written(self, batch: Batch) -> None:
+        """The writer is done: tell the listeners, then those who wait, then go on."""
+        self._writing = None
+        self.count += 1
+        if batch.events:
+            self.committed = batch.last
+            for heard in list(self.listeners.values()):
+                try:
+                    heard(self.committed)
+                except Exception as error:
+                    what = {"message": "a listener of the journal failed", "exception": error}
+                    self._loop.call_exception_handler(what)
+        for change in batch.changes:
+            _answer(change)
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for each in self._waiting:
+            if each[0] > self.committed:
+                still.append(each)
+            elif not each[1].done():
+                each[1].set_result(None)
+        self._waiting = still
+        self._go_on()
+
+    def broke(self, error: Callable[[], RametError]) -> None:
+        """The writer has failed for good: whoever waits is told."""
+        batches = [*([self._writing] if self._writing else []), *self._queue]
+        waiters: Iterable[asyncio.Future[Any]] = [
+            *(waiter for _, waiter in self._waiting),
+            *(change.asked for batch in batches for change in batch.changes),
+        ]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error())
+        self._waiting, self._writing = [], None
+        self._queue.clear()
+        self._quiet()
+
+    def _open(self) -> Batch:
+        if not self._queue or self._queue[-1].is_closed:
+            self._queue.append(Batch(self._loop.time()))
+        return self._queue[-1]
+
+    def _hurry(self) -> None:
+        """Send what there is once those who are running now have had their turn: they may have more."""
+        if self._writing is None and not self._is_hurried:
+            self._quiet()
+            self._is_hurried = True
+            self._timer = self._loop.call_soon(self._go)
+
+    def _linger(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._go)
+
+    def _quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._is_hurried = None, False
+
+    def _go(self) -> None:
+        self._timer, self._is_hurried = None, False
+        if self._writing is not None:
+            raise Bug("two batches at once")
+        if self._queue:
+            self._writing = self._queue.popleft()
+            self._writing.is_closed = True
+            self._send(self._writing)
+
+    def _go_on(self) -> None:
+        """After a batch: the next at once if somebody waits or it is full, else when its time has come."""
+        if not self._queue:
+            return
+        first = self._queue[0]
+        if self._waiting or first.changes or first.is_closed:
+            self._hurry()
+        elif self._timer is None:
+            self._linger(max(0.0, first.since + LINGER_S - self._loop.time()))
+
+
+def _answer(change: Change) -> None:
+    if change.asked.done():
+        return
+    if isinstance(change.answer, RametError):
+        change.asked.set_exception(change.answer)
+    else:
+        change.asked.set_result(change.answer)

@@ -1,0 +1,43 @@
+"""The statements of the PostgreSQL store, by name, and its migrations, by number: all SQL is in `sql/postgres/`."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from psycopg import sql
+
+_FOLDER = pathlib.Path(__file__).parent / "sql" / "postgres"
+
+
+class Queries:
+    """The statements for one schema, ready to be sent."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = sql.Identifier(schema)
+        text = (_FOLDER / "queries.sql").read_text()
+        pairs = re.findall(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", text, re.MULTILINE | re.DOTALL)
+        found: dict[str, str] = dict(pairs)
+        only = {name: found.pop(f"only_{name}").strip() for name in ("tree", "run")}
+        read = found.pop("read")
+        for names in ("", "tree", "run", "tree run"):
+            clauses = " ".join(only[name] for name in names.split())
+            found["_".join(["read", *names.split()])] = read.replace("{only}", clauses)
+        self.create_schema = self._sent("CREATE SCHEMA {schema}")
+        self._ready = {name: self._sent(body) for name, body in found.items()}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._ready[name]
+
+    def migration(self, number: int) -> bytes:
+        """The statements that bring a schema from the version before to this one."""
+        return self._sent(migrations()[number].read_text())
+
+    def _sent(self, text: str) -> bytes:
+        # Our own files: nothing in them came from a caller, and the schema is quoted.
+        return sql.SQL(text.strip()).format(schema=self.schema).as_bytes(None)
+
+
+def migrations() -> dict[int, pathlib.Path]:
+    """The files of all migrations by number, which is the version that each leads to: 1, 2, 3, …"""
+    return {int(file.name[:4]): file for file in sorted(_FOLDER.glob("[0-9]*.sql"))}

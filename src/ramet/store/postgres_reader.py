@@ -1,0 +1,132 @@
+"""Reading a journal on PostgreSQL, through a session of its own: it never waits for the writer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import psycopg
+
+from ramet.store import postgres_schema as schema
+from ramet.store.contract import Document, Stored
+from ramet.store.postgres_place import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres_writer import sever
+
+T = TypeVar("T")
+
+_MAX_NAMES = 100_000  #: kept at hand
+
+
+class Reader:
+    """Asks, and asks again when the session was lost. Used by one thread; only `sever` is for others."""
+
+    def __init__(self, place: Place, patience_s: float) -> None:
+        self._place, self._patience_s = place, patience_s
+        self._given_up = threading.Event()
+        self._connection: Connection | None = None
+        self._names: dict[int, str] = {}
+
+    def open(self) -> None:
+        """Connect. Raises StoreFailed if there is no journal, and Damaged for one that is too new."""
+        try:
+            self._connection = self.connect()
+            schema.require(self._connection, self._place)
+        except psycopg.Error as error:
+            raise self._place.failed(error) from None
+
+    def connect(self) -> Connection:
+        """A session that only reads."""
+        return self._place.connect(f"ramet reader pid {os.getpid()} on {socket.gethostname()}", writes=False)
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def give_up(self) -> None:
+        """From another thread: a server that is away is not waited for any more."""
+        self._given_up.set()
+
+    def sever(self) -> None:
+        """From another thread: whatever is waiting for the server fails, and is not tried again."""
+        self._given_up.set()
+        sever(self._connection)
+
+    def persistently(self, work: Callable[[], T]) -> T:
+        """What `work` returns, once the server is there to do it. Raises StoreFailed."""
+        return persistently(work, Patience(self._patience_s, self._given_up), self._place)
+
+    def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
+        """Events behind a cursor."""
+        name = "_".join(["read", *(["tree"] if tree is not None else []), *(["run"] if run is not None else [])])
+        values = {"after": after, "tree": tree, "run": run, "limit": limit}
+
+        def work(connection: Connection) -> list[Stored]:
+            rows = connection.execute(self._place.queries[name], values, binary=True).fetchall()
+            names = self._named(connection, {each for row in rows for each in (row[1], row[2])})
+            found = [
+                Stored(cursor, names[tree], names[run], seq, type_, data)
+                for cursor, tree, run, seq, type_, data in rows
+                if tree in names and run in names
+            ]
+            # Without its name an event was removed between the two queries; "nothing" must mean that nothing follows.
+            return found if found or not rows else work(connection)
+
+        return self._ask(work)
+
+    def head(self) -> int:
+        """The newest cursor."""
+        return int(self._ask(lambda connection: connection.execute(self._place.queries["head"]).fetchone() or (0,))[0])
+
+    def get(self, kind: str, key: str) -> Document | None:
+        """One document."""
+        values = {"kind": kind, "key": key}
+        row = self._ask(lambda it: it.execute(self._place.queries["get"], values, binary=True).fetchone())
+        return None if row is None else Document(*row)
+
+    def documents(self, kind: str, prefix: str) -> list[Document]:
+        """All documents of a kind."""
+        values = {"kind": kind, "prefix": prefix}
+        rows = self._ask(lambda it: it.execute(self._place.queries["list"], values, binary=True).fetchall())
+        return [Document(*row) for row in rows]
+
+    def get_blob(self, name: str) -> bytes | None:
+        """The bytes of a name."""
+        row = self._ask(lambda it: it.execute(self._place.queries["get_blob"], {"name": name}, binary=True).fetchone())
+        return None if row is None else bytes(row[0])
+
+    def get_blobs(self, names: Sequence[str]) -> dict[str, bytes]:
+        """The bytes of some names."""
+        values = {"names": list(names)}
+        rows = self._ask(lambda it: it.execute(self._place.queries["get_blobs"], values, binary=True).fetchall())
+        return {name: bytes(data) for name, data in rows}
+
+    def list_blobs(self) -> tuple[str, ...]:
+        """All names of blobs."""
+        return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
+
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        def once() -> T:
+            if self._connection is None:
+                self._connection = self.connect()
+            try:
+                return work(self._connection)
+            except psycopg.Error as error:
+                if is_lost(self._connection, error):
+                    self._connection.close()
+                    self._connection = None
+                raise
+
+        return self.persistently(once)
+
+    def _named(self, connection: Connection, ids: set[int]) -> dict[int, str]:
+        if len(self._names) > _MAX_NAMES:
+            self._names.clear()
+        if missing := ids - self._names.keys():  # An id is never given to a second name.
+            found = connection.execute(self._place.queries["names_of_ids"], {"ids": list(missing)}).fetchall()
+            self._names.update(found)
+        return self._names

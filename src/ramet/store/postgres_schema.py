@@ -1,0 +1,55 @@
+"""The tables of a journal on PostgreSQL: made and brought up to date by numbered migrations, newer ones left alone."""
+
+from __future__ import annotations
+
+import hashlib
+
+import psycopg
+
+from ramet.core.errors import Damaged, StoreFailed
+from ramet.store.postgres_place import Connection, Place
+from ramet.store.postgres_queries import migrations
+
+NEWEST = max(migrations())
+
+
+def key_of(*words: str) -> int:
+    """The number of an advisory lock: these words, in the range of a bigint."""
+    return int.from_bytes(hashlib.sha256("\0".join(("ramet", *words)).encode()).digest()[:8], signed=True)
+
+
+def version(connection: Connection, place: Place) -> int:
+    """The version of the schema as it is, 0 without any. Raises Damaged for one that is newer than this program."""
+    try:
+        row = connection.execute(place.queries["newest_version"]).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return 0
+    assert row is not None
+    if row[0] > NEWEST:
+        why = f"it is of version {row[0]}, and this ramet knows versions up to {NEWEST}; nothing was changed"
+        raise Damaged("the journal", place.where, why)
+    return int(row[0])
+
+
+def require(connection: Connection, place: Place) -> None:
+    """See that a reader finds what it expects. Raises StoreFailed if a kernel has to come first, and Damaged."""
+    found = version(connection, place)
+    if found < NEWEST:
+        what = f"its journal is of version {found}" if found else "there is no journal yet"
+        raise StoreFailed(place.where, f"{what}; open it once for writing")
+
+
+def migrate(connection: Connection, place: Place, *, upto: int = NEWEST) -> None:
+    """Make the tables, or bring them up to a version, all or nothing. Raises Damaged, and then changed nothing."""
+    if version(connection, place) >= upto:
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [key_of("schema", place.schema)])
+        if connection.execute("SELECT to_regnamespace(%s)", [place.queries.schema.as_string(None)]).fetchone() == (
+            None,
+        ):
+            connection.execute(place.queries.create_schema)
+        connection.execute(place.queries["make_versions"])
+        for number in range(version(connection, place) + 1, upto + 1):
+            connection.execute(place.queries.migration(number))
+            connection.execute(place.queries["note_version"], {"version": number})

@@ -1,0 +1,66 @@
+"""A thread that does one thing after another for an event loop, such as talking through one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class _Work(NamedTuple):
+    do: Callable[[], Any]
+    then: Callable[[Any, BaseException | None], None]
+
+
+class Worker:
+    """Runs functions in order, in one thread. Belongs to the loop that is running when it is made.
+
+    A daemon: a program that forgets to close its store still ends.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, do: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
+        """Have something done; `then` is called on the loop with what it returned or raised."""
+        self._work.put(_Work(do, then))
+
+    async def call(self, do: Callable[[], T]) -> T:
+        """What `do` returns. A cancelled wait does not stop it."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def told(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)  # type: ignore[arg-type]  # None is a T where it is returned
+            else:
+                future.set_exception(error)
+
+        self.post(do, told)
+        return await future
+
+    def stop(self) -> None:
+        """End, once what was asked for is done: waits for that."""
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            result, error = None, None
+            try:
+                result = work.do()
+            except BaseException as raised:
+                error = raised
+            # RuntimeError: the loop was closed before the store; nobody is left to be told.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(work.then, result, error)
+            del work, result, error  # or they would live until there is more to do

@@ -1,0 +1,168 @@
+"""Stores that break one promise each, so that the suite can be seen to notice it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ramet.core.errors import Conflict, StoreFailed, StoreInUse
+from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
+
+
+class Whole(MemoryStore):
+    """Breaks nothing."""
+
+
+class Recounting(MemoryStore):
+    """Gives the same ticket twice."""
+
+    def append(self, entry: Entry) -> int:
+        return max(super().append(entry) - 1, 1)
+
+
+class Forgetful(MemoryStore):
+    """Loses every hundredth event."""
+
+    def append(self, entry: Entry) -> int:
+        ticket = super().append(entry)
+        if ticket % 100 == 0:
+            self._events.pop()
+        return ticket
+
+
+class Narrow(MemoryStore):
+    """Takes names for the same that differ in their case."""
+
+    async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
+        found = await super().read(after, limit=1_000_000)
+        wanted = [each for each in found if run is None or each.run.lower() == run.lower()]
+        return [each for each in wanted if tree is None or each.tree.lower() == tree.lower()][:limit]
+
+
+class Unbounded(MemoryStore):
+    """Does not mind the limit."""
+
+    async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
+        return await super().read(after, tree=tree, run=run, limit=1_000_000)
+
+
+class Reusing(MemoryStore):
+    """Uses the cursors of forgotten events again."""
+
+    async def forget(self, tree: str) -> int:
+        gone = await super().forget(tree)
+        self._cursor = self._head()
+        return gone
+
+
+class Impatient(SqliteStore):
+    """Says that something is durable before it is."""
+
+    async def durable(self, ticket: int) -> None:
+        return
+
+
+class Undecided(MemoryStore):
+    """Lets several win."""
+
+    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        try:
+            return await super().put(kind, key, data, expected=expected)
+        except Conflict:
+            return await super().put(kind, key, data)
+
+
+class Wild(MemoryStore):
+    """Takes what a prefix ends with for a wildcard."""
+
+    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
+        return await super().list(kind, prefix=prefix.rstrip("%_"))
+
+
+class Piecemeal(MemoryStore):
+    """Writes one document after another, until one is refused."""
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        written = [await self.put(*each[:3], expected=each.expected) for each in documents]
+        await super().put_together(blobs, [])
+        return written
+
+
+class Scattered(MemoryStore):
+    """Keeps the blobs, whatever becomes of the documents."""
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        await super().put_together(blobs, [])
+        return await super().put_together([], documents)
+
+
+class Hurried(MemoryStore):
+    """Has forgotten the last document."""
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        return await super().put_together(blobs, documents[:-1])
+
+
+class Trusting(MemoryStore):
+    """Looks at versions only."""
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        return await super().put_together(blobs, [each._replace(over=None) for each in documents])
+
+
+class Padded(MemoryStore):
+    """Gives empty bytes for what is not there."""
+
+    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        return {**dict.fromkeys(names, b""), **super().get_blobs_now(names)}
+
+
+class Textual(MemoryStore):
+    """Keeps text only."""
+
+    async def read(self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000) -> Any:
+        found = await super().read(after, tree=tree, run=run, limit=limit)
+        return [Stored(*each[:-1], each.data.decode(errors="replace").encode()) for each in found]
+
+
+class Deaf(MemoryStore):
+    """Calls no listeners."""
+
+    def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
+        return super().on_commit(lambda _: None)
+
+
+class Endless(MemoryStore):
+    """Lets who waits wait when it is closed."""
+
+    async def close(self) -> None:
+        if self._why is None:
+            self._why = "it is closed"
+
+
+class Immortal(MemoryStore):
+    """May be used when it is closed."""
+
+    def _check(self) -> None:
+        return
+
+
+class Shared(SqliteStore):
+    """Lets a second kernel in, as a reader that says it may write."""
+
+    async def open(self) -> Any:
+        try:
+            return await super().open()
+        except StoreInUse:
+            return self
+
+
+class Sleepy(SqliteStore):
+    """Never wakes who waits beside the kernel."""
+
+    async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
+        if self.read_only and timeout_s is None:
+            raise StoreFailed(self.path, "asleep")
+        return await super().wait(after, timeout_s=timeout_s)

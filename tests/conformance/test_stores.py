@@ -1,0 +1,94 @@
+"""Every store keeps every promise of the contract."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import StoreFailed
+from ramet.store.conformance import ground
+from ramet.store.conformance.suite import CHECKS, Check, NotHere, Place, Violation, run
+from ramet.store.sqlite import SqliteStore
+from tests.conformance import spoilt_stores
+from tests.conformance.stores import STORES
+
+BY_NAME = {check.__name__: check for check in CHECKS}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("store", STORES)
+async def test_a_store_keeps_its_promises(store: str, check: Check, tmp_path: Path) -> None:
+    try:
+        await run(check, STORES[store](tmp_path))
+    except NotHere as why:
+        pytest.skip(str(why))
+
+
+def test_the_suite_needs_no_test_framework() -> None:
+    """A stranger's machine may have none."""
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, ramet.store.conformance.suite; print('pytest' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert said.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "broken"),
+    [
+        ("Recounting", "tickets_count_from_one"),
+        ("Forgetful", "order_is_that_of_appending"),
+        ("Forgetful", "many_and_large"),
+        ("Narrow", "any_names"),
+        ("Unbounded", "reading_on"),
+        ("Reusing", "cursors_are_never_used_twice"),
+        ("Impatient", "what_is_durable_is_read"),
+        ("Impatient", "twenty_producers"),
+        ("Impatient", "a_ticket_that_was_not_given"),
+        ("Undecided", "one_claim_wins"),
+        ("Undecided", "a_document_of_another_version"),
+        ("Wild", "documents_are_listed"),
+        ("Piecemeal", "all_or_nothing"),
+        ("Piecemeal", "one_of_many_wins"),
+        ("Scattered", "all_or_nothing"),
+        ("Trusting", "all_or_nothing"),
+        ("Hurried", "what_is_written_together"),
+        ("Padded", "blobs_many_at_once"),
+        ("Textual", "any_bytes"),
+        ("Deaf", "listeners_hear_first"),
+        ("Deaf", "what_nobody_waits_for_is_written_soon"),
+        ("Endless", "a_wait_ends_with_its_store"),
+        ("Immortal", "a_closed_store"),
+        ("Shared", "two_kernels"),
+        ("Sleepy", "a_reader_beside_waits"),
+    ],
+)
+async def test_the_suite_notices_a_promise_that_is_broken(
+    spoilt: str, broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is spoilt in one way fails the check of that promise."""
+    monkeypatch.setattr(ground, "PATIENCE_S", 0.5)
+
+    with pytest.raises((Violation, StoreFailed)):
+        await run(BY_NAME[broken], _spoilt(spoilt, tmp_path))
+
+
+@pytest.mark.parametrize("check", CHECKS[:5], ids=lambda check: check.__name__)
+async def test_the_store_under_the_spoilt_ones_is_whole(check: Check, tmp_path: Path) -> None:
+    """A control: passing everything on breaks nothing."""
+    await run(check, _spoilt("Whole", tmp_path))
+
+
+def _spoilt(name: str, folder: Path) -> Place:
+    kind = getattr(spoilt_stores, name)
+    if issubclass(kind, SqliteStore):
+        path = folder / "journal.db"
+        return Place(lambda: kind(path), lambda: kind(path, read_only=True))
+    store = kind()
+    return Place(lambda: store)

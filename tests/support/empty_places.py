@@ -1,0 +1,34 @@
+"""Places (`tests.support.places`) where nothing is yet, for one test each."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.support import postgres
+from tests.support.places import KINDS
+
+
+@contextlib.contextmanager
+def place_of(kind: str, folder: pathlib.Path) -> Iterator[str]:
+    """A place where nothing is yet; what a server has there is removed in the end."""
+    if kind == "sqlite":
+        yield f"sqlite {folder / 'journal.db'}"
+        return
+    server, schema = postgres.running(), postgres.fresh_schema()
+    try:
+        yield f"postgres {schema} {server.dsn}"
+    finally:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+    """A place of this test's own, on each kind of store that outlives processes."""
+    with place_of(request.param, tmp_path) as place:
+        yield place

@@ -1,0 +1,72 @@
+"""Where a journal is, as one word of a command line: the processes of a test open the same store by it.
+
+`sqlite PATH` or `postgres SCHEMA DSN`. What is imported here is paid for by each of those processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+
+from ramet.store.contract import Document, Store
+from tests.support.waiting import eventually
+
+KINDS = ("sqlite", "postgres")
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def store_at(place: str) -> Store:
+    """The store that is there, not open yet."""
+    kind, _, where = place.partition(" ")
+    if kind == "sqlite":
+        from ramet.store.sqlite import SqliteStore
+
+        return SqliteStore(where)
+    from ramet.store.postgres import PostgresStore
+
+    schema, _, dsn = where.partition(" ")
+    return PostgresStore(dsn, schema=schema)
+
+
+async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
+    """Run a script on a place until it kills itself, and nobody holds the place any more."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = await asyncio.create_subprocess_exec(sys.executable, program, place, *map(str, arguments), env=env)
+    assert await child.wait() == -signal.SIGKILL
+    await let_go(place)
+
+
+def kill_at_put(store: Store, when: str, number: int) -> Store:
+    """The store, which ends its process like a power cut before or after it writes its n-th document."""
+    put, left = store.put, number
+
+    async def deadly(kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        nonlocal left
+        left -= 1
+        if left == 0 and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        written = await put(kind, key, data, expected=expected)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+    store.put = deadly  # type: ignore[method-assign]
+    return store
+
+
+async def let_go(place: str) -> None:
+    """Return once nobody has the lock: the server notices the death of a process a moment after that."""
+    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
+    if kind != "postgres":
+        return
+    import psycopg
+
+    from ramet.store.postgres_schema import key_of
+
+    lock = key_of("kernel", schema, "kernel")
+    held = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32 | objid::bigint) = %s"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        await eventually(lambda: connection.execute(held, [lock]).fetchone() is None)

@@ -1,0 +1,312 @@
+"""A state used without a loop: keys, namespaces, directories, and objects that were changed since they were read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import Damaged, InvalidValue, RametError, UnsavedChanges
+from ramet.store.memory import MemoryStore
+from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.shelf import Shelf
+from ramet.store.state.versioned import Versioned
+
+REGISTRY = "__local_agent_registry__"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def test_the_words_of_the_seed_work_as_they_stand() -> None:
+    """No loop, no store, no await."""
+    base_state = state = Versioned()
+    state.set(
+        REGISTRY,
+        {
+            "math_solver_123": {
+                "primer": "You are a math solver...",
+                "capabilities": [{"type": "module", "name": "math"}, {"type": "class", "name": "Agent"}],
+                "task_definitions": {"solve_math_problem": {"docstring": "Solve", "signature": {}}},
+            }
+        },
+    )
+    architect_state = Namespaced(base_state, "architect")
+    math_solver_state = Namespaced(base_state, "architect/math_solver")
+    equation_parser_state = Namespaced(base_state, "architect/math_solver/equation_parser")
+    for number, each in enumerate((architect_state, math_solver_state, equation_parser_state)):
+        each.set("number", number)
+    state.commit_sync("all of it")
+
+    assert state.entry(REGISTRY, "math_solver_123")["primer"] == "You are a math solver..."
+    assert [each.get("number") for each in (architect_state, math_solver_state, equation_parser_state)] == [0, 1, 2]
+    assert state.namespaces(recursive=True) == [
+        "architect",
+        "architect/math_solver",
+        "architect/math_solver/equation_parser",
+    ]
+
+
+def test_a_namespace_sees_what_is_below_it_and_nothing_beside() -> None:
+    """AC-S4-8: a child's key is invisible to a sibling; a parent lists its descendants."""
+    base = Versioned()
+    parent, one, two = (Namespaced(base, path) for path in ("p", "p/one", "p/two"))
+    lookalike = Namespaced(base, "p/one-more")
+    one.set("key", 1)
+    one.set("deep/key", 2)
+    two.set("key", 3)
+    lookalike.set("key", 4)
+    base.set("p", "a key of the same name as a namespace")
+
+    assert (one.keys(), two.keys(), one.get("two/key", "none")) == (["deep/key", "key"], ["key"], "none")
+    assert parent.keys() == ["one-more/key", "one/deep/key", "one/key", "two/key"]
+    assert (parent.keys(recursive=False), one.keys(recursive=False)) == ([], ["key"])
+    assert parent.namespaces() == ["one", "one-more", "two"]
+    assert base.namespaces(recursive=True) == ["p", "p/one", "p/one-more", "p/one/deep", "p/two"]
+    for way_out in ("../two/key", "..", "/p/two/key", "./key"):
+        with pytest.raises(InvalidValue):
+            one.get(way_out)
+
+    assert parent.remove_namespace("one") == 2
+    assert base.keys() == ["p", "p/one-more/key", "p/two/key"]
+    assert base.namespaces() == ["p"]
+    base.commit_sync()
+    assert parent.remove_namespace("two") == 1
+    assert parent.namespaces() == ["one-more"]
+
+
+def test_a_namespace_of_a_namespace_is_the_path_of_both() -> None:
+    """The same keys, whichever way."""
+    base = Versioned()
+    Namespaced(Namespaced(base, "a"), "b/c").set("key", 1)
+
+    assert base.get("a/b/c/key") == 1
+    assert Namespaced(Namespaced(base, "a"), "b/c").path == "a/b/c"
+    for path in ("", "a/../b", "a/", "x" * 1_024):
+        with pytest.raises(InvalidValue):
+            Namespaced(base, path)
+
+
+def test_a_directory_keeps_each_entry_by_itself() -> None:
+    """Set as a whole, or one by one; read as a whole, or one by one."""
+    state = Versioned()
+    state.set(REGISTRY, {"b": 1, "a": 2, "with/slash": 3})
+    state.set_entry(REGISTRY, "c", 4)
+    assert state.get(REGISTRY) == {"a": 2, "b": 1, "c": 4, "with/slash": 3}
+    assert (state.entry(REGISTRY, "b"), state.entry(REGISTRY, "none", "default")) == (1, "default")
+    assert dict(state.entries(REGISTRY, limit=2)) == {"a": 2, "b": 1}
+    state.commit_sync()
+
+    state.set(REGISTRY, {"b": 1, "d": 5})
+    assert state.unsaved == [f"{REGISTRY}[a]", f"{REGISTRY}[c]", f"{REGISTRY}[d]", f"{REGISTRY}[with/slash]"]
+    assert dict(state.entries(REGISTRY, limit=2)) == {"b": 1, "d": 5}
+    assert state.remove_entry(REGISTRY, "d") is True
+    assert state.remove_entry(REGISTRY, "d") is False
+    assert state.keys() == [REGISTRY]
+    state.remove_entry(REGISTRY, "b")
+    assert (state.get(REGISTRY), REGISTRY in state, state.keys()) == ({}, True, [REGISTRY])
+    assert state.remove(REGISTRY) is True
+    assert (state.get(REGISTRY), REGISTRY in state, state.keys()) == (None, False, [])
+
+
+def test_a_directory_takes_mappings_only_and_only_directories_have_entries() -> None:
+    """Said by name."""
+    state = Versioned()
+    with pytest.raises(InvalidValue, match="mapping"):
+        state.set(REGISTRY, [1])
+    with pytest.raises(InvalidValue) as refusal:
+        state.set(REGISTRY, {"a": {"b": object()}})
+    assert refusal.value.field == f"{REGISTRY}[a].b"
+    assert REGISTRY not in state
+    with pytest.raises(InvalidValue, match="directory"):
+        state.set_entry("ordinary", "a", 1)
+    for name in ("", "a\0", "\ud800", "x" * 1_025):
+        with pytest.raises(InvalidValue):
+            state.set_entry(REGISTRY, name, 1)
+
+
+def test_what_is_set_is_seen_at_once_and_discarded_as_one() -> None:
+    """A working copy."""
+    state = Versioned()
+    state.set("a", 1)
+    state.commit_sync()
+    state.set("a", 2)
+    state.set("b", "x" * 1_000)
+    state.remove("none")
+    assert (state.get("a"), "b" in state, state.is_changed, state.unsaved) == (2, True, True, ["a", "b"])
+    state.set("a", 1)
+    assert state.unsaved == ["b"]
+
+    state.discard()
+
+    assert (state.get("a"), "b" in state, state.is_changed, state.keys()) == (1, False, False, ["a"])
+
+
+def test_an_object_that_was_changed_after_it_was_read_is_neither_kept_nor_lost_in_silence() -> None:
+    """AC-S4-7: the commit is refused and names the key; the caller decides."""
+    state = Versioned()
+    state.set("a", {"list": [1]})
+    state.set("b", [1])
+    state.commit_sync()
+    state.get("a")["list"].append(2)
+    state.set("b", [2])
+
+    with pytest.raises(UnsavedChanges) as refusal:
+        state.commit_sync()
+    assert refusal.value.keys == ("a",)
+    assert state.get("a") == {"list": [1]}  # made anew each time
+    with pytest.raises(UnsavedChanges):
+        state.merge_sync("main")
+
+    state.commit_sync(mutated="leave")
+    assert (state.get("a"), state.get("b")) == ({"list": [1]}, [2])
+
+    state.get("a")["list"].append(3)
+    state.commit_sync(mutated="keep")
+    assert state.get("a") == {"list": [1, 3]}
+
+
+def test_setting_what_was_read_and_changed_is_the_way_to_keep_it() -> None:
+    """And changing it once more after that is noticed again."""
+    state = Versioned()
+    state.set("a", [1])
+    value = state.get("a")
+    value.append(2)
+    state.set("a", value)
+    state.commit_sync()
+    assert state.get("a") == [1, 2]
+
+    value.append(3)
+    with pytest.raises(UnsavedChanges):
+        state.commit_sync()
+    state.set("a", [4])
+    state.commit_sync()
+    assert state.get("a") == [4]
+
+
+def test_a_part_of_an_object_is_noticed_however_much_is_read_meanwhile() -> None:
+    """Who holds a part only, and changes it late, is noticed; who has let go is not remembered for ever."""
+    state = Versioned()
+    for number in range(500):
+        state.set(f"key-{number}", {"inner": [[number]]})
+    held = [state.get(f"key-{number}")["inner"][0] for number in (3, 400)]
+    whole = state.get("key-5")
+    for _ in range(5):
+        for number in range(500):
+            state.get(f"key-{number}")
+    gc.collect()
+    if sys.implementation.name == "cpython":
+        assert len(state._line.copy.fetched._given) < 200
+
+    held[1].append("late")
+    whole["late"] = True
+
+    with pytest.raises(UnsavedChanges) as refusal:
+        state.commit_sync()
+    assert sorted(refusal.value.keys) == ["key-400", "key-5"]
+
+
+def test_objects_of_named_types_are_noticed_too() -> None:
+    """Dataclasses, and a whole directory of them."""
+    state = Versioned()
+    state.set("p", Point(1), as_=Point)
+    state.set(REGISTRY, {"p": Point(1)}, as_=Point)
+    state.commit_sync()
+    state.get("p", as_=Point).x = 2
+    state.get(REGISTRY, as_=Point)["p"].x = 3
+
+    with pytest.raises(UnsavedChanges) as refusal:
+        state.commit_sync()
+    assert refusal.value.keys == ("p", REGISTRY)
+    state.commit_sync(mutated="keep")
+    assert (state.get("p"), state.get(REGISTRY)) == ({"x": 2}, {"p": {"x": 3}})
+
+
+def test_two_changed_objects_of_one_key_are_not_both_kept() -> None:
+    """One would be lost."""
+    state = Versioned()
+    state.set("a", [1])
+    one, other = state.get("a"), state.get("a")
+    one.append(2)
+    other.append(3)
+
+    with pytest.raises(UnsavedChanges, match="several"):
+        state.commit_sync(mutated="keep")
+
+
+def test_all_of_it_without_an_event_loop() -> None:
+    """Thin faces for plain programs."""
+    state = Versioned()
+    state.set("a", 1)
+    first = state.commit_sync("one")
+    child = state.fork_sync("child")
+    child.set("a", 2)
+    second = child.commit_sync("two")
+    state.merge_sync(child)
+    assert (state.get("a"), sorted(state.branches_sync())) == (2, ["child", "main"])
+    state.revert_sync(second)
+    assert state.get("a") == 1
+    assert len(state.history_sync()) == 4
+    assert state.diff_sync(first, second) == [("a", None, 1, 2)]
+    state.checkout_sync(second)
+    assert state.get("a") == 2
+    child.delete_sync()
+    state.checkout_sync()
+    assert list(state.branches_sync()) == ["main"]
+
+
+async def test_in_a_loop_they_are_refused_with_what_to_do() -> None:
+    """Rather than stand still."""
+    state = Versioned()
+    with pytest.raises(RametError, match="await commit"):
+        state.commit_sync()
+
+
+async def test_they_work_from_a_thread_beside_the_loop_of_their_store(tmp_path: Any) -> None:
+    """As for programs whose loop runs in a thread of its own."""
+    from ramet.store.sqlite import SqliteStore
+
+    store = await SqliteStore(os.path.join(tmp_path, "journal.db")).open()  # noqa: PTH118 - a path is taken as text, too
+    try:
+        state = await Versioned.open(store, "notes")
+
+        def work() -> Any:
+            state.set("a", [1])
+            state.commit_sync()
+            return state.checkout_sync(), state.get("a")
+
+        _, value = await asyncio.to_thread(work)
+    finally:
+        await store.close()
+    assert value == [1]
+
+
+@pytest.mark.parametrize("bytes_", [b'[0,{"a":[2]}]', b"", b"[7]", b"no JSON", b"[1,2,3,4]"])
+def test_a_blob_with_other_bytes_is_never_taken_for_what_it_was(bytes_: bytes) -> None:
+    """Whoever can write to the store behind our back is noticed."""
+    state = Versioned()
+    state.set("a", 1)
+    root = state.commit_sync().root
+    store = state._line.shelf.store
+    assert isinstance(store, MemoryStore)
+    store._blobs[root] = bytes_
+    state._line.shelf = state._line.copy.shelf = Shelf(store)
+
+    with pytest.raises(Damaged, match=root):
+        state.get("a")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"on_conflict": "force"}, {"mutated": "yes"}, {"on_conflict": "merge"}, {"message": 1}]
+)
+def test_a_commit_takes_what_it_knows(settings: Any) -> None:
+    """And says what that is."""
+    with pytest.raises(InvalidValue):
+        Versioned().commit_sync(**settings)

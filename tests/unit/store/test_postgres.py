@@ -1,0 +1,254 @@
+"""The journal on a real PostgreSQL server: what it promises, and who may open it. What all stores share is in
+tests/conformance/test_stores.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+from collections import Counter
+
+import psycopg
+import pytest
+
+from ramet.core.errors import Conflict, Damaged, InvalidValue, StoreFailed, StoreInUse
+from ramet.store import postgres_schema
+from ramet.store.postgres import PostgresStore
+from ramet.store.postgres_place import Place
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.postgres_stores import entry, everything, opened, schema, store
+from tests.support.waiting import eventually
+
+__all__ = ["postgres", "schema", "store"]  # fixtures are used by their names
+
+
+async def test_what_was_appended_is_read_back_in_order_by_tree_and_by_run(store: PostgresStore) -> None:
+    """Rows hold integers for trees and runs; readers get their names."""
+    entries = [entry(n, tree=f"t-{n % 3}", run=f"r-{n % 5}") for n in range(1, 100)]
+
+    for each in entries:
+        ticket = store.append(each)
+    await store.durable(ticket)
+
+    assert [tuple(each)[1:] for each in await everything(store)] == [tuple(each) for each in entries]
+    assert [each.seq for each in await everything(store, tree="t-1")] == [n for n in range(1, 100) if n % 3 == 1]
+    assert [each.seq for each in await everything(store, run="r-2")] == [n for n in range(1, 100) if n % 5 == 2]
+    assert [each.seq for each in await everything(store, tree="t-0", run="r-0")] == [n for n in range(15, 100, 15)]
+    assert (store.committed, await store.head()) == (99, (await everything(store))[-1].cursor)
+
+
+async def test_synchronous_commit_is_on_whatever_the_server_has_as_its_default(store: PostgresStore) -> None:
+    """The server of these tests has it off."""
+    parts = store._open
+    assert parts is not None
+    assert parts._writer is not None
+    assert parts._writer._connection is not None
+
+    row = parts._writer._connection.execute("SHOW synchronous_commit").fetchone()
+
+    assert row == ("on",)
+
+
+async def test_events_are_committed_within_milliseconds_when_nobody_waits_for_them(store: PostgresStore) -> None:
+    """They wait for company, not for a waiter."""
+    heard: list[int] = []
+    store.on_commit(heard.append)
+
+    store.append(entry(1))
+    await eventually(lambda: heard)
+
+    assert heard == [1]
+
+
+async def test_those_who_wait_at_once_share_one_commit(store: PostgresStore) -> None:
+    """A group commit: what is asked for in one turn of the loop is one batch; listeners hear of it first."""
+    heard: list[int] = []
+    store.on_commit(heard.append)
+
+    async def note(seq: int) -> list[int]:
+        await store.durable(store.append(entry(seq)))
+        return list(heard)
+
+    seen = await asyncio.gather(*(note(n) for n in range(1, 51)))
+
+    assert heard == [50]
+    assert seen == [[50]] * 50
+
+
+async def test_a_forgotten_tree_is_gone_with_its_names_and_its_ids_are_not_used_again(
+    postgres: Server, schema: str, store: PostgresStore
+) -> None:
+    """What is appended after `forget` was called stays, also if it belongs to the same tree."""
+    for n in range(1, 4):
+        store.append(entry(n))
+    store.append(entry(1, tree="t-2", run="r-2"))
+    gone = asyncio.ensure_future(store.forget("t-1"))
+    await asyncio.sleep(0)
+    await store.durable(store.append(entry(4)))
+
+    assert await gone == 3
+    assert [(each.tree, each.run, each.seq) for each in await everything(store)] == [
+        ("t-2", "r-2", 1),
+        ("t-1", "r-1", 4),
+    ]
+    assert await store.forget("t-1") == 1
+    with psycopg.connect(postgres.dsn) as connection:
+        names = connection.execute(f'SELECT name FROM "{schema}".names ORDER BY name').fetchall()
+    assert names == [("r-2",), ("t-2",)]
+
+
+async def test_documents_change_for_one_winner(store: PostgresStore) -> None:
+    """Who comes second with the same expectation gets a Conflict that says what is there; its batch is not harmed."""
+    answers = await asyncio.gather(
+        *(store.put("task", "a", b"%d" % n, expected=0) for n in range(10)), return_exceptions=True
+    )
+    ticket = store.append(entry(1))
+
+    assert Counter(type(answer).__name__ for answer in answers) == {"Document": 1, "Conflict": 9}
+    with pytest.raises(Conflict) as conflict:
+        await store.delete("task", "a", expected=7)
+    assert (conflict.value.expected, conflict.value.found) == (7, 1)
+    assert store.committed == ticket  # what was appended before a change is durable with it
+    assert (await store.put("task", "a", b"2", expected=1)).version == 2
+    assert await store.delete("task", "a", expected=2)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "😀" * 651])
+async def test_text_that_postgresql_cannot_hold_is_refused_and_harms_nobody(store: PostgresStore, text: str) -> None:
+    """It is refused before it gets into a batch, which would fail the store."""
+    with pytest.raises(InvalidValue):
+        store.append(entry(1, run=text))
+    with pytest.raises(InvalidValue):
+        await store.put("kind", text, b"")
+    with pytest.raises(InvalidValue):
+        store.append(entry(2**63))
+
+    await store.durable(store.append(entry(1, run="😀" * 650)))
+
+
+# ---- who may open it
+
+
+async def test_a_second_kernel_is_refused_by_the_name_of_the_first(
+    postgres: Server, store: PostgresStore, schema: str
+) -> None:
+    """It is told the backend's pid and our own; another kernel name, another schema and a reader come in."""
+    second = PostgresStore(postgres.dsn, schema=schema)
+
+    with pytest.raises(StoreInUse) as refusal:
+        await second.open()
+
+    assert f"pid {os.getpid()}" in refusal.value.holder
+    assert "backend pid" in refusal.value.holder
+    await second.close()
+    for other in (
+        PostgresStore(postgres.dsn, schema=schema, kernel="another"),
+        PostgresStore(postgres.dsn, schema=fresh_schema()),
+        PostgresStore(postgres.dsn, schema=schema, read_only=True),
+    ):
+        async with opened(other):
+            pass
+
+
+async def test_the_lock_is_free_once_the_store_is_closed(postgres: Server, schema: str) -> None:
+    """Opening and closing are idempotent, and a store can be parts again."""
+    first = PostgresStore(postgres.dsn, schema=schema)
+    for _ in range(2):
+        async with opened(first):
+            await first.open()
+            await first.durable(first.append(entry(1)))
+        await first.close()
+
+    async with opened(PostgresStore(postgres.dsn, schema=schema)) as second:
+        assert len(await everything(second)) == 2
+
+
+async def test_a_reader_writes_nothing_and_makes_nothing(postgres: Server, schema: str, store: PostgresStore) -> None:
+    """Neither events nor documents; and where there is no journal it does not make one."""
+    async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+        with pytest.raises(StoreFailed, match="reading only"):
+            reader.append(entry(1))
+        with pytest.raises(StoreFailed, match="reading only"):
+            await reader.put("kind", "key", b"")
+    with pytest.raises(StoreFailed, match="no journal yet"):
+        await PostgresStore(postgres.dsn, schema=fresh_schema(), read_only=True).open()
+
+
+async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres: Server, schema: str) -> None:
+    """By kernels and by readers; nothing in it changes, not even who parts it how often."""
+    async with opened(PostgresStore(postgres.dsn, schema=schema)) as first:
+        await first.durable(first.append(entry(1)))
+    newer = postgres_schema.NEWEST + 1
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'INSERT INTO "{schema}".schema_version VALUES ({newer})')
+        before = _content(connection, schema)
+
+        for read_only in (False, True):
+            with pytest.raises(Damaged, match=f"version {newer}"):
+                await PostgresStore(postgres.dsn, schema=schema, read_only=read_only).open()
+
+        assert _content(connection, schema) == before
+
+
+async def test_a_fresh_schema_is_a_migrated_one(postgres: Server, schema: str) -> None:
+    """Version by version leads to the same tables as all at once."""
+    stepwise = fresh_schema()
+    async with opened(PostgresStore(postgres.dsn, schema=schema)):
+        pass
+    place = Place(postgres.dsn, stepwise)
+    with contextlib.closing(place.connect("steps", writes=True)) as connection:
+        for upto in range(1, postgres_schema.NEWEST + 1):
+            postgres_schema.migrate(connection, place, upto=upto)
+
+        assert _shape(connection, stepwise) == _shape(connection, schema)
+
+
+def _content(connection: psycopg.Connection, schema: str) -> str:
+    rows = connection.execute("SELECT schema_to_xml(%s, true, false, '')", [schema]).fetchall()
+    return str(rows)
+
+
+def _shape(connection: psycopg.Connection, schema: str) -> str:
+    columns = connection.execute(
+        "SELECT table_name, column_name, ordinal_position, data_type, is_nullable, column_default, collation_name "
+        "FROM information_schema.columns WHERE table_schema = %s ORDER BY 1, 3",
+        [schema],
+    ).fetchall()
+    indexes = connection.execute(
+        "SELECT indexdef FROM pg_catalog.pg_indexes WHERE schemaname = %s ORDER BY 1", [schema]
+    )
+    return str([columns, indexes.fetchall()]).replace(schema, "schema")
+
+
+async def test_a_dsn_that_is_none_is_refused_without_being_shown() -> None:
+    """It may hold a password."""
+    with pytest.raises(InvalidValue) as refusal:
+        PostgresStore("host=localhost password=hunter2 secret")
+
+    assert "hunter2" not in str(refusal.value)
+
+
+async def test_a_server_that_is_not_there_fails_the_open(tmp_path: pathlib.Path) -> None:
+    """At once: patience is for a server that was there."""
+    with pytest.raises(StoreFailed, match="connection"):
+        await PostgresStore(f"host={tmp_path} dbname=x").open()
+
+
+def test_without_psycopg_the_line_that_installs_it_is_named() -> None:
+    """Only making a store needs it, not importing the module."""
+    program = """
+import sys
+sys.modules["psycopg"] = None
+from ramet.core.errors import MissingExtra
+from ramet.store.postgres import PostgresStore
+try:
+    PostgresStore("host=localhost")
+except MissingExtra as missing:
+    print(missing.extra)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert said.stdout == "postgres\n"

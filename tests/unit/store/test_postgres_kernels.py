@@ -1,0 +1,237 @@
+"""The journal on PostgreSQL with several kernels and readers, in this process and in others, which are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from ramet.core.errors import StoreInUse
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import entry, everything, opened, per_writer, schema, store
+from tests.support.waiting import eventually
+
+__all__ = ["postgres", "schema", "store"]  # fixtures are used by their names
+
+
+_PROGRAM = """
+import asyncio, json, sys
+from ramet.store.contract import Entry
+from ramet.store.postgres import PostgresStore
+
+dsn, schema, *arguments = sys.argv[1:]
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+"""
+
+_WRITER = """
+async def main():
+    store = await PostgresStore(dsn, schema=schema, kernel=arguments[0]).open()
+    async def produce(who):
+        seq = 0
+        while True:
+            seq += 1
+            await store.durable(store.append(Entry(f"t-{who}", f"r-{who}", seq, "noted", b'{}' )))
+            say(who=who, seq=seq)
+    await asyncio.gather(*(produce(f"{arguments[0]}-{n}") for n in range(5)))
+
+asyncio.run(main())
+"""
+
+_FOLLOWER = """
+async def main():
+    store = await PostgresStore(dsn, schema=schema, read_only=True).open()
+    say(ready=True)
+    cursor = 0
+    while True:
+        await store.wait(cursor)
+        for event in await store.read(cursor):
+            cursor = event.cursor
+            say(cursor=cursor, who=event.run[2:], seq=event.seq)
+
+asyncio.run(main())
+"""
+
+
+class _Program:
+    """A Python process that says lines of JSON; killed at the end."""
+
+    def __init__(self, body: str, *arguments: str) -> None:
+        script = textwrap.dedent(_PROGRAM + body)
+        self.lines: list[dict[str, Any]] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
+        os.set_blocking(self._out.fileno(), False)
+        self._rest = b""
+
+    def said(self) -> list[dict[str, Any]]:
+        """All that it said until now."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._out.fileno(), 2**16):
+                *whole, self._rest = (self._rest + data).split(b"\n")
+                self.lines += [json.loads(line) for line in whole]
+        return self.lines
+
+    def kill(self) -> list[dict[str, Any]]:
+        """SIGKILL; all that it said."""
+        self._process.kill()
+        self._process.wait()
+        self.said()
+        self._out.close()
+        return self.lines
+
+
+@contextlib.contextmanager
+def _program(body: str, *arguments: str) -> Iterator[_Program]:
+    program = _Program(body, *arguments)
+    try:
+        yield program
+    finally:
+        if not program._out.closed:
+            program.kill()
+
+
+async def test_what_a_killed_writer_was_told_is_there_and_nothing_twice(postgres: Server, schema: str) -> None:
+    """kill -9 in the middle of appending: each event that was acknowledged is there, once, without a gap before it."""
+    with _program(_WRITER, postgres.dsn, schema, "kernel") as writer:
+        await eventually(lambda: len(writer.said()) > 200)
+        said = writer.kill()
+
+    async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+        there = per_writer(await everything(reader))
+    for who, sequence in there.items():
+        assert sequence == list(range(1, len(sequence) + 1))
+        assert len(sequence) >= max(line["seq"] for line in said if line["who"] == who)
+    assert there.keys() == {line["who"] for line in said}
+
+
+async def test_the_lock_of_a_killed_kernel_is_free_soon(postgres: Server, schema: str) -> None:
+    """Its session ends with its process; the next kernel begins where it stopped."""
+    with _program(_WRITER, postgres.dsn, schema, "kernel") as writer:
+        await eventually(writer.said)
+        with pytest.raises(StoreInUse):
+            await PostgresStore(postgres.dsn, schema=schema).open()
+        writer.kill()
+
+    store = PostgresStore(postgres.dsn, schema=schema)
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(StoreInUse):
+                await store.open()
+                break
+    await store.durable(store.append(entry(1)))
+    await store.close()
+
+
+async def test_a_follower_in_another_process_misses_nothing_of_two_kernels(postgres: Server, schema: str) -> None:
+    """Both write at once; by cursor alone it sees the events of each in order, without a gap."""
+    async with opened(PostgresStore(postgres.dsn, schema=schema)):
+        pass
+    with (
+        _program(_FOLLOWER, postgres.dsn, schema) as follower,
+        _program(_WRITER, postgres.dsn, schema, "one") as one,
+        _program(_WRITER, postgres.dsn, schema, "two") as two,
+    ):
+        await eventually(lambda: min(len(one.said()), len(two.said())) > 300)
+        one.kill()
+        two.kill()
+        async with opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
+            there = await everything(reader)
+            await eventually(lambda: len(follower.said()) > len(there))
+        seen = follower.kill()[1:]
+
+    assert [(line["cursor"], line["who"], line["seq"]) for line in seen] == [
+        (event.cursor, event.run[2:], event.seq) for event in there
+    ]
+    assert all(sequence == list(range(1, len(sequence) + 1)) for sequence in per_writer(there).values())
+
+
+async def test_waiting_ends_with_a_commit_of_another_kernel(
+    postgres: Server, schema: str, store: PostgresStore
+) -> None:
+    """LISTEN and NOTIFY: whoever waits is woken; our own commits wake, too; and without any the time is up."""
+    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
+        assert not await store.wait(0, timeout_s=0)
+        for writer in (other, store):
+            after = await store.head()
+            waiting = asyncio.ensure_future(store.wait(after))
+            await eventually(lambda: store._open is not None and store._open._listener.is_listening)
+            assert not waiting.done()
+            writer.append(entry(1))
+            assert await waiting
+        assert await store.wait(0, timeout_s=0)
+
+
+async def test_no_event_is_seen_before_one_of_a_lower_cursor(
+    postgres: Server, schema: str, store: PostgresStore
+) -> None:
+    """A kernel whose transaction is slow keeps others waiting: a reader never passes an event that commits later."""
+    go_on = threading.Event()
+    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
+        first = slow.append(entry(1, run="r-slow"))
+        held = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(60), 0))
+        query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            while connection.execute(query, [f'"{schema}".events']).fetchone() is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        second = asyncio.ensure_future(store.durable(store.append(entry(1, run="r-fast"))))
+        try:
+            for _ in range(20):
+                assert await store.read() == []
+            assert not second.done()
+        finally:
+            go_on.set()
+        await asyncio.gather(held, second, slow.durable(first))
+
+        assert [each.run for each in await everything(store)] == ["r-slow", "r-fast"]
+
+
+async def test_a_tree_that_another_kernel_forgot_may_be_written_again(
+    postgres: Server, schema: str, store: PostgresStore
+) -> None:
+    """The ids that this kernel kept at hand mean nothing any more: it looks them up anew."""
+    async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other:
+        for n in range(1, 4):
+            await store.durable(store.append(entry(n)))
+            assert await other.forget("t-1") == 1
+        await store.durable(store.append(entry(4)))
+
+        assert [each[1:4] for each in await everything(other)] == [("t-1", "r-1", 4)]
+
+
+async def test_waiting_goes_on_when_the_session_that_listens_is_lost(postgres: Server, schema: str) -> None:
+    """All sessions of the reader are ended; it hears of the next event all the same."""
+    async with (
+        opened(PostgresStore(postgres.dsn, schema=schema, kernel="other")) as other,
+        opened(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader,
+    ):
+        parts = reader._open
+        assert parts is not None
+        waiting = asyncio.ensure_future(reader.wait(0))
+        await eventually(lambda: parts._listener.is_listening)
+        lost = parts._listener._connection
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'ramet reader%'"
+            )
+        await eventually(lambda: parts._listener.is_listening and parts._listener._connection is not lost)
+        assert not waiting.done()
+        other.append(entry(1))
+
+        assert await waiting

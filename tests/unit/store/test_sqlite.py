@@ -1,0 +1,416 @@
+"""What only a file has: one kernel, crashes, full disks, versions, and bytes that are gone."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
+from ramet.store import checkpoints, commits, journal, lock, reader
+from ramet.store.contract import Entry
+from ramet.store.sqlite import SqliteStore
+from tests.unit.store.kernel import entry
+
+ROOT = Path(__file__).parents[3]
+needs_root = pytest.mark.skipif("os.getuid() != 0", reason="only root can mount")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@asynccontextmanager
+async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, read_only=read_only)
+    try:
+        yield await store.open()
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def kernel(deed: str, path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Another process; killed in the end if it still lives."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.unit.store.kernel", deed, str(path)),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+def did(*command: str) -> list[str]:
+    """What a process says that is to end by itself, and well."""
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    return said.stdout.splitlines()
+
+
+# ---- one kernel
+
+
+async def test_a_second_kernel_is_refused_with_the_pid_of_the_first(path: Path) -> None:
+    """Also after that has written; and it changes nothing."""
+    async with kernel("hold", path) as first:
+        said, pid = (await line(first)).split()
+        before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+
+        with pytest.raises(StoreInUse) as refusal:
+            await SqliteStore(path).open()
+
+        assert (said, pid) == ("open", str(first.pid))
+        assert refusal.value.holder == f"pid {first.pid}"
+        assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+
+
+async def test_a_kernel_that_was_killed_keeps_nobody_out(path: Path) -> None:
+    async with kernel("hold", path) as first:
+        await line(first)
+        first.kill()
+        await first.wait()
+
+        async with opened(path) as store:
+            assert await store.head() == 0
+
+
+async def test_who_only_looks_keeps_nobody_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is held, with the pid of a kernel that has ended in it, until the second look."""
+    file = path.with_name(path.name + ".lock")
+    file.write_text(f"{2**22 + 1}\n")  # no process has it: it is above the highest pid
+    with file.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr("ramet.store.lock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+
+        async with opened(path) as store:
+            assert await store.head() == 0
+
+
+async def test_another_name_of_the_same_file_is_the_same_store(path: Path) -> None:
+    async with opened(path):
+        (path.parent / "link.db").symlink_to(path)
+
+        with pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
+            await SqliteStore(path.parent / "link.db").open()
+
+
+async def test_children_do_not_inherit_the_lock(path: Path) -> None:
+    """A child that outlives the store keeps nobody out, even one that was started with all descriptors."""
+    async with opened(path):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)  # noqa: ASYNC220 - it takes no time
+    try:
+        async with opened(path) as store:
+            assert store.committed == 0
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_files_are_private(path: Path) -> None:
+    """Journals hold what people said: no other user reads them, whatever the umask."""
+    before = os.umask(0)
+    try:
+        async with opened(path) as store:
+            await store.durable(store.append(entry(1)))
+            modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+
+    assert modes == dict.fromkeys(("journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"), 0o600)
+
+
+async def test_a_network_file_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the kernel says of the folder: here /dev/shm, which is a tmpfs, stands for one."""
+    monkeypatch.setitem(lock.NETWORK, 0x0102_1994, "tmpfs")
+
+    with pytest.raises(InvalidValue, match=r"path: .*this is tmpfs.*postgres"):
+        await SqliteStore("/dev/shm/ramet-none.db").open()
+
+    assert not [*Path("/dev/shm").glob("ramet-none*")]
+
+
+async def test_fuse_is_warned_of(path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(lock, "_file_system", lambda _: 0x6573_5546)
+
+    async with opened(path):
+        assert "FUSE" in caplog.text
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("acks", [1, 7, 60])
+async def test_what_was_acknowledged_survives_kill_9(path: Path, acks: int) -> None:
+    """Twice on the same file; what nobody was told of is there as a prefix, or not at all."""
+    last = 0
+    for _ in range(2):
+        async with kernel("append", path) as writing:
+            for _ in range(acks):
+                last = int(await line(writing))
+            writing.kill()
+            await writing.wait()
+            while said := await line(writing):  # what it had said before it was killed
+                last = int(said)
+
+        async with opened(path) as store:
+            found = await store.read(limit=1_000_000)
+            assert [Entry(*each[1:]) for each in found] == [entry(each) for each in range(1, len(found) + 1)]
+            assert len(found) >= last
+
+
+async def test_a_reader_follows_a_kernel_that_dies_and_the_next_one(path: Path) -> None:
+    """It sees what is durable while the kernel lives, all of it afterwards, and what the next one adds."""
+    async with kernel("append", path) as writing:
+        last = int(await line(writing))
+        async with opened(path, read_only=True) as reading:
+            assert await reading.wait(0) is True
+            assert len(await reading.read(limit=1_000_000)) >= last
+            writing.kill()
+            await writing.wait()
+            found = await reading.read(limit=1_000_000)
+            async with opened(path) as store:
+                waiting = asyncio.ensure_future(reading.wait(found[-1].cursor))
+                await store.durable(store.append(entry(len(found) + 1)))
+                assert await waiting is True
+                assert [each.seq for each in await reading.read(found[-1].cursor)] == [len(found) + 1]
+
+
+def test_a_program_that_does_not_close_its_store_ends(path: Path) -> None:
+    """And what it was told is durable is there."""
+    assert did(sys.executable, "-m", "tests.unit.store.kernel", "forgetful", str(path)) == ["done"]
+
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (1,)
+    connection.close()
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_a_loop_that_ends_while_it_closes_loses_nothing(path: Path, turns: int) -> None:
+    """Everything is cancelled, as at the end of a program: what was appended is there, and the file is let go."""
+
+    async def begin_to_close() -> None:
+        store = await SqliteStore(path).open()
+        for number in range(1, 5_001):
+            store.append(entry(number))
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+
+    async def look() -> int:
+        async with opened(path) as store:
+            return len(await store.read(limit=10_000))
+
+    asyncio.run(begin_to_close())
+
+    assert asyncio.run(look()) == 5_000
+
+
+# ---- a disk that does not take it
+
+
+async def test_a_limit_on_files_ends_the_store_and_loses_nothing(path: Path) -> None:
+    """Everybody is told why; what was acknowledged is there when it is opened where there is room."""
+    *acked, end = did(sys.executable, "-m", "tests.unit.store.kernel", "limited", str(path))
+
+    assert end.startswith("failed: ")
+    async with opened(path) as store:
+        assert len(await store.read(limit=100_000)) >= int(acked[-1])
+
+
+@needs_root
+def test_a_full_disk_ends_the_store_with_a_plain_reason(tmp_path: Path) -> None:
+    *acked, end = did(*_mounted(tmp_path, "size=600k", "fill"))
+
+    assert int(acked[-1]) > 10
+    assert end.startswith("failed: there is no space left where it lies")
+
+
+@needs_root
+def test_a_read_only_folder_is_refused_with_a_plain_reason(tmp_path: Path) -> None:
+    (said,) = did(*_mounted(tmp_path, "ro", "refused"))
+
+    assert said.startswith("StoreFailed")
+    assert "Read-only file system" in said
+
+
+async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for read_only in (False, True):
+        with pytest.raises(StoreFailed, match=r"(?i)no such file"):
+            await SqliteStore(tmp_path / "none" / "journal.db", read_only=read_only).open()
+
+
+async def test_a_write_that_fails_ends_the_store_for_all_who_wait(path: Path) -> None:
+    """Those before it are told that they are durable, those with it and after it why not; then it can be reopened."""
+    async with opened(path) as store:
+        await store.durable(store.append(entry(1)))
+    with sqlite3.connect(path) as connection:
+        refuses = "CREATE TRIGGER no BEFORE INSERT ON events WHEN new.seq = 3 BEGIN SELECT RAISE(ABORT, 'not 3'); END"
+        connection.execute(refuses)
+    connection.close()
+
+    store = await SqliteStore(path).open()
+    await store.durable(store.append(entry(2)))
+    waiting = [asyncio.ensure_future(store.durable(store.append(entry(number)))) for number in (3, 4, 5)]
+    putting = asyncio.ensure_future(store.put("kind", "key", b""))
+    following = asyncio.ensure_future(store.wait(1_000))
+    ended = await asyncio.gather(*waiting, putting, following, return_exceptions=True)
+
+    assert [type(each) for each in ended] == [StoreFailed] * 5
+    assert "not 3" in str(ended[0])
+    assert store.committed == 1
+    with pytest.raises(StoreFailed, match="not 3"):
+        store.append(entry(6))
+    with pytest.raises(StoreFailed, match="not 3"):
+        await store.close()
+    await store.close()
+    async with opened(path) as store:
+        assert [each.seq for each in await store.read()] == [1, 2]
+
+
+# ---- what is kept, and what is not
+
+
+async def test_what_is_forgotten_is_overwritten(path: Path) -> None:
+    """No file of it holds the bytes any more once the store is closed."""
+    async with opened(path) as store:
+        for number in range(50):
+            store.append(Entry("gone", "run", number, "notice", b"SECRET-%d" % number * 100))
+            store.append(Entry("kept", "run", number, "notice", b"PUBLIC"))
+        assert await store.forget("gone") == 50
+
+    kept = b"".join(each.read_bytes() for each in path.parent.iterdir())
+    assert b"SECRET" not in kept
+    assert b"PUBLIC" in kept
+
+
+async def test_the_file_is_little_larger_than_its_events(path: Path) -> None:
+    """At most twice the JSON of its events; names of trees and runs are kept once."""
+    size = 0
+    async with opened(path) as store:
+        for number in range(20_000):
+            data = b'{"type":"notice","run":"run-%016x","text":"%s"}' % (number % 100, b"x" * 100)
+            size += len(data)
+            store.append(Entry("tree-0123456789abcdef", f"run-{number % 100:016x}", number, "notice", data))
+
+    assert path.stat().st_size <= 2 * size
+
+
+async def test_the_log_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is moved into the file while events go on, and readers read; nothing is left of it in the end."""
+    monkeypatch.setattr(checkpoints, "_LARGE", 400_000)
+    largest = 0
+    async with opened(path) as store, opened(path, read_only=True) as reading:
+        for number in range(1, 1_500):
+            await store.durable(store.append(entry(number, 4_000)))
+            if number % 50 == 0:
+                assert (await reading.read(number - 1))[0].seq == number
+            largest = max(largest, path.with_name("journal.db-wal").stat().st_size)
+
+    assert largest < 6_000_000  # of some 25 MB that went through it
+    assert not path.with_name("journal.db-wal").exists()
+
+
+async def test_when_it_is_quiet_all_is_moved_into_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "QUIET_S", 0.01)
+    async with opened(path) as store:
+        await store.durable(store.append(entry(1, 50_000)))
+        async with asyncio.timeout(20):
+            while path.stat().st_size < 50_000:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.005)
+
+
+async def test_more_names_than_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that were dropped from memory are found again, by writer and reader."""
+    monkeypatch.setattr(journal, "_REMEMBERED", 3)
+    monkeypatch.setattr(reader, "_REMEMBERED", 3)
+    entries = [Entry(f"tree-{n % 5}", f"run-{n % 11}", n, f"type-{n % 4}", b"") for n in range(1, 300)]
+    async with opened(path) as store:
+        for at, each in enumerate(entries):
+            ticket = store.append(each)
+            if at % 17 == 0:
+                await store.durable(ticket)
+            if at % 60 == 0:
+                assert len(await store.read()) == at + 1 - at % 17
+        await store.durable(ticket)
+
+        assert [Entry(*each[1:]) for each in await store.read()] == entries
+        for run in range(11):
+            found = await store.read(run=f"run-{run}")
+            assert [Entry(*each[1:]) for each in found] == [each for each in entries if each.run == f"run-{run}"]
+
+
+async def test_appends_that_nobody_waits_for_are_committed_together(path: Path) -> None:
+    """One batch for what comes within a moment, not one each."""
+    async with opened(path) as store:
+        heard: list[int] = []
+        store.on_commit(heard.append)
+        for number in range(1, 1_001):
+            ticket = store.append(entry(number))
+        await store.durable(ticket)
+
+        assert heard[-1] == 1_000
+        assert len(heard) < 50
+
+
+async def test_what_nobody_waits_for_waits_for_company_until_somebody_does(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it may linger: `durable`, a document, and closing have all of it written at once, as one batch."""
+    monkeypatch.setattr(commits, "LINGER_S", 3_600.0)
+    heard: list[int] = []
+    async with opened(path) as store:
+        store.on_commit(heard.append)
+        for number in (1, 2, 3):
+            ticket = store.append(entry(number))
+            assert await store.read() == []  # a while later nothing is written
+        await store.durable(ticket)
+        assert heard == [3]
+
+        store.append(entry(4))
+        await store.put("kind", "key", b"")
+        assert heard == [3, 4]
+
+        store.append(entry(5))
+    async with opened(path) as store:
+        assert len(await store.read()) == 5
+
+
+async def test_a_name_that_a_uri_would_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "a?b#c%20 ä'\".db"
+    async with opened(path) as store:
+        await store.durable(store.append(entry(1)))
+    async with opened(path, read_only=True) as reading:
+        assert len(await reading.read()) == 1
+    assert path.exists()
+
+
+def _mounted(tmp_path: Path, options: str, deed: str) -> tuple[str, ...]:
+    """A command with a small file system of its own."""
+    script = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
+    run = (sys.executable, "-m", "tests.unit.store.kernel", deed, str(tmp_path / "journal.db"))
+    return "unshare", "--mount", "sh", "-c", script, str(tmp_path), *run

@@ -1,0 +1,210 @@
+"""What is found on disk: other versions, other programs' files, and what is not whole."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import Damaged, StoreFailed
+from ramet.store import schema
+from ramet.store.contract import Document, Entry
+from ramet.store.sqlite import SqliteStore
+from tests.unit.store.kernel import entry
+
+#: A journal as version 1 wrote it, as text. It stays as it is: every later version must read it.
+VERSION_1 = Path(__file__).with_name("journal_v1.sql")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+async def a_journal(path: Path, count: int = 100) -> None:
+    store = await SqliteStore(path).open()
+    for number in range(1, count + 1):
+        store.append(entry(number, 500))
+    await store.close()
+
+
+def as_text(path: Path) -> list[tuple[str, str]]:
+    connection = sqlite3.connect(path)
+    try:
+        return sorted(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
+    finally:
+        connection.close()
+
+
+async def is_refused(path: Path, why: str) -> None:
+    """As damaged, for writing and for reading, with its bytes as they were."""
+    before = path.read_bytes()
+    with pytest.raises(Damaged, match=why):
+        await SqliteStore(path).open()
+    assert path.read_bytes() == before
+    with pytest.raises(Damaged):
+        await SqliteStore(path, read_only=True).open()
+    assert path.read_bytes() == before
+
+
+async def test_a_journal_of_version_1_is_read_and_gone_on_with(path: Path) -> None:
+    """Whatever later versions change, what was written is there, and its schema is that of a new one."""
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_1.read_text())
+    connection.close()
+    await a_journal(path.with_name("new.db"))
+
+    store = await SqliteStore(path).open()
+    try:
+        found = await store.read()
+        assert [each.cursor for each in found] == [1, 2, 5]
+        assert [Entry(*each[1:]) for each in found] == [
+            Entry("tree-ä", "run-1", 1, "run_spawned", b'{"type":"run_spawned"}'),
+            Entry("tree-ä", "run-2", 2, "notice", bytes(range(256))),
+            Entry("tree-2", "run-1", 1, "notice", b""),
+        ]
+        assert await store.get("schedule", "daily") == Document("schedule", "daily", 3, b'{"every":86400}')
+        (blob,) = await store.list_blobs()
+        assert await store.get_blob(blob) == b"bytes"
+        await store.forget("tree-2")
+        await store.durable(store.append(entry(1)))
+        assert await store.head() == 10, "9 was forgotten: it is never used again"
+    finally:
+        await store.close()
+    assert as_text(path) == as_text(path.with_name("new.db"))
+
+
+async def test_an_older_journal_is_migrated_whole_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps in one transaction: one that fails leaves the version that was there, which is still read."""
+    await a_journal(path)
+    before = as_text(path)
+    first = schema.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);", "CREATE TABLE more (x);"))
+
+    with pytest.raises(StoreFailed, match="more"):
+        await SqliteStore(path).open()
+
+    assert as_text(path) == before
+    monkeypatch.setattr(schema, "migrations", lambda: (*first, "CREATE TABLE more (x);"))
+    with pytest.raises(StoreFailed, match="of version 1; open it once for writing"):
+        await SqliteStore(path, read_only=True).open()
+    store = await SqliteStore(path).open()
+    assert len(await store.read()) == 100
+    await store.close()
+    assert as_text(path) == sorted([*before, ("more", "CREATE TABLE more (x)")])
+    monkeypatch.undo()
+    await is_refused(path, "newer, of version 2")
+
+
+async def test_a_newer_journal_is_refused_untouched(path: Path) -> None:
+    """Nothing is written to it, and nothing is left beside it but the lock."""
+    await a_journal(path)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(schema.migrations()) + 1}")
+    connection.close()
+
+    with pytest.raises(Damaged, match=r"newer.*this ramet knows versions up to \d+; nothing was changed"):
+        await SqliteStore(path).open()
+
+    assert sorted(each.name for each in path.parent.iterdir()) == ["journal.db", "journal.db.lock"]
+    await is_refused(path, "newer")
+
+
+async def test_a_newer_journal_whose_kernel_was_killed_keeps_its_log(path: Path) -> None:
+    """What is only in the write-ahead log stays there."""
+    await a_journal(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(f"PRAGMA user_version = {len(schema.migrations()) + 1}")
+    log = path.with_name("journal.db-wal")
+    copied = path.with_name("copied")
+    copied.mkdir()
+    for each in (path, log):
+        (copied / each.name).write_bytes(each.read_bytes())
+    other.close()
+    log = copied / log.name
+    before = log.read_bytes()
+    assert before, "a control: there is something in the log"
+
+    await is_refused(copied / path.name, "newer")
+
+    assert log.read_bytes() == before
+
+
+async def test_another_programs_database_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE events (x)")
+    connection.close()
+
+    await is_refused(path, "another program")
+
+
+async def test_what_is_no_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"this is not a database, and never was\n" * 1_000)
+
+    await is_refused(path, "it is no database")
+
+
+async def test_a_journal_that_is_cut_short_is_refused(path: Path) -> None:
+    """By pages, in the middle of the last page, and to its first page."""
+    await a_journal(path)
+    whole = path.read_bytes()
+    for size in (len(whole) - 8192, len(whole) - 100, 4096, 2000):
+        path.write_bytes(whole[:size])
+        await is_refused(path, "cut short|malformed|damaged|no database")
+        for each in path.parent.iterdir():
+            each.unlink()
+
+
+async def test_a_page_that_is_torn_is_an_error_and_not_an_answer(path: Path) -> None:
+    """Zeros in the middle of the file: opening or reading fails, and says that it is damaged."""
+    await a_journal(path, 1_000)
+    whole = bytearray(path.read_bytes())
+    middle = len(whole) // 4096 // 2 * 4096
+    whole[middle : middle + 4096] = bytes(4096)
+    path.write_bytes(whole)
+
+    with pytest.raises((Damaged, StoreFailed), match="damaged"):
+        await _read_all(path)
+
+
+async def test_an_empty_file_is_a_new_journal(path: Path) -> None:
+    """A kernel may have been killed between making it and writing to it."""
+    path.touch()
+    await a_journal(path)
+
+    store = await SqliteStore(path, read_only=True).open()
+    assert len(await store.read()) == 100
+    await store.close()
+
+
+async def test_a_reader_of_a_file_without_a_journal_is_told_so(path: Path) -> None:
+    path.touch()
+
+    with pytest.raises(StoreFailed, match="no journal in it yet; open it once for writing"):
+        await SqliteStore(path, read_only=True).open()
+
+
+def test_every_file_of_the_schema_ends_up_in_the_package() -> None:
+    """Named statements have names of their own, and migrations are numbered without gaps."""
+    assert schema.migrations()
+    assert {"head", "page", "page tree", "page run", "page runs", "put_document"} <= schema.queries().keys()
+    text = (Path(schema.__file__).parent / "sql" / "sqlite" / "queries.sql").read_text()
+    assert text.count("-- name: ") == len(schema.queries()) - 3
+
+
+async def _read_all(path: Path) -> None:
+    """In every way that there is."""
+    store = SqliteStore(path)
+    try:
+        await store.open()
+        await store.read(limit=10_000)
+        for run in range(7):
+            await store.read(run=f"run-{run}", limit=10_000)
+        for tree in range(3):
+            await store.read(tree=f"tree-{tree}", limit=10_000)
+    finally:
+        await store.close()
