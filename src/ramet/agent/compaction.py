@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
@@ -22,6 +22,7 @@ from ramet.agent.summary import RUN_ID, all_text, ask_model, question, remembere
 from ramet.core.errors import Aborted, Bug, InvalidValue
 from ramet.core.events import Compacted, Notice
 from ramet.core.outcome import ErrorInfo
+from ramet.models.messages import encode
 from ramet.tools.context import ToolUseContext
 
 #: Makes one text of messages. Raising, or saying nothing, falls back to leaving out old tool results.
@@ -102,6 +103,7 @@ class Compaction:
             before_tokens=tokens,
             after_tokens=tokens * estimated_tokens(after) // estimate,
             summary=summary,
+            kept=_kept(before, context.history) if context.durable is not None else (),
         )
         return True
 
@@ -154,10 +156,16 @@ class Compaction:
         if len(text) > 4 * most:
             text = text[: 4 * most] + "…"
         said = "\n".join(all_text(message) for message in middle)
-        lines = [each for each in remembered(context, said, words) if each not in text]
+        lines = [each for each in await remembered(context, said, words) if each not in text]
         if lines:
             text = "\n".join([text, "", "Agents and other names to remember:", *lines])
         return text if len(text) // 3 + _MESSAGE_TOKENS < size else ""
+
+
+def _kept(before: Sequence[BaseMessage], after: Sequence[BaseMessage]) -> tuple[int | dict[str, Any], ...]:
+    """The shorter conversation for the record: places of what was kept, what is new as data."""
+    places = {id(message): place for place, message in enumerate(before)}
+    return tuple(places[id(each)] if id(each) in places else encode(each) for each in after)
 
 
 def estimated_tokens(messages: Iterable[BaseMessage]) -> int:

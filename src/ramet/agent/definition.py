@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramet.agent import hook_config
+from ramet.agent.declaring import Declares
 from ramet.agent.output import OutputContract
+from ramet.agent.task import Task
+from ramet.agent.typed.forms import Types
+from ramet.core.agentref import AgentRef
 from ramet.core.budget import Limits
+from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue
-from ramet.core.ids import checked_name
+from ramet.core.ids import checked_name, safe_name
+from ramet.core.policy import Policy
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
-
 Scope = Literal["managed", "call", "project", "user", "plugin", "builtin"]
 #: Who wins when two definitions share a name: the first.
 PRECEDENCE: tuple[Scope, ...] = ("managed", "call", "project", "user", "plugin", "builtin")
@@ -27,7 +33,7 @@ MEMORY_SCOPES = ("user", "project", "local")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agent:
+class Agent(Declares):
     """A definition: who it is, what it may use, how long it may go on.
 
     `tools=None` inherits the parent's, an empty tuple means none; entries are tools, or names, or `Agent(a, b)` to say
@@ -36,6 +42,7 @@ class Agent:
 
     name: str
     description: str = ""
+    primer: str = ""  #: stands before the instructions; who it is, in an agent that was written by another
     instructions: str = ""
     model: str | BaseChatModel | None = None
     tools: Sequence[str | BaseTool] | None = None
@@ -49,14 +56,22 @@ class Agent:
     hooks: Mapping[str, Any] | None = None
     background: bool = False
     isolation: str | None = None
+    policy: Policy | None = None  #: with one, it works in a sandbox
     initial_prompt: str = ""
     function: Callable[..., Any] | None = None
+    cache_ttl_seconds: float | None = None  #: how long a result stands for the next call with the same inputs
+    capabilities: tuple[Capability, ...] = ()  #: what its code may use, by name: `.module`, `.fn`, `.cls`, `.tool`
+    setup: str = ""  #: Python that runs in its sandbox before it begins a turn, and is no turn itself
+    concludes: bool = False  #: has task_success, task_fail and task_clarify, as an agent at a task has
     scope: Scope = "call"
     source: pathlib.Path | None = None
+    tasks: Mapping[str, Task] = field(default_factory=dict, compare=False, repr=False)  #: declared with `@agent.task`
+    types: Types = field(default_factory=dict, compare=False, repr=False)  #: classes of its tasks, as data
+    ref: AgentRef | None = field(default=None, compare=False)  #: its handle, if another agent made it
 
     def __post_init__(self) -> None:
         checked_name("name", self.name)
-        for each in ("description", "instructions", "initial_prompt"):
+        for each in ("description", "primer", "instructions", "initial_prompt", "setup"):
             text = getattr(self, each)
             if not isinstance(text, str) or len(text) > MAX_TEXT:
                 raise InvalidValue(each, text, f"text of at most {MAX_TEXT} characters")
@@ -76,6 +91,8 @@ class Agent:
             raise InvalidValue("limits", self.limits, "ramet.Limits")
         if self.isolation is not None and self.isolation not in ISOLATIONS:
             raise InvalidValue("isolation", self.isolation, " or ".join(ISOLATIONS))
+        if self.policy is not None and not isinstance(self.policy, Policy):
+            raise InvalidValue("policy", self.policy, "ramet.Policy")
         if self.memory is not None and self.memory not in MEMORY_SCOPES:
             raise InvalidValue("memory", self.memory, " or ".join(MEMORY_SCOPES))
         if self.output is not None:
@@ -84,6 +101,9 @@ class Agent:
             hook_config.read(self.hooks)
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
+        ttl: object = self.cache_ttl_seconds
+        if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
+            raise InvalidValue("cache_ttl_seconds", ttl, "seconds above 0, or None")
         if self.scope not in PRECEDENCE:
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
 
@@ -98,7 +118,7 @@ class Agent:
         Raises InvalidValue for a key that means nothing here, naming it.
         """
         renamed = {"system_prompt": "instructions", "prompt": "instructions", "response_format": "output"}
-        known = {each.name for each in dataclasses.fields(cls)}
+        known = {each.name for each in dataclasses.fields(cls)} - {"tasks", "types", "ref"}
         fields: dict[str, Any] = {"scope": scope}
         for key, value in data.items():
             name = renamed.get(key, key)
@@ -108,3 +128,94 @@ class Agent:
         if "name" not in fields:
             raise InvalidValue("name", None, "a name")
         return cls(**fields)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that it is, as plain code. Raises InvalidValue for an agent that is none."""
+        if self.function is None:
+            raise InvalidValue("agent", self.name, "an agent that is a function; a runtime or session runs any other")
+        return self.function(*args, **kwargs)
+
+    # ---- the same agent, changed: each returns a new one, checked again
+
+    def with_name(self, name: str) -> Agent:
+        """The same agent under another name."""
+        return self.replace(name=name)
+
+    def with_description(self, description: str) -> Agent:
+        """The same agent, described to those who choose among agents."""
+        return self.replace(description=description)
+
+    def with_instructions(self, instructions: str) -> Agent:
+        """The same agent with other instructions."""
+        return self.replace(instructions=instructions)
+
+    def with_model(self, model: str | BaseChatModel | None) -> Agent:
+        """The same agent on another model; None inherits."""
+        return self.replace(model=model)
+
+    def with_tools(self, *tools: str | BaseTool) -> Agent:
+        """The same agent with exactly these tools; none at all is none."""
+        return self.replace(tools=tools)
+
+    def with_output(self, output: type[Any] | Mapping[str, Any] | None) -> Agent:
+        """The same agent with another contract of its final answer."""
+        return self.replace(output=output)
+
+    def with_policy(self, policy: Policy | None = None, **fields: Any) -> Agent:
+        """The same agent under another policy; fields alone change these of the policy that it has."""
+        return self.replace(policy=changed_policy(self.policy if policy is None and fields else policy, **fields))
+
+    def with_resources(self, *, cpu: float | None = None, **fields: Any) -> Agent:
+        """The same agent with these resources in its policy: `cpu`, `memory_mb`, `pids`, sizes."""
+        return self.replace(policy=changed_policy(self.policy, **resource_fields(cpu, fields)))
+
+    def with_timeout(self, seconds: float | None) -> Agent:
+        """The same agent with this much time for a whole run; None is no limit of its own."""
+        return self.replace(limits=dataclasses.replace(self.limits, seconds=seconds))
+
+    def with_retry(self, count: int, *, delay_seconds: float | None = None) -> Agent:
+        """The same agent, tried again so often after an attempt that failed, each time in a clean sandbox."""
+        fields = {"retry_count": count} | ({} if delay_seconds is None else {"retry_delay_seconds": delay_seconds})
+        return self.replace(policy=changed_policy(self.policy, **fields))
+
+    def with_cache(self, ttl_seconds: float | None) -> Agent:
+        """The same agent whose results stand this long for calls with the same inputs; None keeps none."""
+        return self.replace(cache_ttl_seconds=ttl_seconds)
+
+    def with_limits(self, limits: Limits | None = None, **fields: Any) -> Agent:
+        """The same agent with other limits; fields alone change these of the limits that it has."""
+        return self.replace(limits=dataclasses.replace(limits or (self.limits if fields else Limits()), **fields))
+
+
+#: What `resources` and `with_resources` may say, as a policy spells it.
+RESOURCE_FIELDS = ("cpu_cores", "memory_mb", "pids", "tmpfs_size_mb", "workspace_size_mb", "max_output_bytes")
+
+
+def resource_fields(cpu: float | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a policy that are resources. Raises InvalidValue for one that is none."""
+    for name in fields:
+        if name not in RESOURCE_FIELDS:
+            raise InvalidValue("resources", name, f"cpu, {', '.join(RESOURCE_FIELDS)}")
+    return dict(fields) if cpu is None else {**fields, "cpu_cores": cpu}
+
+
+def changed_policy(policy: Policy | None, **fields: Any) -> Policy | None:
+    """A policy with some fields changed, checked as a whole. Raises InvalidValue for a field that there is not."""
+    if not fields:
+        return policy
+    for name in fields:
+        if name not in Policy.__struct_fields__:
+            raise InvalidValue(f"policy.{name}", name, f"one of {', '.join(Policy.__struct_fields__)}")
+    kept = {} if policy is None else {name: getattr(policy, name) for name in Policy.__struct_fields__}
+    return Policy(**kept | fields)
+
+
+def as_agent(given: Any) -> Agent:
+    """A definition from what a caller in code hands over: an Agent, a dict of one, or a plain function."""
+    if isinstance(given, Agent):
+        return given
+    if isinstance(given, Mapping):
+        return Agent.from_dict(given)
+    if callable(given):
+        return Agent(name=safe_name(getattr(given, "__name__", "function"), "function"), function=given)
+    raise InvalidValue("agent", given, "ramet.Agent, a dict of its fields, or a function")

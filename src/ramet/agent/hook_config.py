@@ -107,10 +107,13 @@ def read(config: HookConfig, *, child: bool = False) -> list[Hook]:
     return found
 
 
-def gates_of(config: Mapping[str, Any] | None) -> tuple[HookConfig, ...]:
+def gates_of(config: HookConfig) -> tuple[HookConfig, ...]:
     """The part of a definition's hooks that binds what it spawns as well: a gate that a child need not pass is none."""
     if not config:
         return ()
+    if not isinstance(config, Mapping):  # functions marked with @hook: each is a gate with all that it was marked for
+        functions = tuple(each for each in config if any(mark.event in GATES for mark in getattr(each, _MARK, ())))
+        return (functions,) if functions else ()
     inner = config.get("hooks")
     events = inner if isinstance(inner, Mapping) else config
     gates = {event: groups for event, groups in events.items() if event in GATES}

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
 
 from ramet.agent.compaction import LEAST_WINDOW, Compaction, estimated_tokens
 from ramet.agent.context import calls_of, is_silent, with_call_ids, without_calls
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
-from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, OutputInvalid
+from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, NeedsInput, OutputInvalid, TaskFailed
 from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
 from ramet.models.failure import is_overflow
 from ramet.models.messages import encode
 from ramet.models.plain import clean
-from ramet.tools.context import ModelRequest, ToolUseContext
+from ramet.tools.conclusion import concluded_by
+from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
 from ramet.tools.dispatch import run_tools
 from ramet.tools.envelope import message as framed
 from ramet.tools.envelope import neutralise
@@ -43,6 +45,7 @@ class QueryParams:
     max_turns: int = MAX_TURNS
     compaction: Compaction | None = None
     output: OutputContract | None = None
+    resumes: bool = False  #: the history may end in the middle of a turn that another process began
 
 
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -53,33 +56,41 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     the run was stopped.
     """
     context, ending = params.context, Ending(params)
+    context.concluded = None
     for message in params.messages:
         yield keep(context, message)
+    calls = left_open(context.history) if params.resumes else None
+    if calls is None and params.resumes and concluded_by(context.history) is not None:
+        calls = []
     try:
         for _ in range(params.max_turns):
             context.abort.raise_if_aborted()
-            for event in [take_in(context, mail) for mail in context.mailbox.drain()]:  # All of it, whoever leaves.
-                yield event
-            if params.compaction is not None and params.compaction.needed(context):
-                await params.compaction.compact(context)
-            try:
-                async with aclosing(reply(context, question(context))) as pieces:
-                    async for piece in pieces:
-                        yield piece
-            except ModelFailed as failed:
-                if not await _made_room(params, failed):
-                    raise
-                continue
-            calls = calls_of(last_reply(context))
-            for event in [keep(context, answer) for answer in await run_tools(context, calls)] if calls else ():
+            if calls is None:
+                for event in [take_in(context, mail) for mail in context.mailbox.drain()]:  # All of it, whoever leaves.
+                    yield event
+                if params.compaction is not None and params.compaction.needed(context):
+                    await params.compaction.compact(context)
+                try:
+                    async with aclosing(reply(context, question(context))) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                except ModelFailed as failed:
+                    if not await _made_room(params, failed):
+                        raise
+                    continue
+                calls = calls_of(last_reply(context))
+            for event in await _answers(context, calls) if calls else ():
                 yield event
             if context.exhausted is not None:
                 raise context.exhausted
-            if not calls and not len(context.mailbox):
-                objection = await ending.objection()
+            concluded = context.concluded or (concluded_by(context.history) if calls is not None else None)
+            if concluded is not None or (not calls and not len(context.mailbox)):
+                objection = await ending.objection(concluded)
                 if objection is None:
                     return
+                context.concluded = None
                 yield keep(context, HumanMessage(content=objection))
+            calls = None
         raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
     except BudgetExceeded as refusal:
         if refusal.resource != "max_turns" and refusal.scope == context.run.path:
@@ -87,6 +98,44 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 async for piece in pieces:
                     yield piece
         raise
+
+
+def left_open(history: Sequence[BaseMessage]) -> list[ToolCall] | None:
+    """Calls of the newest reply without an answer, none if it calls nothing; None if the model is to be asked next."""
+    answered: set[str] = set()
+    for message in reversed(history):
+        if isinstance(message, AIMessage):
+            calls = [call for call in calls_of(message) if call["id"] not in answered]
+            return calls if calls or not answered else None
+        if not isinstance(message, ToolMessage):
+            return None
+        answered.add(message.tool_call_id)
+    return None
+
+
+async def _answers(context: ToolUseContext, calls: Sequence[ToolCall]) -> list[Event]:
+    """Run the calls of the newest reply: every answer is in the history, in the order of the calls, and on record."""
+    if context.durable is None:
+        return [keep(context, answer) for answer in await run_tools(context, calls)]
+    events: list[Event] = []
+
+    def note(answer: ToolMessage) -> ToolMessage:
+        """On record the moment it exists: what has been done must not be done again."""
+        kept, data = storable(answer)
+        assert isinstance(kept, ToolMessage), "an answer stays one"
+        events.append(context.emit(MessageRecorded, message=data, call_id=kept.tool_call_id))
+        return kept
+
+    said = await run_tools(context, calls, note)
+    at = next(i for i in reversed(range(len(context.history))) if isinstance(context.history[i], AIMessage))
+    context.history[at + 1 :] = in_order(context.history[at], [*context.history[at + 1 :], *said])
+    return events
+
+
+def in_order(reply: BaseMessage, answers: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Answers in the order of the calls that they belong to."""
+    places = {call["id"]: place for place, call in enumerate(calls_of(reply))} if isinstance(reply, AIMessage) else {}
+    return sorted(answers, key=lambda each: places.get(getattr(each, "tool_call_id", None), len(places)))
 
 
 def question(context: ToolUseContext) -> ModelRequest:
@@ -215,10 +264,17 @@ class Ending:
         self._tries = 0
         self._held_back = 0
 
-    async def objection(self) -> str | None:
-        """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries."""
-        text = last_reply(self._context).text
+    async def objection(self, concluded: Conclusion | None) -> str | None:
+        """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries.
+
+        Raises TaskFailed and NeedsInput for an agent that says so itself.
+        """
+        if concluded is not None and concluded.kind == "fail":
+            raise TaskFailed(concluded.text)
+        if concluded is not None and concluded.kind == "clarify":
+            raise NeedsInput(concluded.text)
         problem = None
+        text = last_reply(self._context).text if concluded is None else json.dumps(concluded.value)
         if self._output is not None:
             problem = self._output.problem(text)
         elif not text.strip():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -44,11 +44,11 @@ def summary_message(summary: str) -> HumanMessage:
     )
 
 
-def remembered(context: ToolUseContext, said: str, words: set[str]) -> Iterator[str]:
+async def remembered(context: ToolUseContext, said: str, words: set[str]) -> list[str]:
     """Lines about the agents that `said` speaks of, and about every living one below this run."""
     named: set[str] = set()
     lines: list[str] = []
-    for view in context.tree.list_runs(context) if context.tree is not None else ():
+    for view in await context.tree.list_runs(context) if context.tree is not None else ():
         if not view.path.startswith(f"{context.run.path}/"):
             continue
         mentioned = view.id in said or view.path in said or re.search(rf"\b{re.escape(view.name)}\b", said)
@@ -57,15 +57,14 @@ def remembered(context: ToolUseContext, said: str, words: set[str]) -> Iterator[
             named |= {view.id, view.path, view.name}
     others = dict.fromkeys([*(word for word in sorted(words) if word in said), *RUN_ID.findall(said)])
     lines += [f"- {word}" for word in others if word not in named and word != context.run.id]
-    yield from lines[-MAX_AGENTS:]
+    return lines[-MAX_AGENTS:]
 
 
 async def ask_model(context: ToolUseContext, asked: Sequence[BaseMessage], *, max_tokens: int) -> str:
     """Ask the agent's own model, from its own budget."""
     text = ""
-    async for piece in context.ask(
-        context, ModelRequest(messages=asked, step=context.next_step(), max_tokens=max_tokens)
-    ):
+    request = ModelRequest(messages=asked, step=context.next_step(), max_tokens=max_tokens, aside=True)
+    async for piece in context.ask(context, request):
         text = text_of(piece)  # The last piece is the whole message.
     return text
 

@@ -216,7 +216,7 @@ async def test_what_the_system_said_and_a_forks_own_task_are_not_summarised() ->
 class Tree:
     """A tree that knows three children."""
 
-    def list_runs(self, asker: ToolUseContext) -> list[RunView]:
+    async def list_runs(self, asker: ToolUseContext) -> list[RunView]:
         def view(number: int, path: str, state: str) -> RunView:
             name = path.rpartition("/")[2]
             return RunView(f"run-a{number}", path, name, "explore", state, "", 1, 0, Usage())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ramet.agent.hook_config import gates_of
 from ramet.agent.hooks import HookRunner, hook
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted, InvalidValue, Unknown
@@ -426,3 +427,16 @@ async def test_an_unknown_event_is_refused_by_name() -> None:
         hook("PreToolUs")(_raises)
     with pytest.raises(Unknown):
         await HookRunner().fire("PreToolUs", context_with(), {})
+
+
+def test_gates_among_marked_functions_bind_what_is_below() -> None:
+    """A definition's functions that are gates are given on, the others are not."""
+
+    @hook("PreToolUse")
+    def gate(_: object) -> None: ...
+
+    @hook("PostToolUse")
+    def watcher(_: object) -> None: ...
+
+    assert gates_of([gate, watcher]) == ((gate,),)
+    assert gates_of([watcher]) == ()

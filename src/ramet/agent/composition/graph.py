@@ -1,0 +1,155 @@
+"""A graph at work: a state goes from node to node, along edges that are fixed or decided by a function of the state.
+
+What a node was is on record with its run, so that after a restart nobody is asked again which way was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ramet.agent.composition.steps import NOTHING, Around, Call, Composed, around, called_with, copied
+from ramet.agent.definition import Agent
+from ramet.core.errors import InvalidValue, RametError, StepFailed, StepsExceeded, Unknown
+from ramet.core.outcome import Status
+from ramet.tools.sync import run_in_thread
+
+#: Where a graph begins and ends, as LangGraph spells it.
+START: Final = "__start__"
+END: Final = "__end__"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A step with a name of its own. `input` is the key of the state that it is given, `output` that it writes."""
+
+    name: str
+    agent: Agent
+    input: str | None = None
+    output: str | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """A decision: a function of the state says what comes next, itself or through a mapping of what it returns."""
+
+    function: Callable[..., Any]
+    targets: Mapping[Any, str] | None = None
+
+
+@dataclass(frozen=True)
+class Graph(Composed):
+    """A graph as it was compiled: checked, and never changed again."""
+
+    name: str
+    nodes: Mapping[str, Node]
+    edges: Mapping[str, str | Route]
+    max_steps: int
+    keys: tuple[str, ...] = ()  #: of the state; none named: any
+    reducers: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Go from the entry to END; the state there. Raises StepFailed, StepsExceeded."""
+        here, state = around(), self._first_state(called_with(args, kwargs))
+        at = START
+        for number in range(self.max_steps + 1):
+            taken = here.tree.recall(here.context, f"{number}:")
+            at = taken.partition(":")[2] if taken is not None else await self._next(here, at, state)
+            if at == END:
+                return state
+            if number == self.max_steps:
+                break
+            node = self.nodes[at]
+            given = state if node.input is None else _taken(node, state)
+            left = await here.do(node.agent, given, key=f"{number}:{at}", name=at)
+            state = self._changed(node, state, left)
+        raise StepsExceeded(self.name, node=at, max_steps=self.max_steps)
+
+    def parts(self) -> tuple[Agent, ...]:
+        """Its nodes' agents, in the order in which they were added."""
+        return tuple(node.agent for node in self.nodes.values())
+
+    def deciders(self) -> tuple[Callable[..., Any], ...]:
+        """Its routes' functions, and what puts a change into the state."""
+        routes = (edge.function for edge in self.edges.values() if isinstance(edge, Route))
+        return (*routes, *self.reducers.values())
+
+    def _first_state(self, value: Any) -> Any:
+        if isinstance(value, Call):
+            if value.args:
+                raise InvalidValue("input", value.args, "one state, or its keys by name")
+            value = dict(value.kwargs)
+        value = {} if value is NOTHING else value
+        if self.keys:
+            _check_keys(f"the input of {self.name}", value, self.keys)
+        return value
+
+    async def _next(self, here: Around, at: str, state: Any) -> str:
+        edge = self.edges.get(at, END)
+        if isinstance(edge, str):
+            return edge
+        said = await _decided(here, edge, copied(state, None, what="state"))
+        target = said
+        if edge.targets is not None:
+            try:
+                target = edge.targets[said]
+            except (KeyError, TypeError):
+                raise Unknown(f"way behind {at!r}", str(said), tuple(map(str, edge.targets))) from None
+        if target != END and target not in self.nodes:
+            raise Unknown(f"node behind {at!r}", str(target), (*self.nodes, END))
+        return str(target)
+
+    def _changed(self, node: Node, state: Any, left: Any) -> Any:
+        """The state behind a node. Raises StepFailed for what changes nothing that there is."""
+        if not isinstance(state, dict):
+            return left
+        if node.output is not None:
+            left = {node.output: left}
+        elif node.agent.function is None:
+            left = {node.name: left}
+        elif left is None:
+            return state
+        elif isinstance(node.agent.function, Composed) and not isinstance(left, dict):
+            left = {node.name: left}
+        try:
+            _check_keys(f"what {node.name} left", left, self.keys)
+            return {**state, **{key: self._reduced(state, key, value) for key, value in left.items()}}
+        except InvalidValue as misfit:
+            raise StepFailed(node.name, status=Status.FAILED, path=node.name, reason=str(misfit)) from misfit
+
+    def _reduced(self, state: Mapping[str, Any], key: str, value: Any) -> Any:
+        reducer = self.reducers.get(key)
+        return reducer(state[key], value) if reducer is not None and key in state else value
+
+
+async def _decided(here: Around, route: Route, state: Any) -> Any:
+    """What a route's function says; a synchronous one is asked in a thread."""
+    name = getattr(route.function, "__name__", "route")
+    try:
+        if inspect.iscoroutinefunction(route.function):
+            return await route.function(state)
+        step = here.context.next_step()
+        return await run_in_thread(here.context, lambda: route.function(state), name=name, key=step)
+    except (RametError, asyncio.CancelledError):
+        raise
+    except Exception as problem:
+        why = f"{type(problem).__name__}: {problem}"
+        raise StepFailed(name, status=Status.FAILED, path=here.context.run.path, reason=why) from problem
+
+
+def _taken(node: Node, state: Any) -> Any:
+    if not isinstance(state, dict) or node.input not in state:
+        known = tuple(map(str, state)) if isinstance(state, dict) else ()
+        raise Unknown(f"key of the state for {node.name!r}", str(node.input), known)
+    return state[node.input]
+
+
+def _check_keys(what: str, value: Any, keys: tuple[str, ...]) -> None:
+    if not isinstance(value, dict):
+        raise InvalidValue(what, value, "a dict of the state's keys")
+    for key in value:
+        if keys and key not in keys:
+            raise InvalidValue(f"{what}: key", key, f"one of {', '.join(keys)}")

@@ -1,0 +1,116 @@
+"""Steps side by side: results in the order of the steps, whichever ends first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ramet.agent.composition.chain import Step
+from ramet.agent.composition.steps import NOTHING, Around, Composed, around, called_with, left_by
+from ramet.agent.definition import Agent, as_agent
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, RametError, StepFailed
+from ramet.core.outcome import Status, StepFailure
+from ramet.tools.context import SpawnHandle
+
+OnFailure = Literal["keep", "stop"]
+
+
+@dataclass(frozen=True)
+class Parallel(Composed):
+    """Steps that are given the same value, or one step that is given each item of a list."""
+
+    branches: tuple[Agent, ...]
+    for_each: bool = False
+    max_parallel: int = 8
+    on_failure: OnFailure = "keep"
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Have every branch done; what each leaves, or its StepFailure, in their order."""
+        here, value = around(), called_with(args, kwargs)
+        jobs = self._jobs(value)
+        room = asyncio.Semaphore(self.max_parallel)
+        work = [asyncio.create_task(self._branch(here, room, number, *job)) for number, job in enumerate(jobs)]
+        try:
+            await asyncio.gather(*work)
+        except BaseException:
+            for each in work:
+                each.cancel()
+            await to_its_end(_over(work))
+            raise
+        left = [each.result() for each in work]
+        if left and all(isinstance(each, StepFailure) for each in left):
+            first = left[0]
+            why = f"and so did every other of {len(left)}: {first.message}" if len(left) > 1 else first.message
+            raise StepFailed(first.step, status=first.status, path=first.path, reason=why)
+        return left
+
+    def _jobs(self, value: Any) -> list[tuple[Agent, Any]]:
+        if not self.for_each:
+            return [(branch, value) for branch in self.branches]
+        if not isinstance(value, list | tuple):
+            raise InvalidValue("input", None if value is NOTHING else value, "a list: each item is a step's input")
+        return [(self.branches[0], item) for item in value]
+
+    async def _branch(self, here: Around, room: asyncio.Semaphore, number: int, step: Agent, value: Any) -> Any:
+        async with room:
+            handle = None
+            try:
+                handle = await here.begin(step, value, key=f"{number}:")
+                return left_by(step, handle, await handle.result())
+            except RametError as failure:
+                if self.on_failure == "stop":
+                    raise
+                return _told(step, handle, failure)
+            except asyncio.CancelledError:
+                if handle is not None and not here.context.abort.aborted:
+                    await to_its_end(_cancel(handle, f"another step of {here.context.run.path} failed"))
+                raise
+
+    def parts(self) -> tuple[Agent, ...]:
+        """Its branches, in their order."""
+        return self.branches
+
+
+def parallel(
+    *branches: Step,
+    for_each: bool = False,
+    max_parallel: int = 8,
+    on_failure: OnFailure = "keep",
+    name: str = "parallel",
+    description: str = "",
+) -> Agent:
+    """An agent that does its branches side by side, at most `max_parallel` at once; it leaves a list in their order.
+
+    Each is given the same input; with `for_each` there is one branch, given each item of a list. A branch that fails
+    has a `StepFailure` in its place and costs no other one; only if all fail, it fails. `on_failure="stop"` ends the
+    others with the first that fails. Raises InvalidValue.
+    """
+    if not branches:
+        raise InvalidValue("branches", branches, "one branch or more")
+    if for_each and len(branches) != 1:
+        raise InvalidValue("for_each", for_each, f"one branch, to be given each item; here are {len(branches)}")
+    if isinstance(max_parallel, bool) or not isinstance(max_parallel, int) or max_parallel < 1:
+        raise InvalidValue("max_parallel", max_parallel, "a whole number from 1")
+    if on_failure not in ("keep", "stop"):
+        raise InvalidValue("on_failure", on_failure, "'keep' or 'stop'")
+    function = Parallel(tuple(map(as_agent, branches)), bool(for_each), max_parallel, on_failure)
+    return Agent(name=name, description=description, function=function)
+
+
+def _told(step: Agent, handle: SpawnHandle | None, failure: RametError) -> StepFailure:
+    if isinstance(failure, StepFailed):
+        status, message = Status(failure.status), failure.reason
+    else:
+        status, message = Status.FAILED, f"{type(failure).__name__}: {failure}"
+    return StepFailure(step=step.name, status=status, message=message, path=handle.path if handle is not None else "")
+
+
+async def _cancel(handle: SpawnHandle, reason: str) -> None:
+    await handle.cancel(reason)
+
+
+async def _over(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)

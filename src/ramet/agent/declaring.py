@@ -1,0 +1,225 @@
+"""What an agent may use and can be asked, declared on it with `.module`, `.fn`, `.cls`, `.tool` and `@agent.task`.
+
+Objects are taken by name, never kept: a capability is a symbolic reference that another process can follow, or refuse
+to. An agent on which something was declared can be found by its name in this process, as the root of handles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ramet.agent.performing import performer
+from ramet.agent.task import Task
+from ramet.agent.typed.forms import Types
+from ramet.core.agentref import AgentRef
+from ramet.core.budget import Limits
+from ramet.core.capabilities import Capability, Kind, Visibility
+from ramet.core.errors import AgentNotResolved, InvalidValue
+from ramet.core.recipe import Recipe
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.tools import BaseTool
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+T = TypeVar("T", bound="str | BaseTool")
+
+#: `ramet.Agent` itself: who has it may make agents.
+AGENT_CLASS = "Agent"
+_known: dict[str, list[weakref.ref[Declares]]] = {}
+_newest: dict[str, Declares] = {}  #: the last one that was declared under a name stays, whoever else lets go of it
+
+
+class Declares:
+    """The half of `ramet.Agent` that is declared on it after it was made."""
+
+    if TYPE_CHECKING:
+        name: str
+        primer: str
+        instructions: str
+        model: str | BaseChatModel | None
+        tools: Sequence[str | BaseTool] | None
+        limits: Limits
+        setup: str
+        capabilities: tuple[Capability, ...]
+        tasks: Mapping[str, Task]
+        types: Types
+        ref: AgentRef | None
+
+    def module(
+        self,
+        module: ModuleType | str,
+        *,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        visibility: Visibility = "medium",
+    ) -> Self:
+        """Let its code use a module, or the names of it that fit `include` and not `exclude`. Raises InvalidValue."""
+        add(
+            self,
+            capability_of("module", module, visibility=visibility, include=include, exclude=exclude),
+        )
+        return self
+
+    def fn(self, function: F, *, visibility: Visibility = "medium") -> F:
+        """Let its code call a function of an importable module; usable as a decorator. Raises InvalidValue."""
+        add(self, capability_of("function", function, visibility=visibility))
+        return function
+
+    def cls(
+        self,
+        kind: C,
+        *,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        visibility: Visibility = "medium",
+    ) -> C:
+        """Let its code use a class; `Agent` itself lets it make agents. Usable as a decorator. Raises InvalidValue."""
+        add(self, capability_of("class", kind, visibility=visibility, include=include, exclude=exclude))
+        return kind
+
+    def tool(self, tool: T, *, visibility: Visibility = "medium") -> T:
+        """Let it use a tool, an object or a name. Raises InvalidValue."""
+        add(self, capability_of("tool", tool, visibility=visibility))
+        object.__setattr__(self, "tools", (*(self.tools or ()), tool))
+        return tool
+
+    def task(self, function: Callable[..., Any]) -> Task:
+        """Declare a task: docstring and signature of a function with an empty body. Raises InvalidValue."""
+        return declare(self, function)
+
+    def recipe(self) -> Recipe:
+        """It as data, with its content hash. Raises InvalidValue for what cannot be written down."""
+        return recipe_of(self)
+
+    def __enter__(self) -> Self:
+        """Declare its capabilities and tasks inside; an agent that makes another one keeps it when this ends."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            object.__setattr__(self, "ref", performer().create(self) or self.ref)
+
+
+def capability_of(
+    kind: Kind,
+    thing: Any,
+    *,
+    visibility: Visibility = "medium",
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+) -> Capability:
+    """The name under which something is found again. Raises InvalidValue for what is found nowhere, saying why."""
+    if isinstance(include, str) or isinstance(exclude, str):
+        raise InvalidValue("include", include, "a list of names or patterns")
+    return Capability(
+        kind,
+        thing if isinstance(thing, str) else _name(kind, thing),
+        visibility,
+        None if include is None else tuple(include),
+        tuple(exclude),
+    )
+
+
+def _name(kind: Kind, thing: Any) -> str:
+    if kind == "module":
+        if not isinstance(thing, types.ModuleType):
+            raise InvalidValue("module", thing, "a module, or its name")
+        return thing.__name__
+    if kind == "tool":
+        name = getattr(thing, "name", None)
+        if not isinstance(name, str):
+            raise InvalidValue("tool", thing, "a langchain tool, or its name")
+        return name
+    if (getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)) == (
+        "ramet.agent.definition",
+        "Agent",
+    ):
+        return AGENT_CLASS
+    if not (inspect.isclass(thing) if kind == "class" else callable(thing)):
+        raise InvalidValue(kind, thing, f"a {kind}, or its name as module:qualname")
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for step in (name or "?").split("."):
+        found = getattr(found, step, None)
+    if found is not thing or module == "__main__":
+        where = "a script, which is called otherwise in another process" if module == "__main__" else "nowhere by name"
+        raise InvalidValue(kind, thing, f"a {kind} at the top level of a module that can be imported; it is {where}")
+    return f"{module}:{name}"
+
+
+def add(agent: Declares, capability: Capability) -> None:
+    """Let an agent have one more capability; one that it has already is replaced."""
+    kept = [each for each in agent.capabilities if each.key != capability.key]
+    object.__setattr__(agent, "capabilities", (*kept, capability))
+    remember(agent)
+
+
+def declare(agent: Declares, function: Callable[..., Any]) -> Task:
+    """Give an agent one more task. Raises InvalidValue for what is no task, and for a second one of its name."""
+    types_of_it: Types = dict(agent.types)
+    task = Task.declared(agent, function, types_of_it)
+    if task.name in agent.tasks:
+        raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
+    object.__setattr__(agent, "tasks", {**agent.tasks, task.name: task})
+    object.__setattr__(agent, "types", types_of_it)
+    remember(agent)
+    return task
+
+
+def recipe_of(agent: Declares) -> Recipe:
+    """An agent as data. Raises InvalidValue for what cannot be written down."""
+    model = agent.model if isinstance(agent.model, str) else None
+    limits = {name: value for name, value in dataclasses.asdict(agent.limits).items() if value is not None}
+    tools = [each if isinstance(each, str) else each.name for each in agent.tools or ()]
+    tools = [name for name in tools if name not in {each.name for each in agent.capabilities if each.type == "tool"}]
+    return Recipe(
+        name=agent.name,
+        primer="\n\n".join(each for each in (agent.primer, agent.instructions) if each),
+        model=model,
+        capabilities=(*agent.capabilities, *(Capability("tool", name) for name in tools)),
+        tasks={name: task.definition for name, task in agent.tasks.items()},
+        types=agent.types,
+        limits=limits,
+        setup=agent.setup,
+    )
+
+
+# ---- the agents that code declares, by name
+
+
+def remember(agent: Declares) -> None:
+    """Let handles find it: as long as it lives, and until another one of its name is declared."""
+    if agent.ref is None:
+        _newest[agent.name] = agent
+    kept = [each for each in _known.get(agent.name, ()) if each() is not None and each() is not agent]
+    _known[agent.name] = [*kept, weakref.ref(agent)]
+
+
+def declared(name: str) -> Declares | None:
+    """The agent of that name that code of this process declared last."""
+    return _newest.get(name)
+
+
+def root_agent(name: str, version: str, handle: str) -> Declares:
+    """The agent of that name and version that this process declares. Raises AgentNotResolved: never another one."""
+    living = [agent for each in _known.get(name, ()) if (agent := each()) is not None]
+    for agent in living:
+        if agent.ref is None and recipe_of(agent).version == version:
+            return agent
+    declared = [agent for agent in living if agent.ref is None]
+    why = (
+        f"is declared here as another version, {recipe_of(declared[-1]).version[:16]}…, not {version[:16]}…"
+        if declared
+        else "is not declared in this process"
+    )
+    raise AgentNotResolved(handle, "root agent", name, why)

@@ -1,0 +1,159 @@
+"""Decorators that make a definition of a function, or add to one: each says something else, so their order is nothing.
+
+What is said twice is refused, naming both: which one would win depended on the order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from ramet.agent.definition import Agent, changed_policy, resource_fields
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import safe_name
+from ramet.core.policy import Policy
+
+#: What can be decorated.
+Target = Agent | Callable[..., Any]
+Decorator = Callable[[Target], Agent]
+#: Where a definition keeps what `@agent` said; an object's own, so that `replace` and `with_…` begin anew.
+_SAID = "_said_by_agent"
+_FIELDS = frozenset(each.name for each in dataclasses.fields(Agent)) - {"function", "scope", "source"}
+
+
+@overload
+def agent(function: Callable[..., Any], /) -> Agent: ...
+@overload
+def agent(function: None = None, /, **fields: Any) -> Decorator: ...
+def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent | Decorator:
+    """Make an agent of a function: `@agent`, or `@agent(name=…, …)` with the fields of `ramet.Agent`.
+
+    Without a name it has the function's, without a description the first line of its docstring.
+    """
+    for name in fields:
+        if name not in _FIELDS:
+            raise InvalidValue("agent field", name, ", ".join(sorted(_FIELDS)))
+
+    def decorate(target: Target) -> Agent:
+        made = _definition(target)
+        said = getattr(made, _SAID, None)
+        if said is not None:
+            raise InvalidValue("agent", fields, f"one @agent for {made.name!r}; another says {said!r}")
+        for name in ("policy", "limits", "cache_ttl_seconds"):
+            if fields.get(name) is not None:
+                made = _STATED[name](made, fields[name])
+        rest = {name: value for name, value in fields.items() if name not in _STATED}
+        changed = made.replace(**rest)
+        object.__setattr__(changed, _SAID, dict(fields))
+        return changed
+
+    return decorate if function is None else decorate(function)
+
+
+def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
+    """Say what the agent's sandbox may do: a `Policy`, or some fields of one. With one it works in a sandbox."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
+    asked = changed_policy(policy, **fields)
+    if asked is None:
+        raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
+    return lambda target: _with_policy(_definition(target), asked)
+
+
+def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
+    """Say what the agent's sandbox may use: `cpu`, `memory_mb`, `pids`, sizes. With any it works in a sandbox."""
+    asked = changed_policy(None, **resource_fields(cpu, fields))
+    if asked is None:
+        raise InvalidValue("resources", None, "cpu=, memory_mb= or another resource of a policy")
+    return lambda target: _with_policy(_definition(target), asked)
+
+
+def timeout(seconds: float) -> Decorator:
+    """Say how long a run of the agent may take, wherever it works."""
+    if seconds is None:
+        raise InvalidValue("timeout", seconds, "a number of seconds")
+    asked = Limits(seconds=seconds)
+    return lambda target: _with_limits(_definition(target), asked)
+
+
+def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
+    """Say how often the agent is tried again after an attempt that failed, each time in a clean sandbox."""
+    asked = Policy(retry_count=count, retry_delay_seconds=delay_seconds)
+    if asked.retry_count is None:
+        raise InvalidValue("retry", count, "a whole number")
+    return lambda target: _with_policy(_definition(target), asked)
+
+
+def cache(*, ttl_seconds: float) -> Decorator:
+    """Say how long a result of the agent stands for the next call with the same inputs."""
+    Agent(name="checked", cache_ttl_seconds=ttl_seconds)
+    if ttl_seconds is None:
+        raise InvalidValue("cache", ttl_seconds, "ttl_seconds above 0")
+    return lambda target: _with_cache(_definition(target), ttl_seconds)
+
+
+def _definition(target: Target) -> Agent:
+    if isinstance(target, Agent):
+        return target
+    if not callable(target):
+        raise InvalidValue("agent", target, "a function, or the definition that another decorator made of one")
+    name = safe_name(getattr(target, "__name__", "function"), "function")
+    said = (inspect.getdoc(target) or "").partition("\n")[0] if inspect.isroutine(target) else ""
+    return Agent(name=name, description=said, function=target)
+
+
+def _with_policy(made: Agent, asked: Policy) -> Agent:
+    new = {name: value for name in Policy.__struct_fields__ if (value := getattr(asked, name)) is not None}
+    for name, value in new.items():
+        before = getattr(made.policy, name, None)
+        if before is not None:
+            raise _twice(f"policy.{name}", value, f"policy.{name}", before)
+    if "timeout_seconds" in new and made.limits.seconds is not None:
+        raise _twice("policy.timeout_seconds", new["timeout_seconds"], "timeout", made.limits.seconds)
+    return _carried(made, policy=changed_policy(made.policy, **new))
+
+
+def _with_limits(made: Agent, asked: Limits) -> Agent:
+    if not isinstance(asked, Limits):
+        raise InvalidValue("limits", asked, "ramet.Limits")
+    new = {name: value for name, value in dataclasses.asdict(asked).items() if value is not None}
+    for name, value in new.items():
+        before = getattr(made.limits, name)
+        if before is not None:
+            raise _twice(_limit(name), value, _limit(name), before)
+    other = getattr(made.policy, "timeout_seconds", None)
+    if "seconds" in new and other is not None:
+        raise _twice("timeout", new["seconds"], "policy.timeout_seconds", other)
+    return _carried(made, limits=dataclasses.replace(made.limits, **new))
+
+
+def _with_cache(made: Agent, ttl_seconds: float) -> Agent:
+    if made.cache_ttl_seconds is not None:
+        raise _twice("cache", ttl_seconds, "cache", made.cache_ttl_seconds)
+    return _carried(made, cache_ttl_seconds=ttl_seconds)
+
+
+_STATED: Mapping[str, Callable[[Agent, Any], Agent]] = {
+    "policy": _with_policy,
+    "limits": _with_limits,
+    "cache_ttl_seconds": _with_cache,
+}
+
+
+def _carried(made: Agent, **changes: Any) -> Agent:
+    changed = made.replace(**changes)
+    said = getattr(made, _SAID, None)
+    if said is not None:
+        object.__setattr__(changed, _SAID, said)
+    return changed
+
+
+def _limit(name: str) -> str:
+    return "timeout" if name == "seconds" else f"limits.{name}"
+
+
+def _twice(field: str, value: object, before: str, there: object) -> InvalidValue:
+    return InvalidValue(field, value, f"to be said once; another decorator says {before}={there!r}")

@@ -1,0 +1,33 @@
+"""A definition made again from its recipe, in a process that never saw its code."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ramet.agent.definition import Agent
+from ramet.agent.task import Task
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.recipe import Recipe
+
+
+def agent_of(recipe: Recipe, **more: Any) -> Agent:
+    """A definition with the tasks of a recipe; what it may use is what its caller says. Raises InvalidValue."""
+    known = {each.name for each in dataclasses.fields(Limits)}
+    unknown = sorted(set(recipe.limits) - known)
+    if unknown:
+        raise InvalidValue(f"limits.{unknown[0]}", recipe.limits[unknown[0]], ", ".join(sorted(known)))
+    fields: dict[str, Any] = {
+        "name": recipe.name,
+        "primer": recipe.primer,
+        "model": recipe.model,
+        "capabilities": recipe.capabilities,
+        "limits": Limits(**recipe.limits),
+        "setup": recipe.setup,
+        "types": {name: dict(kind) for name, kind in recipe.types.items()},
+    }
+    agent = Agent(**{**fields, **more})
+    tasks = {name: Task.of_data(agent, name, each, recipe.types) for name, each in recipe.tasks.items()}
+    object.__setattr__(agent, "tasks", tasks)
+    return agent

@@ -1,0 +1,40 @@
+"""What an agent left, as its record has it, and back: the value that its function or its contract promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ramet.agent.definition import Agent
+from ramet.agent.output import OutputContract
+from ramet.core.errors import InvalidValue, NotShippable
+from ramet.core.outcome import shown
+from ramet.models.plain import plain
+from ramet.wire.annotations import returned_type
+from ramet.wire.recorded import from_record, to_record
+
+
+def recorded(agent: Agent, value: Any) -> Any:
+    """A value as JSON for the record: an answer by its contract, data as data, anything else as what it is."""
+    if value is not None and agent.output is not None and agent.function is None:
+        return OutputContract(agent.output).data(value)
+    try:
+        return plain(value, "value")
+    except InvalidValue:
+        pass
+    try:
+        return to_record(value)
+    except NotShippable:
+        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": shown(value)[:1000]}
+
+
+def value_of(agent: Agent, data: Any) -> Any:
+    """The value again. Raises InvalidValue, ProtocolError or DoesNotFit where the definition promises another one now.
+
+    DefinitionMissing is raised for a value that was no data.
+    """
+    if agent.function is not None:
+        return from_record(data, returned_type(agent.function))
+    if agent.output is not None and data is not None:
+        return OutputContract(agent.output).parse(json.dumps(data))
+    return from_record(data)

@@ -1,0 +1,223 @@
+"""Tasks: what an agent can be asked as if it were a function: the docstring says what, the signature in which form.
+
+A task is declared with `@agent.task` on a function with an empty body. Calling it checks the arguments, has the agent
+work, and gives a value of the annotated type; what the agent answers in another form it is told, and tries again.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from ramet.agent.performing import performer
+from ramet.agent.typed.forms import TASK, Types
+from ramet.agent.typed.reading import hint_of
+from ramet.agent.typed.values import as_data, checked, given, hints_of
+from ramet.agent.typed.writing import schema_of
+from ramet.core.agentref import AgentRef
+from ramet.core.errors import InvalidValue
+from ramet.core.recipe import TaskDefinition, checked_task_name
+
+#: What the compiler makes of a body that does nothing, in a function or a coroutine, in Python 3.11 to 3.14.
+_NOTHING = frozenset(
+    "RESUME LOAD_CONST LOAD_SMALL_INT RETURN_VALUE RETURN_CONST NOP COPY_FREE_VARS CACHE RETURN_GENERATOR POP_TOP "
+    "CALL_INTRINSIC_1 RERAISE".split()
+)
+_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+#: Items of a `map` that are at work at a time, unless it says otherwise.
+MAX_PARALLEL = 8
+
+
+class Owner(Protocol):
+    """Whose task it is: a `ramet.Agent`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ref(self) -> AgentRef | None: ...
+
+
+class Task:
+    """One task of one agent: called, or awaited in async code; `submit`, `map` and `stream` do the same otherwise."""
+
+    def __init__(
+        self, agent: Owner, name: str, definition: TaskDefinition, hints: Mapping[str, Any], returns: Any
+    ) -> None:
+        self.agent, self.name, self.definition = agent, checked_task_name(name), definition
+        self._hints, self.returns = dict(hints), returns
+        self.branch = False  #: its runs work on branches of their parent's state
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = definition.docstring
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(
+                    each,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                    annotation=hints[each],
+                    default=schema["default"] if "default" in schema else inspect.Parameter.empty,
+                )
+                for each, schema in _required_first(definition.parameters)
+            ],
+            return_annotation=returns,
+        )
+
+    @classmethod
+    def declared(cls, agent: Owner, function: Callable[..., Any], types: Types) -> Task:
+        """What a function with an empty body says. Raises InvalidValue for a body, a type that is no data, no word."""
+        name = checked_task_name(getattr(function, "__name__", None))
+        if not inspect.isfunction(function) or not _is_empty(function):
+            raise InvalidValue(
+                f"task {name}", function, "a function with nothing but a docstring: its work is the agent's"
+            )
+        docstring = inspect.cleandoc(function.__doc__ or "")
+        if not docstring:
+            raise InvalidValue(f"task {name}", "no docstring", "one: it is what the agent is told to do")
+        hints, parameters = hints_of(function, f"task {name}"), dict[str, Any]()
+        for each in inspect.signature(function).parameters.values():
+            where = f"task {name}.{each.name}"
+            if each.kind not in _KINDS:
+                raise InvalidValue(where, str(each), "parameters with names, neither *args nor **kwargs")
+            parameters[each.name] = schema_of(hints.get(each.name, each.empty), types, where)
+            if each.default is not each.empty:
+                default = None if each.default is None else as_data(each.default, where)
+                given(hints[each.name], each.default, where)
+                parameters[each.name] |= {"default": default}
+        returns = hints.get("return", inspect.Parameter.empty)
+        if returns is inspect.Parameter.empty:
+            raise InvalidValue(f"task {name}", "no return annotation", "one, such as `-> str`, or `-> None`")
+        schema = None if returns in (None, type(None)) else schema_of(returns, types, f"task {name} -> ")
+        definition = TaskDefinition(docstring=docstring, parameters=parameters, returns=schema)
+        return cls(agent, name, definition, {each: hints[each] for each in parameters}, returns)
+
+    @classmethod
+    def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: Mapping[str, Any]) -> Task:
+        """A task of a recipe: its types are made anew. Raises InvalidValue for forms that are none."""
+        where = f"task {name}"
+        hints = {each: hint_of(schema, types, f"{where}.{each}") for each, schema in definition.parameters.items()}
+        returns = None if definition.returns is None else hint_of(definition.returns, types, f"{where} -> ")
+        for each, schema in definition.parameters.items():
+            if "default" in schema:
+                checked(hints[each], schema["default"], f"{where}.{each}")
+        return cls(agent, name, definition, hints, returns)
+
+    # ---- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Have the agent do it: the value, or in an event loop an awaitable of it.
+
+        Raises InvalidValue for arguments that do not fit, TaskFailed, NeedsInput.
+        """
+        return performer().call(self, self.bind(*args, **kwargs))
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin, and go on: what can be waited for, with `result()` and `exception()`. Raises InvalidValue."""
+        return performer().submit(self, self.bind(*args, **kwargs))
+
+    def stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin, and follow: an async iterator of the run's events, with `result()` and `exception()` beside it."""
+        return performer().stream(self, self.bind(*args, **kwargs))
+
+    def map(self, *columns: Iterable[Any], max_parallel: int = MAX_PARALLEL) -> Any:
+        """One run for each row of the columns, at most `max_parallel` at a time; what has come of each, in order.
+
+        One that fails loses none of the others: each has `result()` and `exception()`. Raises InvalidValue before
+        anything begins.
+        """
+        if not isinstance(max_parallel, int) or isinstance(max_parallel, bool) or max_parallel < 1:
+            raise InvalidValue("max_parallel", max_parallel, "a whole number from 1")
+        return performer().map(self, [self.bind(*row) for row in zip(*columns, strict=True)], max_parallel=max_parallel)
+
+    def answer(self, token: str, text: str) -> Any:
+        """Answer what it asked back (`NeedsInput.token`), in this process or a later one: its value, like a call.
+
+        The agent goes on with all that it knew. A second answer to one question raises BusyError, unless it says the
+        same: then it is that run's value again.
+        """
+        return performer().answer(self, token, text)
+
+    def on_branch(self) -> Task:
+        """The same task, done on a branch of the caller's state, which sees nothing of it until it merges."""
+        other = copy.copy(self)
+        other.branch = True
+        return other
+
+    # ---- what goes in and comes out
+
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The arguments as JSON data. Raises InvalidValue, naming the parameter."""
+        try:
+            bound = self.__signature__.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise InvalidValue(f"task {self.name}", [*args, *kwargs], f"{self.__signature__}: {problem}") from None
+        data = {}
+        for each, value in bound.arguments.items():
+            where = f"{self.name}.{each}"
+            if self.definition.parameters[each].get("format") == TASK:
+                data[each] = str(value) if isinstance(value, str) else handle_of(value, where)
+            else:
+                data[each] = given(self._hints[each], value, where)
+        for each, schema in self.definition.parameters.items():
+            if each not in data and "default" in schema:
+                data[each] = schema["default"]
+        return data
+
+    def take(self, arguments: object) -> dict[str, Any]:
+        """Arguments that came as data, such as from a sandbox: checked, in the order of the parameters."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidValue(f"task {self.name}", arguments, "an object of arguments")
+        unknown = sorted(set(arguments) - set(self.definition.parameters))
+        if unknown:
+            raise InvalidValue(f"{self.name}.{unknown[0]}", arguments[unknown[0]], f"{self.__signature__}")
+        data = {}
+        for each, schema in self.definition.parameters.items():
+            if each in arguments:
+                if schema.get("format") != TASK:
+                    checked(self._hints[each], arguments[each], f"{self.name}.{each}")
+                data[each] = arguments[each]
+            elif "default" in schema:
+                data[each] = schema["default"]
+            else:
+                raise InvalidValue(f"{self.name}.{each}", None, f"a value: {self.__signature__}")
+        return data
+
+    @property
+    def gives_task(self) -> bool:
+        """Whether its result is itself a task, of an agent that was made on the way."""
+        return self.definition.returns is not None and self.definition.returns.get("format") == TASK
+
+    @property
+    def output(self) -> Any:
+        """The form of the agent's answer, as a definition has it; None for plain text, or for nothing."""
+        if self.definition.returns is None or self.gives_task or self.returns in (str, Any):
+            return None
+        return self.returns
+
+    def prompt(self, arguments: Mapping[str, Any]) -> str:
+        """What the agent is asked: the instruction, then the arguments as JSON."""
+        if not arguments:
+            return self.definition.docstring
+        said = json.dumps(arguments, ensure_ascii=False, indent=1)
+        return f"{self.definition.docstring}\n\nArguments:\n```json\n{said}\n```"
+
+    def __repr__(self) -> str:
+        return f"<task {self.agent.name}.{self.name}{self.__signature__}>"
+
+
+def handle_of(value: Any, where: str) -> str:
+    """The handle of a task that is itself a value. Raises InvalidValue for what is none."""
+    if not isinstance(value, Task) or value.agent.ref is None:
+        raise InvalidValue(where, value, "a task of an agent that is kept in a registry")
+    return f"{value.agent.ref}:{value.name}"
+
+
+def _required_first(parameters: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(parameters.items(), key=lambda each: "default" in each[1])
+
+
+def _is_empty(function: Callable[..., Any]) -> bool:
+    code = function.__code__
+    return all(each.opname in _NOTHING for each in dis.get_instructions(code)) and not code.co_names

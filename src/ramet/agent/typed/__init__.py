@@ -1,0 +1,1 @@
+"""Types of tasks as data and back."""

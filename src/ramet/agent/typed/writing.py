@@ -1,0 +1,166 @@
+"""Types written down, so that another process can make the same ones again (`ramet.agent.typed.forms`).
+
+Classes are dataclasses, pydantic models and enums whose parts can be written down themselves; one with code in it
+(validators, computed defaults) is refused when a task is declared, rather than changed in silence.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import inspect
+import types
+import typing
+from typing import Annotated, Any, Literal, Union
+
+from ramet.agent.typed.forms import FORMATS, MAX_DEPTH, REFERENCE, SCALARS, TASK, Types, is_type_name
+from ramet.agent.typed.values import Default, as_data, hints_of
+from ramet.core.errors import InvalidValue
+
+_LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_SETS = (set, frozenset, collections.abc.Set)
+_MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_ACCEPTED = (
+    "JSON types, dates, UUID, Decimal, Path, lists, tuples, sets, dicts with text for keys, Literal, unions, "
+    "dataclasses, pydantic models and enums without code of their own, or a Callable"
+)
+
+
+def schema_of(hint: Any, into: Types, where: str) -> dict[str, Any]:
+    """The form of a type; classes that it is made of are put into `into`. Raises InvalidValue, naming the place."""
+    return _Writer(into).schema(hint, where, ())
+
+
+class _Writer:
+    def __init__(self, into: Types) -> None:
+        self._into = into
+        self._classes: dict[str, type] = {}
+
+    def schema(self, hint: Any, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+        if len(inside) > MAX_DEPTH:
+            raise InvalidValue(where, hint, f"types at most {MAX_DEPTH} deep")
+        if hint is None:
+            hint = type(None)
+        if hint is Any:
+            return {}
+        if isinstance(hint, str) or hint is inspect.Parameter.empty:
+            raise InvalidValue(where, hint, f"an annotation: {_ACCEPTED}")
+        if isinstance(hint, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
+            hint = hint.__value__
+        origin, parts = typing.get_origin(hint), typing.get_args(hint)
+        if origin is Annotated:
+            if not all(isinstance(each, str) for each in parts[1:]):
+                raise InvalidValue(where, hint, "a type without constraints: they are code, and would be lost")
+            return self.schema(parts[0], where, inside)
+        if hint in SCALARS:
+            return {"type": SCALARS[hint]}
+        for name, kind in FORMATS.items():
+            if hint is kind:
+                return {"type": "string", "format": name}
+        if (origin or hint) is collections.abc.Callable:
+            if inside:
+                raise InvalidValue(where, hint, "a Callable by itself: within another type it cannot be found again")
+            return {"type": "string", "format": TASK}
+        if origin in (Union, types.UnionType):
+            return {"anyOf": [self.schema(each, where, (*inside, object)) for each in parts]}
+        if origin is Literal:
+            if not all(type(each) in SCALARS for each in parts):
+                raise InvalidValue(where, hint, "a Literal of text, numbers, True, False and None")
+            return {"enum": list(parts)}
+        container = self._container(hint, origin, parts, where, inside)
+        if container is not None:
+            return container
+        if isinstance(hint, type):
+            return self._reference(hint, where, inside)
+        raise InvalidValue(where, hint, _ACCEPTED)
+
+    def _container(
+        self, hint: Any, origin: Any, parts: tuple[Any, ...], where: str, inside: tuple[type, ...]
+    ) -> dict[str, Any] | None:
+        kind, deeper = origin or hint, (*inside, object)
+        if kind in _LISTS:
+            return {"type": "array", "items": self.schema(parts[0] if parts else Any, f"{where}[]", deeper)}
+        if kind is tuple:
+            if not parts or parts[-1] is Ellipsis:
+                items = self.schema(parts[0] if parts else Any, f"{where}[]", deeper)
+                return {"type": "array", "items": items, "format": "tuple"}
+            each = [self.schema(part, f"{where}[{at}]", deeper) for at, part in enumerate(parts) if part != ()]
+            return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+        if kind in _SETS:
+            items = self.schema(parts[0] if parts else Any, f"{where}[]", deeper)
+            return {"type": "array", "items": items, "uniqueItems": True}
+        if kind in _MAPS:
+            if parts and parts[0] not in (str, Any):
+                raise InvalidValue(where, hint, "a dict with text for keys, as JSON has it")
+            return {"type": "object", "additionalProperties": self.schema(parts[1] if parts else Any, where, deeper)}
+        return None
+
+    def _reference(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+        name = kind.__name__
+        if kind in inside:
+            raise InvalidValue(where, name, "a class that does not hold itself: cycles cannot be written as data")
+        if not is_type_name(name):
+            raise InvalidValue(where, name, "a class with a plain name")
+        if self._classes.get(name, kind) is not kind:
+            raise InvalidValue(where, name, "one class of each name")
+        if name not in self._into or name not in self._classes:
+            said = self._class(kind, f"{where}.{name}", (*inside, kind))
+            if self._into.setdefault(name, said) != said:
+                raise InvalidValue(where, name, "one class of each name")
+            self._classes[name] = kind
+        return {"$ref": f"{REFERENCE}{name}"}
+
+    def _class(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+        if issubclass(kind, enum.Enum):
+            values = {each.name: each.value for each in kind}
+            if issubclass(kind, enum.Flag) or not all(type(each) in (str, int, float) for each in values.values()):
+                raise InvalidValue(where, kind.__name__, "an enum of text or numbers")
+            return {"kind": "enum", "values": values}
+        if dataclasses.is_dataclass(kind):
+            return {"kind": "dataclass", "fields": self._dataclass_fields(kind, where, inside)}
+        if _is_model(kind):
+            return {"kind": "model", "fields": self._model_fields(kind, where, inside)}
+        raise InvalidValue(where, kind.__name__, _ACCEPTED)
+
+    def _dataclass_fields(self, kind: type, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+        if hasattr(kind, "__post_init__"):
+            raise InvalidValue(where, kind.__name__, "a dataclass without __post_init__: code would be lost")
+        hints, fields = hints_of(kind, where), dict[str, Any]()
+        for each in dataclasses.fields(kind):
+            field = self.schema(hints[each.name], f"{where}.{each.name}", inside)
+            if each.default is not dataclasses.MISSING:
+                field = {**field, "default": as_data(each.default, f"{where}.{each.name}")}
+            elif isinstance(each.default_factory, Default):
+                field = {**field, "default": each.default_factory.data}
+            elif each.default_factory is not dataclasses.MISSING:
+                if each.default_factory not in (list, dict, set, tuple):
+                    raise InvalidValue(f"{where}.{each.name}", each.default_factory, "a default that is data")
+                field = {**field, "default": {} if each.default_factory is dict else []}
+            fields[each.name] = field
+        return fields
+
+    def _model_fields(self, kind: Any, where: str, inside: tuple[type, ...]) -> dict[str, Any]:
+        made = kind.__pydantic_decorators__
+        if any(
+            getattr(made, part) for part in ("validators", "field_validators", "root_validators", "model_validators")
+        ):
+            raise InvalidValue(where, kind.__name__, "a model without validators: code would be lost")
+        fields = dict[str, Any]()
+        for name, each in kind.model_fields.items():
+            place = f"{where}.{name}"
+            if each.metadata:
+                raise InvalidValue(place, each.metadata, "a field without constraints: they would be lost")
+            field = self.schema(each.annotation, place, inside)
+            if each.default_factory is not None:
+                if each.default_factory not in (list, dict, set, tuple):
+                    raise InvalidValue(place, each.default_factory, "a default that is data")
+                field = {**field, "default": {} if each.default_factory is dict else []}
+            elif not each.is_required():
+                field = {**field, "default": as_data(each.default, place)}
+            fields[name] = field
+        return fields
+
+
+def _is_model(kind: type) -> bool:
+    return hasattr(kind, "model_fields") and hasattr(kind, "__pydantic_decorators__")

@@ -1,0 +1,135 @@
+"""What a definition is, as one short text: another whenever its code, its words or what it may do are others.
+
+Of a function that is its code, its defaults, what it closes over, and the functions and data of its own module that it
+names. What other modules do, and what it reads from disk or network, is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ramet.agent.composition.steps import Composed
+from ramet.agent.definition import Agent
+from ramet.core.errors import InvalidValue, NotShippable
+from ramet.wire.recorded import to_record
+
+
+def version_of(agent: Agent, *about: Any) -> str:
+    """The version of a definition; `about` is data that belongs to it. Raises InvalidValue for what has none.
+
+    That is a function which closes over an object that is no data: two of them look alike and are not.
+    """
+    digest = hashlib.sha256(canonical(list(about)))
+    for function in _functions(agent):
+        digest.update(code_digest(function).encode())
+    return digest.hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """Data as JSON that is the same for equal data. Raises NotShippable for what is no data."""
+    return msgspec.json.encode(to_record(value), order="deterministic")
+
+
+def code_digest(function: Callable[..., Any]) -> str:
+    """A name for what a function does. Raises InvalidValue for what cannot be seen."""
+    digest = hashlib.sha256()
+    _digest(function, digest, set())
+    return digest.hexdigest()
+
+
+def _functions(agent: Agent) -> Iterator[Callable[..., Any]]:
+    function = agent.function
+    if isinstance(function, Composed):
+        yield from function.deciders()
+        for part in function.parts():
+            yield from _functions(part)
+    elif function is not None:
+        yield function
+    for tool in agent.tools or ():
+        for name in ("func", "coroutine"):
+            own = getattr(tool, name, None)
+            if callable(own):
+                yield own
+
+
+def _digest(function: Any, digest: hashlib._Hash, seen: set[int]) -> None:
+    if isinstance(function, partial):
+        _digest(function.func, digest, seen)
+        digest.update(_data("arguments of a partial", [list(function.args), function.keywords]))
+        return
+    if isinstance(function, types.BuiltinFunctionType | type):
+        digest.update(f"{function.__module__}.{function.__qualname__}".encode())
+        return
+    if isinstance(function, types.MethodDescriptorType):
+        digest.update(f"{function.__objclass__.__module__}.{function.__qualname__}".encode())
+        return
+    if not isinstance(function, types.FunctionType):
+        raise InvalidValue("function", function, "a function: what an object does with its state cannot be seen")
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    digest.update(_code(function.__code__))
+    digest.update(_data("defaults", [list(function.__defaults__ or ()), function.__kwdefaults__ or {}]))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        _name(name, value, function, digest, seen, must=True)
+    for name in sorted(_names(function.__code__)):
+        if name in function.__globals__:
+            _name(name, function.__globals__[name], function, digest, seen, must=False)
+
+
+def _name(name: str, value: Any, of: types.FunctionType, digest: hashlib._Hash, seen: set[int], *, must: bool) -> None:
+    """What a name in a function stands for: code of its own module, data, or something known by name alone."""
+    if isinstance(value, Agent) and value.function is not None:
+        value = value.function
+    digest.update(name.encode())
+    if isinstance(value, types.FunctionType):
+        if must or value.__module__ == of.__module__:
+            _digest(value, digest, seen)
+        else:
+            digest.update(f"{value.__module__}.{value.__qualname__}".encode())
+    elif isinstance(value, types.ModuleType):
+        digest.update(value.__name__.encode())
+    elif isinstance(value, type | types.BuiltinFunctionType):
+        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
+    else:
+        try:
+            digest.update(_data(name, value))
+        except InvalidValue:
+            if must:
+                raise
+            digest.update(f"{type(value).__module__}.{type(value).__qualname__}".encode())
+
+
+def _data(what: str, value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except NotShippable as problem:
+        raise InvalidValue(what, value, f"data, so that what the function does can be told ({problem.why})") from None
+
+
+def _code(code: types.CodeType) -> bytes:
+    """Instructions, names and constants; no file and no line."""
+    parts = [code.co_code, repr((code.co_names, code.co_varnames, code.co_argcount, code.co_flags)).encode()]
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            parts.append(_code(each))
+        elif isinstance(each, frozenset):
+            parts.append(repr(sorted(map(repr, each))).encode())
+        else:
+            parts.append(f"{type(each).__name__}:{each!r}".encode())
+    return b"\0".join(parts)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))

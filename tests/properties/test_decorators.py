@@ -1,0 +1,94 @@
+"""Decorators in any order make one definition; what is said twice is refused in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet import Agent, Limits, Policy
+from ramet.agent.decorators import Decorator, agent, cache, policy, resources, retry, timeout
+from ramet.core.errors import InvalidValue
+
+
+def work(text: str) -> str:
+    """Works."""
+    return text
+
+
+SAYING: dict[str, Decorator] = {
+    "agent": agent(name="worker", max_turns=3, limits=Limits(agents=5), policy=Policy(tmpfs_size_mb=16)),
+    "policy": policy(Policy(pids=20, allowed_endpoints=["example.org:443"])),
+    "more policy": policy(workspace_size_mb=32),
+    "resources": resources(cpu=0.5, memory_mb=100),
+    "timeout": timeout(9),
+    "retry": retry(2, delay_seconds=0.5),
+    "cache": cache(ttl_seconds=60),
+}
+CONFLICTS: list[tuple[Decorator, Decorator]] = [
+    (timeout(1), timeout(1)),
+    (timeout(1), policy(timeout_seconds=2)),
+    (timeout(1), agent(limits=Limits(seconds=2))),
+    (resources(memory_mb=100), policy(memory_mb=200)),
+    (retry(1), policy(retry_count=0)),
+    (retry(1), retry(2)),
+    (cache(ttl_seconds=1), agent(cache_ttl_seconds=2)),
+    (cache(ttl_seconds=1), cache(ttl_seconds=2)),
+    (agent(name="a"), agent(name="b")),
+    (policy(network="disabled"), policy(allowed_endpoints=["example.org:443"])),
+]
+
+
+def decorated(decorators: list[Any]) -> Agent:
+    """The first is the innermost."""
+    made: Any = work
+    for each in decorators:
+        made = each(made)
+    assert isinstance(made, Agent)
+    return made
+
+
+@given(st.permutations(list(SAYING)))
+def test_the_order_of_decorators_is_nothing(order: list[str]) -> None:
+    """One definition, and it is still the function."""
+    made = decorated([SAYING[name] for name in order])
+
+    assert made == decorated(list(SAYING.values()))
+    assert (made.name, made.description, made.limits.seconds, made.limits.agents) == ("worker", "Works.", 9, 5)
+    assert made("text") == "text"
+
+
+@given(st.permutations(list(SAYING)), st.sets(st.sampled_from(list(SAYING))))
+def test_any_of_them_in_any_order(order: list[str], chosen: set[str]) -> None:
+    """Also if only some say something."""
+    some = [SAYING[name] for name in order if name in chosen]
+    if some:
+        assert decorated(some) == decorated([each for name, each in SAYING.items() if name in chosen])
+
+
+@given(st.sampled_from(CONFLICTS), st.booleans(), st.integers(0, 2))
+def test_what_is_said_twice_is_refused_in_any_order(
+    pair: tuple[Decorator, Decorator], turned: bool, between: int
+) -> None:
+    """Whatever stands between them."""
+    first, second = pair[::-1] if turned else pair
+    harmless: list[Decorator] = [policy(readonly_mounts=["/usr"]), resources(max_output_bytes=1000)]
+
+    with pytest.raises(InvalidValue):
+        decorated([first, *harmless[:between], second])
+
+
+def test_a_conflict_names_both() -> None:
+    """What the one says, and what the other had said."""
+    with pytest.raises(InvalidValue) as refusal:
+        decorated([timeout(3), timeout(5)])
+    assert (
+        str(refusal.value) == "timeout: 5 is not accepted; expected to be said once; another decorator says timeout=3"
+    )
+
+    with pytest.raises(InvalidValue, match=r"timeout: 5 is not accepted.*policy.timeout_seconds=3\.0"):
+        decorated([policy(timeout_seconds=3), timeout(5)])
+    with pytest.raises(InvalidValue, match=r"one @agent for 'a'; another says \{'name': 'a'\}"):
+        decorated([agent(name="a"), timeout(1), agent(name="b")])

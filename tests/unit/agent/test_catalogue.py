@@ -1,0 +1,88 @@
+"""What a primer says of capabilities: as much as their visibility, within bounds."""
+
+from __future__ import annotations
+
+import fractions
+import math
+import types
+from typing import Any
+
+import pytest
+
+from ramet.agent.catalogue import MAX_DOC, MAX_LISTING, MAX_PARTS, catalogue
+from ramet.core.capabilities import Capability, Visibility
+from ramet.tools.python import python_tool
+
+
+def shown(type: Any, name: str, visibility: Visibility, thing: Any, **more: Any) -> str:
+    return catalogue([(Capability(type, name, visibility, **more), thing)])
+
+
+def test_high_shows_names_signatures_and_docstrings() -> None:
+    """Of a module, those of the names that are meant."""
+    assert shown("module", "math", "high", math, include=("sin", "pi")).splitlines() == [
+        "- module math",
+        "  This module provides access to the mathematical functions",
+        "  defined by the C standard.",
+        "  - pi",
+        "  - sin(x, /)",
+        "    Return the sine of x (measured in radians).",
+    ]
+
+
+def test_medium_shows_names_and_signatures() -> None:
+    """Of a function and of a class, too; of a class that is meant in part, its parts."""
+    assert shown("module", "math", "medium", math, include=("sin", "pi")) == "- module math\n  - pi\n  - sin(x, /)"
+    assert shown("function", "math:sin", "medium", math.sin) == "- function sin(x, /)"
+    assert shown("class", "fractions:Fraction", "medium", fractions.Fraction).startswith("- class Fraction(numerator=0")
+    part = shown("class", "fractions:Fraction", "medium", fractions.Fraction, include=("limit_denominator",))
+    assert part.splitlines()[1:] == ["  - limit_denominator(self, max_denominator=1000000)"]
+
+
+def test_low_shows_names_alone() -> None:
+    """One line for each, whatever it holds."""
+    assert shown("module", "math", "low", math) == "- module math"
+    assert shown("tool", "python", "low", python_tool()) == "- tool python"
+
+
+def test_a_tool_shows_its_arguments() -> None:
+    """And, where visibility is high, what it says of itself."""
+    assert shown("tool", "python", "medium", python_tool()) == "- tool python(code, timeout)"
+    assert "Run Python in your sandbox." in shown("tool", "python", "high", python_tool())
+
+
+@pytest.mark.parametrize("visibility", ["high", "medium", "low"])
+def test_a_listing_is_bounded(visibility: Visibility) -> None:
+    """Names stay as long as they fit; then how many there are."""
+
+    def loud() -> None: ...
+
+    loud.__doc__ = "x" * 10_000
+    module = types.ModuleType("many")
+    module.__dict__.update({f"name_{n}": loud for n in range(500)})
+    one = shown("module", "many", visibility, module)
+    assert len(one) < MAX_PARTS * (MAX_DOC + 100)
+    many = catalogue([(Capability("module", f"m{n}", visibility), module) for n in range(5_000)])
+    assert len(many) < MAX_LISTING + 20
+    assert many.splitlines()[-1].startswith("- and ")
+
+
+def test_what_fails_when_it_is_looked_at_is_listed_by_name() -> None:
+    """A module that makes its names when asked, a signature that raises: the others are there all the same."""
+
+    class Odd(types.ModuleType):
+        def __dir__(self) -> list[str]:
+            return ["gone", "there"]
+
+        def there(self):  # type: ignore[no-untyped-def]  # its signature is what is shown
+            """Here."""
+
+    class Worse:
+        @property
+        def __signature__(self) -> Any:
+            raise ValueError
+
+        def __call__(self) -> None: ...
+
+    assert shown("module", "odd", "medium", Odd("odd")) == "- module odd\n  - there()"
+    assert shown("function", "m:worse", "medium", Worse()) == "- function worse(…)"

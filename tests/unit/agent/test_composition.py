@@ -1,0 +1,124 @@
+"""What a composition may not be: refused where it is put together, naming what would be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ramet import END, START, Agent, Policy, ScriptedModel, StateGraph, chain, parallel
+from ramet.agent.composition.steps import levels
+from ramet.core.errors import DefinitionMissing, InvalidValue, RametError, Unknown
+from ramet.host.recipes import agent_of, recipe
+from tests.trips.composed_agents import double, fails, norm, plus_one, triple, untyped
+from tests.trips.test_composition import Draft, enough, review
+
+
+def node() -> StateGraph:
+    """A graph with one node."""
+    return StateGraph().add_node(double)
+
+
+BAD: list[Callable[[], Any]] = [
+    lambda: chain(),
+    lambda: chain(3),  # type: ignore[arg-type]  # that is what is tried
+    lambda: chain({"nmae": "x"}),
+    lambda: chain(double, name="a/b"),
+    lambda: parallel(),
+    lambda: parallel(double, double, for_each=True),
+    lambda: parallel(double, max_parallel=0),
+    lambda: parallel(double, max_parallel=True),
+    lambda: parallel(double, on_failure="ignore"),  # type: ignore[arg-type]  # as above
+    lambda: StateGraph(3),  # type: ignore[arg-type]  # as above
+    lambda: node().add_node(double),
+    lambda: node().add_node(END, double),
+    lambda: node().add_node("a"),
+    lambda: node().add_node("a b", double),
+    lambda: StateGraph(Draft).add_node("a", double, input="nothing"),
+    lambda: node().add_edge(END, "double"),
+    lambda: node().add_edge("double", START),
+    lambda: node().add_edge("double", END).set_finish_point("double"),
+    lambda: node().add_conditional_edges("double", "route"),  # type: ignore[arg-type]  # as above
+    lambda: node().compile(),
+    lambda: node().set_entry_point("double").compile(max_steps=0),
+    lambda: node().set_entry_point("nobody").compile(),
+    lambda: node().set_entry_point("double").add_edge("double", "nobody").compile(),
+    lambda: node().set_entry_point("double").add_edge("nobody", "double").compile(),
+    lambda: node().set_entry_point("double").add_conditional_edges("double", enough, ["nobody"]).compile(),
+    lambda: node().add_node("lost", double).set_entry_point("double").compile(),
+]
+
+
+@pytest.mark.parametrize("make", BAD)
+def test_what_cannot_work_is_refused_when_it_is_put_together(make: Callable[[], Any]) -> None:
+    """Not by a run, at its third step."""
+    with pytest.raises((InvalidValue, Unknown)):
+        make()
+
+
+def test_levels_of_compositions_are_counted() -> None:
+    """The deepest way down."""
+    assert [levels(each) for each in (double, None, chain(double).function, chain(chain(double), double).function)] == [
+        0,
+        0,
+        1,
+        2,
+    ]
+
+
+def whole() -> Agent:
+    """Everything that a composition may have."""
+    writer = Agent(name="writer", model="anthropic:x", instructions="Write.", cache_ttl_seconds=9, tools=["Read"])
+    graph = StateGraph(Draft).add_node("write", writer, input="topic", output="text").add_node(review)
+    graph.set_entry_point("write").add_edge("write", "review")
+    graph.add_conditional_edges("review", enough, {True: END, False: "write"})
+    boxed = triple.with_policy(Policy(allowed_env_vars=["LANG"], secrets=["key"], retry_count=1))
+    both = parallel(double, chain(norm, boxed), max_parallel=3, on_failure="stop")
+    return chain(both, parallel(fails, for_each=True), graph.compile(max_steps=7), name="whole")
+
+
+def again(agent: Agent, *agents: Agent) -> Agent:
+    """What another process makes of its recipe."""
+
+    def no_model(name: str) -> Any:
+        raise DefinitionMissing("model", name)
+
+    return agent_of(recipe(agent), agents={each.name: each for each in agents}, model=no_model)
+
+
+def test_a_composition_is_data_and_back() -> None:
+    """Steps, policies, edges, routes: the same again."""
+    assert again(whole()) == whole()
+
+
+def test_what_is_no_data_is_asked_for() -> None:
+    """By name; who supplies the composition has it back as it is."""
+    inner = lambda state: END  # noqa: E731 - what has no name of its own
+    graph = StateGraph().add_node("one", plus_one).set_entry_point("one").add_conditional_edges("one", inner)
+    made = chain(graph.compile(), name="made")
+    with pytest.raises(DefinitionMissing, match="policy of 'triple"):
+        again(chain(triple.with_policy(Policy(env_vars={"A": "secret"})).with_name("triple")))
+    with pytest.raises(DefinitionMissing, match="model 'scripted'"):
+        again(chain(Agent(name="a", model=ScriptedModel([]))))
+    assert again(made, made).function is made.function
+    left = again(made).function
+    assert left is not None
+    with pytest.raises(DefinitionMissing, match="lambda"):
+        left.parts()[0].function.edges["one"].function({})  # type: ignore[attr-defined]  # a chain with a graph
+
+
+def test_nothing_of_a_secret_is_in_a_recipe() -> None:
+    """Not of a step either."""
+    made = chain(triple.with_policy(Policy(env_vars={"A": "hush"}, secrets={"key": "hush"})), untyped)
+
+    assert "hush" not in str(recipe(made))
+
+
+def test_a_composition_of_an_unknown_kind_is_refused() -> None:
+    """Of a newer version, say."""
+    data = recipe(chain(double))
+    data["function"]["@composition"]["kind"] = "spiral"
+
+    with pytest.raises(RametError, match="spiral"):
+        agent_of(data, agents={}, model=lambda name: None)

@@ -1,0 +1,145 @@
+"""Tasks as they are declared, and what goes in."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ramet import Agent
+from ramet.agent.rebuilding import agent_of
+from ramet.agent.task import Task
+from ramet.core.errors import InvalidValue
+from ramet.core.recipe import Recipe
+
+
+def solver() -> Agent:
+    """An agent with one task."""
+    agent = Agent(name="solver", primer="You solve equations.")
+    agent.module(math, include=["sin", "pi"], visibility="high")
+
+    @agent.task
+    def solve(equation: str, digits: int = 3) -> list[float]:
+        """Solve the equation."""
+
+    return agent
+
+
+def test_a_task_is_its_docstring_and_its_signature() -> None:
+    """Both are data, in the recipe of its agent, as the seed writes it."""
+    recipe = solver().recipe()
+
+    assert recipe.data()["task_definitions"] == {
+        "solve": {
+            "docstring": "Solve the equation.",
+            "signature": {
+                "parameters": {"equation": {"type": "string"}, "digits": {"type": "integer", "default": 3}},
+                "order": ["equation", "digits"],
+                "returns": {"type": "array", "items": {"type": "number"}},
+            },
+        }
+    }
+    assert recipe.data()["capabilities"] == [
+        {"type": "module", "name": "math", "visibility": "high", "include": ["pi", "sin"]}
+    ]
+
+
+def test_an_agent_comes_back_from_its_recipe_as_the_same_version() -> None:
+    """AC-S4-5: what was written down in one process says the same in another."""
+    recipe = solver().recipe()
+
+    again = agent_of(Recipe.from_entry(recipe.entry()))
+
+    assert again.recipe().version == recipe.version
+    assert again.tasks["solve"].bind("x = 1") == {"equation": "x = 1", "digits": 3}
+
+
+def test_another_name_or_content_is_another_version() -> None:
+    """AC-S4-5: no two agents can be taken for each other."""
+    versions = {solver().recipe().version, solver().replace(name="solver2").recipe().version}
+    versions.add(solver().replace(primer="You guess.").recipe().version)
+
+    assert len(versions) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field"),
+    [
+        ((), {}, "task solve"),
+        (("x", 1, 2), {}, "task solve"),
+        ((3,), {}, "solve.equation"),
+        (("x",), {"digits": "many"}, "solve.digits"),
+        (("x",), {"digits": math.nan}, "solve.digits"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_name(args: Any, kwargs: Any, field: str) -> None:
+    """Nothing begins: the error names the parameter."""
+    with pytest.raises(InvalidValue) as refusal:
+        solver().tasks["solve"].bind(*args, **kwargs)
+
+    assert refusal.value.field == field
+
+
+def _bodied(x: int) -> int:
+    """Do it."""
+    return x
+
+
+def _silent(x: int) -> int: ...
+
+
+def _untyped(x) -> int:  # type: ignore[no-untyped-def]  # on purpose
+    """Do it."""
+
+
+def _endless(*x: int) -> int:
+    """Do it."""
+
+
+def _open(x: int):  # type: ignore[no-untyped-def]  # on purpose
+    """Do it."""
+
+
+def _live(x: object) -> int:
+    """Do it."""
+
+
+@pytest.mark.parametrize("function", [_bodied, _silent, _untyped, _endless, _open, _live, print, lambda: None])
+def test_what_is_no_task_is_refused_when_it_is_declared(function: Callable[..., Any]) -> None:
+    """A body, no docstring, no types, types that are no data: said at once, not when it is called."""
+    with pytest.raises(InvalidValue):
+        Agent(name="solver").task(function)
+
+
+def test_a_second_task_of_a_name_is_refused() -> None:
+    """It would silently change what the first one means."""
+    agent = solver()
+
+    with pytest.raises(InvalidValue, match="no other task"):
+
+        @agent.task
+        def solve() -> str:
+            """Solve it otherwise."""
+
+
+def test_an_async_function_is_a_task_too() -> None:
+    """What is awaited may be declared so."""
+    agent = Agent(name="solver")
+
+    @agent.task
+    async def solve() -> str:
+        """Solve it."""
+
+    assert isinstance(solve, Task)
+    assert solve.prompt({}) == "Solve it."
+
+
+@pytest.mark.parametrize("thing", [lambda: 1, math, 3, "os.path:", "../os:x"])
+def test_a_function_that_is_found_nowhere_is_no_capability(thing: Any) -> None:
+    """Symbolic references only: another process must find the same."""
+    with pytest.raises(InvalidValue):
+        Agent(name="solver").fn(thing)
