@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
-from ramet.spawn.admission import Admission, Place
+from ramet.spawn.admission import Admission, Place, Share
 
 indexes = st.integers(0, 10**6)
 
@@ -30,6 +30,7 @@ class Node:
     detached: bool = False
     below_now: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
+    envelope: Share | None = None
     living: bool = True
     births: int = 0
 

@@ -9,11 +9,24 @@ limit can deadlock a tree.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
+
+_SLACK = 1e-9  #: sums of fractions of a processor are off by less than this
+
+
+class Share(NamedTuple):
+    """Capacity that a living run takes up, or has to give to those below it."""
+
+    memory_mb: float = 0.0
+    cpu_cores: float = 0.0
+
+
+NO_SHARE = Share()
 
 
 class Asker(Protocol):
@@ -31,6 +44,10 @@ class Asker(Protocol):
     def waits_for(self) -> Sequence[Asker]:
         """Runs that it waits for, wherever they stand."""
 
+    @property
+    def envelope(self) -> Share | None:
+        """What its living children may take up together; None if nobody counts."""
+
     def above(self) -> Iterable[Asker]:
         """Itself and all that cannot end before it does."""
 
@@ -38,30 +55,31 @@ class Asker(Protocol):
 class Place:
     """One counted place among the living. Released once; later releases do nothing."""
 
-    __slots__ = ("held", "parent")
+    __slots__ = ("held", "parent", "share")
 
-    def __init__(self, parent: Asker | None) -> None:
-        self.parent = parent
+    def __init__(self, parent: Asker | None, share: Share) -> None:
+        self.parent, self.share = parent, share
         self.held = True
 
 
 class _Asking:
-    __slots__ = ("granted", "parent")
+    __slots__ = ("granted", "parent", "share")
 
-    def __init__(self, parent: Asker) -> None:
-        self.parent = parent
+    def __init__(self, parent: Asker, share: Share) -> None:
+        self.parent, self.share = parent, share
         self.granted: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
 
 
 class Admission:
     """The counts of one tree, changed only between awaits."""
 
-    __slots__ = ("_asking", "_children", "_living", "limits", "taken")
+    __slots__ = ("_asking", "_children", "_living", "_shares", "limits", "taken")
 
     def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[Asker]]) -> None:
         self.limits = limits
         self.taken = 0  #: places held, births under way included
         self._children: dict[int, int] = {}  #: places held below each parent
+        self._shares: dict[int, Share] = {}  #: of those places together
         self._living = living
         self._asking: list[_Asking] = []
 
@@ -74,18 +92,18 @@ class Admission:
         """The root's place."""
         return self._take(None)
 
-    def try_admit(self, parent: Asker) -> Place | None:
+    def try_admit(self, parent: Asker, share: Share = NO_SHARE) -> Place | None:
         """Take a place if there is room now."""
-        return self._take(parent) if self._full(parent) is None else None
+        return self._take(parent, share) if self._full(parent, share) is None else None
 
-    async def admit(self, parent: Asker) -> Place:
+    async def admit(self, parent: Asker, share: Share = NO_SHARE) -> Place:
         """Take a place below `parent`, waiting for room if the limits say so. Raises SpawnRefused."""
-        full = self._full(parent)
+        full = self._full(parent, share)
         if full is None:
-            return self._take(parent)
+            return self._take(parent, share)
         if self.limits.when_full == "refuse":
             raise self._refusal(parent, full)
-        asking = _Asking(parent)
+        asking = _Asking(parent, share)
         self._asking.append(asking)
         self._serve()
         try:
@@ -98,12 +116,23 @@ class Admission:
             if asking in self._asking:
                 self._asking.remove(asking)
 
-    def admit_nowait(self, parent: Asker) -> Place:
+    def admit_nowait(self, parent: Asker, share: Share = NO_SHARE) -> Place:
         """Take a place or raise SpawnRefused: for a run that comes back, whose sender is told at once."""
-        full = self._full(parent)
+        full = self._full(parent, share)
         if full is not None:
             raise self._refusal(parent, full)
-        return self._take(parent)
+        return self._take(parent, share)
+
+    def admit_again(self, parent: Asker | None, share: Share = NO_SHARE) -> Place:
+        """The place of a run that lived in another process, whatever the limits are now."""
+        return self._take(parent, share if parent is not None else NO_SHARE)
+
+    @staticmethod
+    def no_place() -> Place:
+        """The place of a run that has ended: none."""
+        place = Place(None, NO_SHARE)
+        place.held = False
+        return place
 
     def look_again(self) -> None:
         """Refuse those who have nothing to hope for any more, now that somebody has begun to wait for somebody."""
@@ -120,23 +149,46 @@ class Admission:
             left = self._children[id(place.parent)] - 1
             if left:
                 self._children[id(place.parent)] = left
+                if place.share != NO_SHARE:
+                    held = self._shares[id(place.parent)]
+                    self._shares[id(place.parent)] = Share(*(a - b for a, b in zip(held, place.share, strict=True)))
             else:
                 del self._children[id(place.parent)]
+                self._shares.pop(id(place.parent), None)
         if self._asking:
             self._serve()
 
-    def _take(self, parent: Asker | None) -> Place:
+    def _take(self, parent: Asker | None, share: Share = NO_SHARE) -> Place:
         self.taken += 1
         if parent is not None:
             self._children[id(parent)] = self._children.get(id(parent), 0) + 1
-        return Place(parent)
+            if share != NO_SHARE:
+                held = self._shares.get(id(parent), NO_SHARE)
+                self._shares[id(parent)] = Share(*(a + b for a, b in zip(held, share, strict=True)))
+        return Place(parent, share)
 
-    def _full(self, parent: Asker) -> str | None:
+    def _full(self, parent: Asker, share: Share) -> str | None:
         if self._children.get(id(parent), 0) >= self.limits.children:
             return "children"
+        if share != NO_SHARE:
+            for name, asked, free in zip(Share._fields, share, self._free(parent), strict=True):
+                if asked > free + _SLACK:
+                    return name
         return "runs" if self.taken >= self.limits.runs else None
 
+    def _free(self, parent: Asker) -> Share:
+        envelope = parent.envelope
+        if envelope is None:
+            return Share(math.inf, math.inf)
+        held = self._shares.get(id(parent), NO_SHARE)
+        return Share(*(max(0.0, a - b) for a, b in zip(envelope, held, strict=True)))
+
     def _refusal(self, parent: Asker, full: str, why: str = "") -> SpawnRefused:
+        if full in Share._fields:
+            free, envelope = self._free(parent), parent.envelope
+            assert envelope is not None, "what is not limited is never full"
+            left, limit = getattr(free, full), getattr(envelope, full)
+            return SpawnRefused(full, f"the living children of {parent.path} share {limit:g} {full}{why}", free=left)
         limit = self.limits.children if full == "children" else self.limits.runs
         whose = f"living children of {parent.path}" if full == "children" else "living runs in this tree"
         return SpawnRefused(full, f"{limit} {whose} is the limit{why}", free=0)
@@ -144,17 +196,17 @@ class Admission:
     def _serve(self) -> None:
         """Let in, in order, those who fit; refuse, newest first, those for whom no end could make room."""
         for asking in list(self._asking):
-            if self._full(asking.parent) is None:
+            if self._full(asking.parent, asking.share) is None:
                 self._asking.remove(asking)
                 if not asking.granted.done():
-                    asking.granted.set_result(self._take(asking.parent))
+                    asking.granted.set_result(self._take(asking.parent, asking.share))
         while self._asking:
             hopeless = self._newest_hopeless()
             if hopeless is None:
                 return
             self._asking.remove(hopeless)
             if not hopeless.granted.done():
-                full = self._full(hopeless.parent)
+                full = self._full(hopeless.parent, hopeless.share)
                 assert full is not None, "those who fit were let in"
                 why = ", and only runs that wait for this very birth could make room"
                 hopeless.granted.set_exception(self._refusal(hopeless.parent, full, why))
@@ -166,7 +218,7 @@ class Admission:
         stuck = self._stuck(living)
         runs_hopeless = all(id(run) in stuck or run.persistent for run in living)
         for asking in reversed(self._asking):
-            if self._full(asking.parent) == "runs":
+            if self._full(asking.parent, asking.share) == "runs":
                 if runs_hopeless:
                     return asking
             elif all(id(run) in stuck for run in asking.parent.below_now):

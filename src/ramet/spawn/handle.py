@@ -12,6 +12,7 @@ from ramet.spawn.post import Post
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
 from ramet.tools.context import RunView, StopReceipt, current_call
+from ramet.wire.values import Encoded, encode
 
 
 class Handle:
@@ -21,6 +22,11 @@ class Handle:
 
     def __init__(self, run: Run, supervisor: Supervisor, post: Post) -> None:
         self._run, self._supervisor, self._post = run, supervisor, post
+
+    @property
+    def run(self) -> Run:
+        """What its tree knows of it; to look at."""
+        return self._run
 
     @property
     def id(self) -> RunId:
@@ -48,7 +54,17 @@ class Handle:
 
     async def result(self) -> Result:
         """Wait for its end, however long that takes, and return its result; never raises for what the run did."""
-        end = asyncio.shield(self._run.ended())
+        return await self._wait(self._run.ended())
+
+    async def end(self) -> Result:
+        """The same, before that survives a kill: for who does nothing but put it on record, which is behind it there.
+
+        Whatever is done outside because of it waits for the record anyway.
+        """
+        return await self._wait(self._run.over())
+
+    async def _wait(self, ends: asyncio.Future[Result]) -> Result:
+        end = asyncio.shield(ends)
         call = current_call.get(None)
         caller = self._supervisor.run_of(call.context) if call is not None else None
         if call is None or caller is None:
@@ -64,6 +80,14 @@ class Handle:
         """Follow it: what was kept of it from its birth, then live, until its end. Children have their own."""
         async for event in self._supervisor.follow(self._run):
             yield event
+
+    def take_value(self, result: Result) -> Encoded:
+        """The value for another sandbox: as it came from its own, once; else as data."""
+        left = self._run.left
+        if left.value is None or result.value is None:
+            return encode(result.value)
+        self._run.left = left._replace(value=None)
+        return left.value
 
     def send(self, text: str) -> str:
         """Put a user's word into its mailbox, waking or resuming it. Raises MailRefused."""

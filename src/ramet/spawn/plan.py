@@ -5,31 +5,31 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
 from ramet.agent.definition import Agent
+from ramet.agent.definition import as_agent as as_agent
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
+from ramet.core.policy import Grant
+from ramet.spawn.admission import NO_SHARE, Share
+from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, with_time_of
 from ramet.spawn.run import Run
 from ramet.spawn.services import Services
 from ramet.tools.context import SpawnRequest
+from ramet.wire.capsule import Capsule
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 GENERAL = "general-purpose"
 ISOLATIONS = (None, "inline", "worktree")
-
-
-class Clamp(NamedTuple):
-    """A limit that was asked above the parent's."""
-
-    name: str
-    asked: float
-    given: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +46,25 @@ class Plan:
     system: tuple[BaseMessage, ...]
     cwd: pathlib.Path
     isolation: str | None = None
+    grant: Grant | None = None
+    bound: Grant | None = None
+    capsule: Capsule | None = None
+
+    @property
+    def share(self) -> Share:
+        """What it takes up of its parent's capacity while it lives."""
+        return Share(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE
 
 
 def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: SpawnLimits) -> Plan:
     """Narrow what is asked to what `parent` may give; nothing is granted yet.
 
-    Raises SpawnRefused at the depth limit, Unknown for a type, model or skill that is not there, InvalidValue for what
-    cannot be, NoToolsLeft when the tools resolve to nothing.
+    Raises SpawnRefused at the depth limit and for a right that the parent lacks, Unknown for a type, model or skill
+    that is not there, InvalidValue for what cannot be, NoToolsLeft when the tools resolve to nothing, NotShippable for
+    a function that cannot travel into its sandbox.
     """
+    if parent.grant is not None:
+        check_may_spawn(parent.grant, parent.asked)
     if parent.info.depth >= limits.depth:
         raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
     agent, is_fork = _definition(parent, request, services)
@@ -61,6 +72,11 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
     narrowed, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
+    grant, policy_clamps = granted(parent, agent, request, services)
+    bound = bound_of(parent, agent, request)
+    narrowed = with_time_of(grant or bound, narrowed)
+    if grant is not None and isolation == "worktree":
+        raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
     cwd = _cwd(parent, request)
     if is_fork:
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
@@ -69,6 +85,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         own = services.own_tools(agent, cwd)
         toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own)
         system = system_messages(agent, cwd, services)
+    check_tools(toolset.tools, grant is not None, services)
     if request.model not in (None, "inherit"):
         agent = agent.replace(model=request.model)
     if agent.model is not None and agent.function is None:
@@ -79,11 +96,14 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
         is_fork=is_fork,
         name=safe_name(request.name) if request.name else "",
         limits=narrowed,
-        clamps=clamps,
+        clamps=(*clamps, *policy_clamps),
         toolset=toolset,
         system=system,
         cwd=cwd,
         isolation=isolation,
+        grant=grant,
+        bound=bound,
+        capsule=capsule_of(agent, request, grant),
     )
 
 
@@ -94,23 +114,21 @@ def spawnable(parent: Run, services: Services) -> Mapping[str, str]:
     }
 
 
+def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: Services) -> None:
+    """Raise NotShippable for a synchronous tool that has to run in a process of its own, and cannot.
+
+    In a sandbox the whole agent can be ended, and its tools with it.
+    """
+    if services.processes is not None and not is_inside:
+        services.processes.check(tools)
+
+
 def system_messages(
     agent: Agent, cwd: pathlib.Path, services: Services, *, works_in: pathlib.Path | None = None
 ) -> tuple[BaseMessage, ...]:
     """What stands before a fresh agent's conversation. `works_in` is its own copy of `cwd`, if it has one."""
     text = services.instructions(agent, cwd, works_in or cwd)
     return (SystemMessage(content=text),) if text else ()
-
-
-def as_agent(given: Any) -> Agent:
-    """A definition from what a caller in code hands over: an Agent, a dict of one, or a plain function."""
-    if isinstance(given, Agent):
-        return given
-    if isinstance(given, Mapping):
-        return Agent.from_dict(given)
-    if callable(given):
-        return Agent(name=safe_name(getattr(given, "__name__", "function"), "function"), function=given)
-    raise InvalidValue("agent", given, "ramet.Agent, a dict of its fields, or a function")
 
 
 def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> tuple[Limits, tuple[Clamp, ...]]:
@@ -130,7 +148,7 @@ def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> t
             parent.context.budget.limit(field.name) if counted else math.inf if detached else parent.seconds_at_most()
         )
         if value > ceiling:
-            clamps.append(Clamp(field.name, value, ceiling))
+            clamps.append(Clamp(f"limits.{field.name}", value, ceiling))
             value = type(value)(ceiling) if counted else ceiling
         if counted and value >= ceiling and not detached:
             continue
@@ -165,7 +183,16 @@ def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
         return parent.context.cwd
     if "\0" in request.cwd or len(request.cwd) > 4096:
         raise InvalidValue("cwd", request.cwd, "a folder's path")
+    if parent.grant is not None:  # A guest's word: no look at the disk; inside, the folder is there or the start fails.
+        return _inside(parent.context.cwd, request.cwd)
     cwd = (parent.context.cwd / request.cwd).resolve()
     if not cwd.is_relative_to(parent.context.cwd.resolve()) or not cwd.is_dir():
         raise InvalidValue("cwd", request.cwd, "a folder below the parent's own")
     return cwd
+
+
+def _inside(root: pathlib.Path, asked: str) -> pathlib.Path:
+    parts = pathlib.PurePosixPath(asked).relative_to(root).parts if asked.startswith(f"{root}/") else asked.split("/")
+    if (asked.startswith("/") and not asked.startswith(f"{root}/")) or ".." in parts or "~" in parts[:1]:
+        raise InvalidValue("cwd", asked, "a folder below the parent's own")
+    return root.joinpath(*parts)

@@ -23,6 +23,10 @@ class Post:
         supervisor.on_end = self.tell_end
         self._numbers = itertools.count(1)
 
+    def go_on(self, number: int) -> None:
+        """Number mail behind `number`: what another process numbered has been seen, and would be taken for that."""
+        self._numbers = itertools.count(number + 1)
+
     def deliver(self, run: Run, text: str, *, sender: str, kind: Kind) -> str:
         """Put mail into a run's mailbox and say what becomes of it. Raises MailRefused."""
         if run.state is State.STOPPED:
@@ -63,7 +67,7 @@ class Post:
 
     def _push(self, run: Run, mail: Mail) -> None:
         if run.context.mailbox.push(mail):
-            run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text[:2000])
+            run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
 
     def _revive(self, run: Run) -> None:
         """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""
@@ -77,7 +81,7 @@ class Post:
         if not run.context.cwd.is_dir():
             raise MailRefused(run.info.path, f"the folder it worked in is gone: {run.context.cwd}")
         try:
-            place = self._register.admission.admit_nowait(above)
+            place = self._register.admission.admit_nowait(above, run.place.share)
         except SpawnRefused as refusal:
             raise MailRefused(run.info.path, str(refusal)) from refusal
         if run.own_budget is None:

@@ -37,6 +37,7 @@ class Register:
         self.abort = AbortController()  #: above all runs; those that outlive their parents hang on it directly
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}
+        self.known_births: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: of each name that was asked for, the newest given
         self._finished: OrderedDict[RunId, None] = OrderedDict()
@@ -73,6 +74,17 @@ class Register:
             self.root = run
         else:
             run.parent.children[run.info.id] = run
+
+    def enter_again(self, run: Run) -> None:
+        """Put a run of another process on the register, among the living or those that have ended."""
+        self.runs[run.info.id] = run
+        self._names[run.name] = run.info.id
+        if run.parent is None:
+            self.root = run
+        elif run.is_living:
+            run.parent.children[run.info.id] = run
+        if not run.is_living:
+            self._finished[run.info.id] = None
 
     def leave(self, run: Run) -> list[Run]:
         """Take a run that ended from among the living; returns those that finished too long ago to be kept."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,10 +19,15 @@ from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status, Usage
+from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
+from ramet.core.policy import Grant
+from ramet.isolation.contract import Sandbox
+from ramet.isolation.folders import RunFolder
 from ramet.isolation.worktree import Worktree
-from ramet.spawn.admission import Place
+from ramet.spawn.admission import Place, Share
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
+from ramet.wire.capsule import Capsule
+from ramet.wire.values import Encoded
 
 
 class Verdict(NamedTuple):
@@ -30,6 +37,18 @@ class Verdict(NamedTuple):
     value: Any = None
     error: ErrorInfo | None = None
     partial: str = ""
+
+
+class Left(NamedTuple):
+    """What a sandbox left beside its value: files, the newest of what was printed, and the value as it came."""
+
+    files: tuple[Artifact, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
+    value: Encoded | None = None
+
+
+NOTHING_LEFT = Left()
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -56,6 +75,9 @@ class Run:
     own_budget: Budget | None = None  #: the slice that returns at its end
     pending: list[BaseMessage] = field(default_factory=list)  #: what its next turn begins with
     waking: bool = False  #: the turn under way was begun by mail, not by a prompt
+    resumes: bool = False  #: its turn goes on that another process began
+    aged_s: float = 0.0  #: seconds that it had lived in other processes
+    spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0
     wakes: int = 0  #: turns begun by a notice since the last word of a user
     lives: int = 1  #: a finished agent that gets mail lives again
@@ -72,8 +94,19 @@ class Run:
     worktree: Worktree | None = None
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
+    grant: Grant | None = None  #: what its sandbox may do; None: it works in the host
+    bound: Grant | None = None  #: of a composition with a policy: what its steps may do at most
+    capsule: Capsule | None = None  #: of a function in a sandbox
+    folder: RunFolder | None = None
+    box: Sandbox | None = None  #: while a process of it lives
+    left: Left = NOTHING_LEFT  #: by its newest attempt
+    asked: int = 0  #: children that it was let start, births under way included
+    born_at: float = 0.0  #: by the monotonic clock
     on_turn: Callable[[Result], None] | None = None  #: told the result of each turn, if anybody waits for it
+    memory: Any = None  #: its working copy of its state, once it was asked for
+    told: Result | None = None  #: the result, once whoever waits may know it
     _ended: asyncio.Future[Result] | None = None
+    _over: asyncio.Future[Result] | None = None
 
     @property
     def is_living(self) -> bool:
@@ -86,6 +119,24 @@ class Run:
         return self.info.path
 
     @property
+    def envelope(self) -> Share | None:
+        """What its living children may take up together; None in the host, where nobody counts."""
+        return Share(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else None
+
+    @property
+    def works_in(self) -> pathlib.Path:
+        """Its working directory as it sees it: inside, what is not mounted is not there, and its own folder is."""
+        if self.grant is None or self.folder is None:
+            return self.context.cwd
+        mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
+        return self.context.cwd if mounted else self.folder.workspace
+
+    def seconds_left(self, now: float) -> float | None:
+        """What is left of its time, and of those above it; None without any limit."""
+        ends = [run.born_at + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        return max(0.0, min(ends) - now) if ends else None
+
+    @property
     def below_now(self) -> Iterable[Run]:
         """Its living children."""
         return self.children.values()
@@ -94,13 +145,32 @@ class Run:
         """A future of its end; every waiter must shield it."""
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
-            if self.result is not None:
-                self._ended.set_result(self.result)
+            if self.told is not None:
+                self._ended.set_result(self.told)
         return self._ended
 
-    def announce(self, result: Result) -> None:
-        """Set the result and tell all who wait."""
+    def over(self) -> asyncio.Future[Result]:
+        """The same, before its end survives a kill: for who acts on it no sooner than that. To be shielded, too."""
+        if self._over is None:
+            self._over = asyncio.get_running_loop().create_future()
+            if self.result is not None:
+                self._over.set_result(self.result)
+        return self._over
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its end is to be on record soon: not if all who wait put down what they heard, and wait for that."""
+        return self._over is None or self._ended is not None
+
+    def conclude(self, result: Result) -> None:
+        """It has ended, and that is on its way onto the record."""
         self.result = result
+        if self._over is not None and not self._over.done():
+            self._over.set_result(result)
+
+    def announce(self, result: Result) -> None:
+        """Tell all who wait for its end: it is on record."""
+        self.result = self.told = result
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(result)
 
@@ -118,7 +188,7 @@ class Run:
 
     def revive(self) -> None:
         """Forget the last end: it lives again."""
-        self.result = self.verdict = self.cut = self._ended = None
+        self.result = self.told = self.verdict = self.cut = self._ended = self._over = None
         self.lives += 1
 
     def count(self, usage: Usage) -> None:

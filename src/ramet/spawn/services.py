@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.concurrency.clock import Clock
+from ramet.core.agentref import AgentRef
+from ramet.core.errors import RametError
 from ramet.core.events import Event
 from ramet.core.ids import RunId
-from ramet.tools.context import Approve, Ask, Hooks, RunInfo
+from ramet.core.policy import Grant, Policy
+from ramet.isolation.contract import Backend
+from ramet.isolation.folders import RunFolder
+from ramet.spawn.reuse import Results
+from ramet.spawn.run import Run
+from ramet.tools.context import Approve, Ask, Hooks, RunInfo, SpawnRequest, ToolProcesses, ToolUseContext
+from ramet.wire.requests import Stated, UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -30,6 +39,64 @@ class ModelPort(NamedTuple):
     ask: Ask
     label: str  #: for events and prices
     window: int | None = None  #: input tokens that it takes, if it says
+
+
+class Placement(Protocol):
+    """Where runs work that do not work in the host."""
+
+    @property
+    def children(self) -> Policy | None:
+        """What a child of a run of the host gets that asks for nothing; None leaves it in the host."""
+
+    async def backend(self, grant: Grant) -> Backend:
+        """What keeps a run of this grant in. Raises IsolationUnavailable."""
+
+    def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
+        """The run's own folder, made now, or the one that it has. Raises OSError."""
+
+    def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
+        """The variables that it sees."""
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for, at the latest before the runtime has stopped."""
+
+    def attending(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
+        """While this is open, what is seen of the run's sandbox from outside goes on its record.
+
+        Gives the socket of the proxy to its allowed endpoints, or None without any.
+        """
+
+
+class Kept(Protocol):
+    """An agent that was written down: its handle, and capabilities that it asked for in vain."""
+
+    @property
+    def ref(self) -> AgentRef | str: ...
+    @property
+    def dropped(self) -> tuple[str, ...]: ...
+
+
+class Authoring(Protocol):
+    """Agents that agents write down. What comes from them is data: nothing of it is imported or evaluated."""
+
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> Kept:
+        """Put a recipe into the registry of a run's agent, with no capability that it lacks. Raises InvalidValue."""
+
+    async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
+        """What is to be born below a run to do a task. Raises AgentNotResolved, Unknown, InvalidValue."""
+
+
+class Memory(Protocol):
+    """The states of agents: each run's own, whose place is known here and is never asked for."""
+
+    async def use(self, run: Run, asked: UseState, body: bytes) -> tuple[Stated, bytes]:
+        """Do something with a run's own state. Raises InvalidValue, Conflict, UnsavedChanges, Unknown, Denied."""
+
+    async def begins_at(self, parent: Run) -> str:
+        """The commit at which a branch of a run's state begins now. Raises UnsavedChanges."""
+
+    async def branch(self, run: Run) -> None:
+        """Have the branch that a run was born to work on; once is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,3 +122,12 @@ class Services:
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means
     kept_runs: int = 256  #: finished runs whose history stays, so that mail can take them up again
     read_roots: Callable[[RunInfo], tuple[pathlib.Path, ...]] = lambda _: ()
+    recipe: Callable[[Agent], dict[str, Any]] = lambda agent: {"name": agent.name}  #: a definition as data
+    durable: Callable[[], Awaitable[None]] | None = None  #: until what is on record survives; None: nothing does
+    after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
+    keep_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
+    processes: ToolProcesses | None = None  #: of synchronous tools; None: threads
+    placement: Placement | None = None  #: None: everything works in the host
+    authoring: Authoring | None = None  #: None: agents write no agents down
+    results: Results | None = None  #: of equal calls; None: everything is worked on
+    memory: Memory | None = None  #: None: agents keep no state

@@ -8,11 +8,13 @@ import math
 import pathlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ramet.agent import context as conversation
+from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import gates_of
 from ramet.agent.loop import MAX_TURNS
@@ -21,15 +23,19 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
-from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused
+from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused, Unknown
 from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Usage
+from ramet.core.policy import Grant, grant_root
 from ramet.isolation import worktree
 from ramet.isolation.worktree import Worktree
+from ramet.models.messages import encode
 from ramet.spawn.admission import Place
-from ramet.spawn.plan import Plan, plan_birth, spawnable, system_messages
+from ramet.spawn.births import described
+from ramet.spawn.granting import bound_of, capsule_of, with_time_of
+from ramet.spawn.plan import Plan, check_tools, plan_birth, spawnable, system_messages
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import Supervisor
@@ -49,7 +55,6 @@ class Spawner:
     def __init__(self, register: Register, supervisor: Supervisor, *, face: Tree) -> None:
         self._register, self._supervisor, self._face = register, supervisor, face
         self._services = register.services
-        self._agent_tools: dict[tuple[tuple[str, str], ...], BaseTool] = {}
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
         """Give birth below `parent`, or raise and leave nothing behind. `slot` is let go while waiting for room.
@@ -58,8 +63,12 @@ class Spawner:
         for what cannot be, NoToolsLeft when its tools resolve to nothing.
         """
         plan = plan_birth(parent, request, self._services, self._register.limits)
-        place = self._register.admission.try_admit(parent) or await self._room(parent, slot)
         with ExitStack() as undo:
+            parent.asked += 1
+            undo.callback(_forget_birth, parent)
+            if plan.grant is not None:
+                await self._check_place(plan.grant)
+            place = self._register.admission.try_admit(parent, plan.share) or await self._room(parent, plan, slot)
             undo.callback(self._register.admission.release, place)
             self._check_living(parent)
             try:
@@ -90,11 +99,13 @@ class Spawner:
         session: str | None = None,
         persistent: bool = True,
         request: SpawnRequest,
+        history: Sequence[BaseMessage] = (),
     ) -> Run:
         """Give birth to the root. Raises like `spawn`; a session's root waits for its first prompt."""
         own = self._services.own_tools(agent, cwd)
         may_spawn = self._register.limits.depth > 0
         toolset = resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=own)
+        check_tools(toolset.tools, request.policy is not None, self._services)
         run_id = self._services.mint()
         info = RunInfo(
             id=run_id,
@@ -104,25 +115,40 @@ class Spawner:
             session=SessionId(session) if session else None,
         )
         budget = Budget(limits, scope=info.path)
+        bound = bound_of(None, agent, request)
+        composed = isinstance(agent.function, Composed)
+        grant = grant_root(request.policy) if request.policy is not None and not composed else None
+        limits = with_time_of(grant or bound, limits)
         agent = agent.replace(limits=limits, max_turns=agent.max_turns or max_turns)
         plan = Plan(
             request=request,
             agent=agent,
             name=ROOT_NAME,
             limits=limits,
+            grant=grant,
+            bound=bound,
+            capsule=capsule_of(agent, request, grant),
             toolset=toolset,
             system=system_messages(agent, cwd, self._services),
             cwd=cwd,
         )
         run = self._build(info, None, plan, self._register.admission.admit_root(), budget, self._register.abort.child())
         run.persistent = persistent
+        run.context.history[:] = history
+        self._house(run)
+        birth = self._described(run, agent.initial_prompt if persistent else request.prompt)
         self._register.enter(run)
-        _record_birth(run, plan)
+        _record_birth(run, plan, birth)
         return run
 
-    async def _room(self, parent: Run, slot: Slot | None) -> Place:
+    async def _check_place(self, grant: Grant) -> None:
+        """Raises IsolationUnavailable where nothing here keeps a run in as strictly as its grant says."""
+        assert self._services.placement is not None, "a plan has no grant without a placement"
+        await self._services.placement.backend(grant)
+
+    async def _room(self, parent: Run, plan: Plan, slot: Slot | None) -> Place:
         """Wait for a place. Given up on, it takes none, also not the one that came in the same moment."""
-        room = asyncio.ensure_future(self._register.admission.admit(parent))
+        room = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
         call = current_call.get(None)
         try:
             await (room if slot is None else slot.while_waiting(room, key=call.step_id if call else None))
@@ -142,6 +168,7 @@ class Spawner:
     async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
         if plan.isolation != "worktree":
             return None
+        await parent.context.settled()
         made = await worktree.create(plan.cwd, plan.name or plan.agent.name)
         try:
             self._check_living(parent)  # It may have been stopped while git worked.
@@ -176,7 +203,14 @@ class Spawner:
         run = self._build(info, parent, plan, place, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
+        self._house(run)
         return run
+
+    def _house(self, run: Run) -> None:
+        """Give a sandboxed run its folder."""
+        if run.grant is not None:
+            assert self._services.placement is not None, "a plan has no grant without a placement"
+            run.folder = self._services.placement.folder(run.info)
 
     def _build(
         self,
@@ -208,10 +242,13 @@ class Spawner:
             mailbox=Mailbox(info.path),
             budget=budget,
             record=services.record,
+            durable=services.durable,
             tree=self._face,
             hooks=services.hooks(agent, gates, parent is not None),
             approve=services.approve,
             spill=services.spill(info),
+            keep_blob=services.keep_blob(info),
+            processes=services.processes,
             read_roots=services.read_roots(info),
             clock=services.clock,
             file_cache=dict(parent.context.file_cache) if parent is not None else {},
@@ -232,11 +269,32 @@ class Spawner:
             rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
             gates=(*gates, *gates_of(agent.hooks)),
             compaction=compaction,
+            grant=plan.grant,
+            bound=plan.bound,
+            capsule=plan.capsule,
+            born_at=services.clock.monotonic(),
         )
         context.on_usage = run.count
         context.slot = Slot(self._register.slots, lambda waits: self._waits(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
+
+    def rebuild(
+        self, info: RunInfo, parent: Run | None, plan: Plan, place: Place, budget: Budget, abort: AbortController
+    ) -> Run:
+        """A run that was born in another process, as it was then."""
+        return self._build(info, parent, plan, place, budget, abort)
+
+    def house_again(self, run: Run) -> None:
+        """Give a sandboxed run the folder that it has; where that is not, a new one, which is said on its record."""
+        if run.grant is None or not run.is_living:
+            return
+        assert self._services.placement is not None, "a plan has no grant without a placement"
+        try:
+            run.folder = self._services.placement.folder(run.info, is_there=True)
+        except Unknown:
+            run.folder = self._services.placement.folder(run.info)
+            run.context.emit(Notice, text="its folder is not here, or not any more: it goes on in an empty one")
 
     def _waits(self, run: Run, waits: bool) -> None:
         self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
@@ -250,26 +308,44 @@ class Spawner:
         if not any(tool.name == "Agent" for tool in tools):
             return tools
         types = tuple(spawnable(run, self._services).items())
-        if types not in self._agent_tools:
-            self._agent_tools[types] = agent_tool(dict(types))
-        return tuple(self._agent_tools[types] if tool.name == "Agent" else tool for tool in tools)
+        return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
 
     # ---- recorded, then started
 
     def _begin(self, run: Run, parent: Run, plan: Plan) -> None:
-        self._register.enter(run)
-        _record_birth(run, plan)
-        parent.count(_AGENT_USAGE)
-        brief = plan.request.prompt
+        brief, shared = plan.request.prompt, 0
         if plan.is_fork:
             if run.worktree is not None:
                 brief = f"(You work in a copy of the repository of your own: {run.context.cwd}.)\n\n{brief}"
+            shared = len(parent.context.history)
             run.context.history[:] = conversation.fork(parent.context.history)
-            run.pending.append(conversation.fork_brief(brief))
+            first = conversation.fork_brief(brief)
         else:
-            start = f"{run.agent.initial_prompt}\n\n{brief}" if run.agent.initial_prompt else brief
-            run.pending.append(HumanMessage(content=start))
+            start = run.agent.initial_prompt
+            first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
+        birth = self._described(run, str(first.content), shared)
+        self._register.enter(run)
+        _record_birth(run, plan, birth)
+        parent.count(_AGENT_USAGE)
+        run.pending.append(first)
         self._supervisor.start_turn(run)
+
+    def _described(self, run: Run, brief: str, shared: int = 0) -> dict[str, Any]:
+        """What the journal needs to go on with it; nothing where there is none."""
+        if self._services.durable is None:
+            return {}
+        answers = tuple(encode(each) for each in run.context.history[shared:])
+        return described(run, brief, self._services, shared=shared, answers=answers)
+
+
+@lru_cache(maxsize=256)
+def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
+    """The Agent tool of all runs that may spawn exactly these: it keeps nothing, and making one costs."""
+    return agent_tool(dict(types))
+
+
+def _forget_birth(parent: Run) -> None:
+    parent.asked -= 1
 
 
 class OwnScope(NamedTuple):
@@ -306,7 +382,7 @@ def _own_scope(parent: Run, plan: Plan) -> OwnScope | None:
     return OwnScope(Budget(plan.limits, scope=""), gift)
 
 
-def _record_birth(run: Run, plan: Plan) -> None:
+def _record_birth(run: Run, plan: Plan, birth: dict[str, Any]) -> None:
     run.context.emit(
         RunSpawned,
         name=run.name,
@@ -318,12 +394,13 @@ def _record_birth(run: Run, plan: Plan) -> None:
         background=run.background,
         detached=run.detached,
         session=run.info.session,
+        birth=birth,
     )
     lost = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
     if lost:
         run.context.emit(Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(lost)}")
     for clamp in plan.clamps:
-        run.context.emit(ClampEvent, field=f"limits.{clamp.name}", asked=clamp.asked, given=clamp.given)
+        run.context.emit(ClampEvent, field=clamp.name, asked=clamp.asked, given=clamp.given)
 
 
 async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:

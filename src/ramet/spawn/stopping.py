@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from ramet.core.lifecycle import Fact
 from ramet.core.outcome import Status
 from ramet.spawn.run import Run
-from ramet.spawn.turn import cut
+from ramet.spawn.verdict import cut
 from ramet.tools.context import StopReceipt, current_call
 
 Tell = Callable[[Run, Fact, str], None]

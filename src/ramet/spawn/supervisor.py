@@ -13,19 +13,24 @@ from msgspec.structs import replace
 
 from ramet.agent.compaction import repair
 from ramet.agent.loop import storable
-from ramet.core.events import Event, MessageRecorded, RunEnded, StateChanged, TurnEnded, TurnStarted
+from ramet.agent.recorded import recorded
+from ramet.core.errors import RametError, StoreFailed
+from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.stopping import stop_all
-from ramet.spawn.turn import cut, recordable, work
+from ramet.spawn.turn import work
+from ramet.spawn.verdict import cut
 from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 
 _log = logging.getLogger("ramet.supervisor")
 #: A notice may wake an idle run this often before a user says something new.
 MAX_WAKES = 10
+#: Of what a sandboxed run printed, this much goes on record; the rest is in its folder.
+RECORDED_CHARS = 2_000
 
 
 class Supervisor:
@@ -81,11 +86,28 @@ class Supervisor:
         verdict = run.verdict
         assert verdict is not None, "a run ends with a verdict"
         result = self.result_of(run, verdict)
-        run.context.emit(RunEnded, result=replace(result, value=recordable(run, result.value)))
+        kept = replace(
+            result,
+            value=recorded(run.agent, result.value),
+            stdout=result.stdout[-RECORDED_CHARS:],
+            stderr=result.stderr[-RECORDED_CHARS:],
+        )
+        run.context.emit(RunEnded, result=kept)
         run.context.record = lambda event: (
             event
         )  # What comes late, from a task that is deaf to cancelling, is nobody's.
-        run.announce(result)
+        run.conclude(result)
+        self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
+
+    def _announce_turn(self, run: Run, result: Result, failure: RametError | None) -> None:
+        run.announce_turn(result if failure is None else _unkept(result, failure))
+
+    def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
+        """Tell of an end that is on record; of one that cannot be, only that nobody will ever know of it."""
+        if failure is not None:
+            result = _unkept(result, failure)
+        if run.result is not None:  # It has not come back meanwhile.
+            run.announce(result)
         run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
 
     def result_of(self, run: Run, verdict: Verdict) -> Result:
@@ -98,6 +120,9 @@ class Supervisor:
             usage=run.context.usage,
             usage_subtree=run.subtree,
             artifacts=run.artifacts,
+            files=run.left.files,
+            stdout=run.left.stdout,
+            stderr=run.left.stderr,
         )
 
     # ---- turns
@@ -117,12 +142,30 @@ class Supervisor:
         """Begin a turn in a task of its own, with what is pending; the run's mail is read in it."""
         messages, run.pending = run.pending, []
         run.turns += 1
+        run.spawned.clear()
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
         if run.limits.seconds is not None and run.deadline is None:
-            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_nobodys_call())
+            left = run.limits.seconds - run.aged_s
+            run.deadline = asyncio.create_task(self._time_out(run, max(0.0, left)), context=_nobodys_call())
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_nobodys_call())
         run.task.add_done_callback(lambda task: self._never_began(run) if task.cancelled() else None)
+
+    def go_on(self, run: Run, *, began: bool) -> None:
+        """Go on with a run in the middle of a turn that another process began, or before its first."""
+        run.resumes = began
+        if began:
+            run.turns -= 1  # It is the same turn.
+        else:
+            self.start_turn(run)
+            return
+        at = run.turn_began_at
+        self.start_turn(run)
+        run.turn_began_at = at
+
+    def end(self, run: Run) -> None:
+        """End a run as its verdict says."""
+        self._end(run)
 
     def _never_began(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line: nothing in it could do so."""
@@ -146,6 +189,9 @@ class Supervisor:
         async def begin() -> None:
             await run.context.slot.take()
             self.fact(run, Fact.BEGAN)
+            if run.resumes:
+                run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.begun))
+                return
             run.context.emit(TurnStarted, turn=run.turns)
             if run.turns == 1 and run.context.hooks is not None:
                 messages.extend(await _greeting(run))
@@ -153,15 +199,18 @@ class Supervisor:
         def feed(chunk: AIMessageChunk) -> None:
             self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
-        verdict = await work(run, messages, begin, feed)
+        verdict = await work(run, messages, begin, feed, self._services, self.begins_to_wait)
         if verdict.status is Status.CANCELLED and run.cut is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # Nobody of ours cancelled it: the event loop goes.
         run.heard.clear()
+        run.resumes = False
         if verdict.status is not Status.COMPLETED:
             self._mend_history(run)
             ends = self._would_end(run, verdict) and run.state is not State.STOPPING
             if ends and run.children:
                 await self._stop_all(run.bound_children(), f"its parent ended: {verdict.status}")
+        if run.state is State.STOPPING:
+            await _outlive_sandboxes(run)
         if run.worktree is not None and self._would_end(run, verdict):
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder goes.
             await self._leave_worktree(run)
@@ -172,7 +221,11 @@ class Supervisor:
         if not run.context.history:
             return
         known = {id(message) for message in run.context.history}
-        answered = [storable(message)[0] for message in run.context.answered.values()]
+        answered = list(run.context.answered.values())
+        if run.context.durable is None:
+            answered = [storable(message)[0] for message in answered]  # type: ignore[misc]  # it stays an answer
+        else:
+            known |= {id(message) for message in answered}  # They went on record when they came.
         run.context.history[:] = repair([*run.context.history, *answered])
         run.context.answered.clear()
         for message in run.context.history:
@@ -192,7 +245,8 @@ class Supervisor:
             return self._end(run)
         self.fact(run, Fact.TURN_OVER)
         if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came into it has yet to be answered.
-            run.announce_turn(self.result_of(run, verdict))
+            result = self.result_of(run, verdict)
+            self._services.after(lambda failure: self._announce_turn(run, result, failure), True)
         self.consider(run)
 
     def _would_end(self, run: Run, verdict: Verdict) -> bool:
@@ -294,6 +348,9 @@ class Supervisor:
         await asyncio.wait([task], timeout=self._services.grace_s)
         if run.cut is mine:  # Nobody stopped it for good meanwhile.
             run.cut = None
+        if self._services.durable is not None:  # Whoever waited for the turn has been told, before a next one begins.
+            with suppress(StoreFailed):
+                await self._services.durable()
 
     async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
         return await stop_all(tops, reason, status, tell=self.fact, end=self._fence_off, grace_s=self._services.grace_s)
@@ -330,6 +387,20 @@ class Supervisor:
             run.artifacts = (str(left),) if left is not None else ()
 
 
+def _unkept(result: Result, failure: RametError) -> Result:
+    """A result that is not on record, and will not be: nobody may take it for one."""
+    error = ErrorInfo(type=type(failure).__name__, message=str(failure))
+    return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)
+
+
+async def _outlive_sandboxes(run: Run) -> None:
+    """Whoever hears of its end must find no process of its children: they are being stopped with it."""
+    below = [child.ended() for child in run.bound_children() if child.grant is not None]
+    if below:
+        with suppress(asyncio.CancelledError):  # Told again: the time to wait is over.
+            await asyncio.wait(below)
+
+
 def _nobodys_call() -> contextvars.Context:
     """A context for a task of its own: whoever started a run is not the call that the run's work is done in."""
     context = contextvars.copy_context()
@@ -343,5 +414,6 @@ async def _greeting(run: Run) -> list[BaseMessage]:
     if hooks is None or not hooks.listens(event):
         return []
     source = run.info.agent if run.info.depth else "startup"
+    await run.context.settled()
     decision = await hooks.fire(event, run.context, {"source": source}, matcher=source)
     return [HumanMessage(content=decision.context)] if decision.context else []

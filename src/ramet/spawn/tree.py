@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ramet.core.errors import Denied, MailRefused, Unknown
+from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
+from ramet.spawn.births import key_of, keyed
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import spawnable
 from ramet.spawn.post import Post
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
-from ramet.spawn.services import Services
+from ramet.spawn.services import Authoring, Memory, Services
 from ramet.spawn.spawner import Spawner
 from ramet.spawn.supervisor import Supervisor
-from ramet.spawn.turn import partial
+from ramet.spawn.verdict import partial
 from ramet.spawn.waiting import wait_at_most
-from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.tools.envelope import report
+from ramet.wire.requests import Stated, UseState
 
 
 class RunTree:
@@ -36,7 +41,23 @@ class RunTree:
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:
         """Give birth below the run of this context. Raises SpawnRefused, Unknown, InvalidValue."""
-        return self.handle(await self.spawner.spawn(self._run_of(parent), request, parent.slot))
+        run = self._run_of(parent)
+        request = keyed(run, request)
+        known = self.register.known_births.pop((run.info.id, key_of(request)), None)
+        if known is not None and (not request.call_id or known.request.prompt == request.prompt):
+            return self.handle(known)  # It was asked for in a process that has ended, by this very call.
+        if not request.branch:
+            return self.handle(await self.spawner.spawn(run, request, parent.slot))
+        memory = self._memory()
+        request = dataclasses.replace(request, begins_at=await memory.begins_at(run))
+        child = await self.spawner.spawn(run, request, parent.slot)
+        await memory.branch(child)  # Else it would be there only once the child has written.
+        return self.handle(child)
+
+    def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
+        """The key, beginning like this, of a birth that this run had asked for in a process that has ended."""
+        known = self.register.known_births
+        return next((key for run, key in known if run == parent.run.id and key.startswith(prefix)), None)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
@@ -66,8 +87,49 @@ class RunTree:
         so_far = Result(status=Status.COMPLETED, value=partial(run) or "(nothing yet)")
         return f"status: {run.state}\n{report(so_far, name=run.name)}"
 
-    def list_runs(self, asker: ToolUseContext | None = None) -> Sequence[RunView]:
+    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
         """All runs of the tree, in order of path."""
+        return self.views()
+
+    async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> Created:
+        """Write an agent down. Raises InvalidValue, Denied."""
+        kept = await self._authoring().create(self._run_of(creator), entry)
+        return Created(str(kept.ref), kept.dropped)
+
+    async def perform(
+        self,
+        parent: ToolUseContext,
+        ref: str,
+        task: str,
+        arguments: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        branch: bool = False,
+        call_id: CallId | None = None,
+    ) -> Handle:
+        """Have an agent that was written down do a task, as a child of this run. Raises AgentNotResolved, Denied."""
+        asked = await self._authoring().asked(self._run_of(parent), ref, task, arguments)
+        asked = dataclasses.replace(asked, name=name or asked.name, branch=branch, call_id=call_id or asked.call_id)
+        return await self.spawn(parent, asked)
+
+    def _authoring(self) -> Authoring:
+        authoring = self.register.services.authoring
+        if authoring is None:
+            raise Denied("creating agents", "this runtime keeps no agents that agents write down")
+        return authoring
+
+    async def use_state(self, user: ToolUseContext, asked: UseState, body: bytes = b"") -> tuple[Stated, bytes]:
+        """Do something with the own state of the run of this context. Raises Denied where agents keep none."""
+        return await self._memory().use(self._run_of(user), asked, body)
+
+    def _memory(self) -> Memory:
+        memory = self.register.services.memory
+        if memory is None:
+            raise Denied("state", "this runtime keeps no state of agents")
+        return memory
+
+    def views(self) -> Sequence[RunView]:
+        """All runs of the tree, in order of path, for its owner."""
         return sorted((run.view() for run in self.register.runs.values()), key=lambda view: view.path)
 
     def _run_of(self, context: ToolUseContext) -> Run:

@@ -9,17 +9,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage
 
-from ramet.agent.loop import QueryParams, query
+from ramet.agent.composition.steps import Composed
+from ramet.agent.loop import QueryParams, left_open, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
-from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError
+from ramet.concurrency.threads import home
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
-from ramet.core.outcome import ErrorInfo, Status, shown
-from ramet.models.plain import plain
+from ramet.core.outcome import Status
+from ramet.spawn.answer import answer
+from ramet.spawn.granting import takes_one
+from ramet.spawn.reuse import reused
 from ramet.spawn.run import Run, Verdict
+from ramet.spawn.sandboxed import work_inside
+from ramet.spawn.services import Placement, Services
+from ramet.spawn.verdict import failed
+from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.sync import run_in_thread
 
@@ -28,57 +36,59 @@ Begin = Callable[[], Awaitable[None]]
 Feed = Callable[[AIMessageChunk], None]
 
 
-async def work(run: Run, messages: Sequence[BaseMessage], begin: Begin, feed: Feed) -> Verdict:
+async def work(
+    run: Run,
+    messages: Sequence[BaseMessage],
+    begin: Begin,
+    feed: Feed,
+    services: Services,
+    begins_to_wait: Callable[[], None],
+) -> Verdict:
     """Do a turn and say how it ended; never raises for what happened in it."""
     try:
         run.context.abort.raise_if_aborted()
         await begin()
-        if run.agent.function is not None:
-            return Verdict(Status.COMPLETED, await _call(run, messages))
-        return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
+        if run.agent.cache_ttl_seconds is None or services.results is None:
+            return await _done(run, messages, feed, services.placement)
+        return await reused(
+            run,
+            services.results,
+            services.recipe,
+            lambda: _done(run, messages, feed, services.placement),
+            begins_to_wait=begins_to_wait,
+            now=services.clock.now,
+        )
     except asyncio.CancelledError:
         if run.cut is None and not run.context.abort.aborted and not is_being_cancelled():
-            return _failed(run, RuntimeError("it cancelled itself"))
-        return run.cut or _failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
+            return failed(run, RuntimeError("it cancelled itself"))
+        return run.cut or failed(run, Aborted(run.context.abort.reason or "its event loop was stopped"))
     except Aborted as stopped:
-        return run.cut or _failed(run, stopped)
+        return run.cut or failed(run, stopped)
     except BudgetExceeded as refusal:
         run.context.emit(
             BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
         )
-        return _failed(run, refusal)
+        return failed(run, refusal)
     except RametError as failure:
         if isinstance(failure, Bug):
             _log.exception("a bug of ours ended %s", run.info.path)
-        return _failed(run, failure)
+        return failed(run, failure)
     except (Exception, SystemExit) as failure:
         _log.exception("%s failed", run.info.path)
-        return _failed(run, failure)
+        return failed(run, failure)
 
 
-def cut(run: Run, status: Status, reason: str) -> Verdict:
-    """The verdict of a run that was stopped, with what it had said until then."""
-    return Verdict(status, error=ErrorInfo(type="Aborted", message=reason), partial=partial(run))
-
-
-def partial(run: Run) -> str:
-    """The newest text of this turn, streaming or recorded."""
-    if run.heard:
-        return "".join(run.heard)
-    for message in reversed(run.context.history[run.turn_began_at :]):
-        if isinstance(message, AIMessage) and message.text:
-            return str.__str__(message.text)
-    return ""
-
-
-_STATUS: dict[type[BaseException], Status] = {Aborted: Status.CANCELLED, BudgetExceeded: Status.BUDGET_EXHAUSTED}
-
-
-def _failed(run: Run, error: BaseException) -> Verdict:
-    status = _STATUS.get(type(error), Status.FAILED)
-    scope = error.scope if isinstance(error, BudgetExceeded) else None
-    info = ErrorInfo(type=type(error).__name__, message=str(error), scope=scope)
-    return Verdict(status, error=info, partial=partial(run))
+async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> Verdict:
+    """Do the work of a turn, where the run works."""
+    if run.grant is not None:
+        if run.resumes and run.capsule is None and _has_answered(run.context.history):
+            return Verdict(Status.COMPLETED, answer(run))  # It had answered when its process ended.
+        assert placement is not None, "who has a grant has a place"
+        await run.context.settled()
+        return await work_inside(run, messages, feed, placement)
+    if run.agent.function is not None:
+        return Verdict(Status.COMPLETED, await _call(run, messages))
+    return Verdict(Status.COMPLETED, await _converse(run, messages, feed))
 
 
 async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> Any:
@@ -89,6 +99,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
         max_turns=run.max_turns,
         compaction=run.compaction,
         output=contract,
+        resumes=run.resumes,
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:
@@ -97,20 +108,11 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
                 feed(piece)
             elif isinstance(piece, MessageRecorded):
                 run.heard.clear()
-    newest = run.context.history[-1]
-    assert isinstance(newest, AIMessage), "a conversation that ends well ends with an answer"
-    text = str.__str__(newest.text)  # exact text: langchain's own kind of it is no JSON
-    return text if contract is None else contract.parse(text)
+    return answer(run)
 
 
-def recordable(run: Run, value: Any) -> Any:
-    """A value as JSON for the record: an answer by its contract, data as it is, anything else as what it is."""
-    if value is not None and run.agent.output is not None and run.agent.function is None:
-        return OutputContract(run.agent.output).data(value)
-    try:
-        return plain(value, "value")
-    except InvalidValue:
-        return {"@type": f"{type(value).__module__}.{type(value).__qualname__}", "repr": shown(value)[:1000]}
+def _has_answered(history: Sequence[BaseMessage]) -> bool:
+    return left_open(history) == [] or concluded_by(history) is not None
 
 
 async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
@@ -119,13 +121,15 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     assert function is not None
     arguments = request.args
     prompt = messages[0].text if messages else request.prompt
-    if not arguments and not request.kwargs and prompt and _takes_one(function):
+    if not arguments and not request.kwargs and prompt and takes_one(function):
         arguments = (str.__str__(prompt),)
+    await run.context.settled()
     step = run.context.next_step()
     run.context.slot.begin_calls()  # It counts as one call, so that it holds no slot while it waits for children.
+    home.set(asyncio.get_running_loop())  # Threads that the function starts find their way back by it.
     token = current_call.set(CurrentCall(run.context, CallId(""), step))
     try:
-        if inspect.iscoroutinefunction(function):
+        if isinstance(function, Composed) or inspect.iscoroutinefunction(function):
             return await function(*arguments, **request.kwargs)
         return await run_in_thread(
             run.context, lambda: function(*arguments, **request.kwargs), name=run.agent.name, key=step
@@ -133,11 +137,3 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     finally:
         current_call.reset(token)
         run.context.slot.end_call()
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind("")
-    except (TypeError, ValueError):
-        return False
-    return True

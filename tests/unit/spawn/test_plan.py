@@ -49,7 +49,7 @@ def test_limits_never_widen(above: Limits, defined: Limits, asked: Limits, detac
 
     plan = planned(session, SpawnRequest(agent=agent, limits=asked, detached=detached))
 
-    clamped = {clamp.name: clamp for clamp in plan.clamps}
+    clamped = {clamp.name.removeprefix("limits."): clamp for clamp in plan.clamps}
     for each in fields(Limits):
         name, wanted = each.name, most(each.name, defined, asked)
         ceiling = math.inf if detached and name == "seconds" else most(name, above)

@@ -1,0 +1,43 @@
+"""The answer of a conversation that has come to its end, as its contract has it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from ramet.agent.context import calls_of
+from ramet.agent.output import DoesNotFit, OutputContract
+from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
+from ramet.spawn.run import Run
+from ramet.tools.conclusion import concluded_by
+
+
+def answer(run: Run) -> Any:
+    """The value that the model's last word stands for, or that its call of `task_success` gave.
+
+    Raises TaskFailed and NeedsInput for a conclusion of these kinds, OutputInvalid for what has not the agreed form,
+    ProtocolError for a conversation that did not end.
+    """
+    history = run.context.history
+    concluded = run.context.concluded or concluded_by(history)
+    if concluded is not None and concluded.kind == "fail":
+        raise TaskFailed(concluded.text)
+    if concluded is not None and concluded.kind == "clarify":
+        raise NeedsInput(concluded.text)
+    if concluded is not None:
+        return concluded.value if run.agent.output is None else _parsed(run, json.dumps(concluded.value))
+    newest = history[-1] if history else None
+    if not isinstance(newest, AIMessage) or calls_of(newest):
+        raise ProtocolError("it ended without an answer of its model")
+    text = str.__str__(newest.text)  # exact text: langchain's own kind of it is no JSON
+    return text if run.agent.output is None else _parsed(run, text)
+
+
+def _parsed(run: Run, text: str) -> Any:
+    assert run.agent.output is not None, "asked by who has a form"
+    try:
+        return OutputContract(run.agent.output).parse(text)
+    except DoesNotFit as refusal:
+        raise OutputInvalid(refusal.problem, tries=1) from None

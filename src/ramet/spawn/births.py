@@ -1,0 +1,171 @@
+"""A birth as data, for the journal: all that it takes to go on with a run in another process, and nothing secret.
+
+What is no data is named instead: a function by its reference, a model object and a tool by their names, a secret by its
+name. Whoever resumes supplies what only a process can hold, or is told what is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ramet.core.budget import Limits
+from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
+from ramet.core.policy import Grant
+from ramet.models.plain import plain
+from ramet.spawn.run import Run
+from ramet.spawn.services import Services
+from ramet.tools.context import SpawnRequest
+from ramet.wire.annotations import parameter_types
+from ramet.wire.capsule import Capsule
+from ramet.wire.recorded import from_record, to_record
+
+
+def described(
+    run: Run, brief: str, services: Services, *, shared: int = 0, answers: tuple[Any, ...] = ()
+) -> dict[str, Any]:
+    """What goes on record beside the birth itself. A fork has `shared` messages of its parent's, then `answers`."""
+    request, agent = run.request, run.agent
+    birth: dict[str, Any] = {
+        "agent": services.recipe(agent),
+        "brief": brief,
+        "cwd": str(run.context.cwd),
+        "system": [str.__str__(message.text) for message in run.context.system_messages],
+        "max_turns": run.max_turns,
+        "limits": run.limits.as_data(),
+        "owns": run.own_budget is not None,
+        "persistent": run.persistent,
+        "key": key_of(request),
+    }
+    if request.begins_at:
+        birth["begins_at"] = request.begins_at
+    if shared or answers:
+        birth |= {"shared": shared, "answers": list(answers)}
+    if agent.function is not None and run.capsule is None:
+        birth["args"], birth["kwargs"] = _data("args", list(request.args)), _data("kwargs", dict(request.kwargs))
+    if run.grant is not None:
+        birth["grant"] = _without_secrets(run.grant)
+    if run.bound is not None:
+        birth["bound"] = _without_secrets(run.bound)
+    if run.capsule is not None:
+        name, tag, data, is_heavy = run.capsule
+        birth["capsule"] = {"name": name, "tag": tag, "data": base64.b64encode(data).decode(), "is_heavy": is_heavy}
+    return birth
+
+
+def keyed(run: Run, request: SpawnRequest) -> SpawnRequest:
+    """The request with the key by which the same one is known when a function is run again.
+
+    That is what is asked for, and how often it was before: after a checkpoint, or side by side, not all are asked for
+    again, nor in the same order, and none must be taken for another.
+    """
+    if request.call_id is not None or request.key or run.agent.function is None or run.context.durable is None:
+        return request  # A call or a step tells by itself, a model has no births without one, and no journal asks.
+    content = _content_of(request)
+    run.spawned[content] += 1
+    return dataclasses.replace(request, key=f"{content}#{run.spawned[content]}")
+
+
+def _content_of(request: SpawnRequest) -> str:
+    """A name for what is asked for: the same in every process."""
+    agent, packed = request.agent, b""
+    function = getattr(agent, "function", agent)
+    capsule = getattr(function, "capsule", None)
+    if isinstance(capsule, Capsule):
+        packed = capsule.data
+    name = getattr(agent, "name", None) or getattr(function, "__qualname__", "")
+    asked = [name, request.subagent_type, request.prompt, request.name, _data("args", list(request.args))]
+    text = msgspec.json.encode([*asked, _data("kwargs", dict(request.kwargs))])
+    return hashlib.sha256(text + b"\0" + packed).hexdigest()[:16]
+
+
+def key_of(request: SpawnRequest) -> str:
+    """What a birth is known by to the run that asked for it; empty if it is to be another one each time."""
+    return request.call_id or request.key
+
+
+def request_of(
+    birth: Mapping[str, Any], function: Callable[..., Any] | None, *, prompt: str, description: str, name: str
+) -> SpawnRequest:
+    """What was asked for then, of this function. Raises DefinitionMissing for an argument that was no data."""
+    for field in ("args", "kwargs"):
+        if isinstance(birth.get(field), dict) and "@missing" in birth[field]:
+            raise DefinitionMissing("argument", birth[field]["@missing"])
+    placed, named = parameter_types(function) if function is not None else ((), {})
+    args, kwargs = birth.get("args", ()), birth.get("kwargs", {})
+    return SpawnRequest(
+        prompt=prompt,
+        name=name,
+        description=description,
+        args=tuple(_value(each, placed[at] if at < len(placed) else None) for at, each in enumerate(args)),
+        kwargs={key: _value(each, named.get(key)) for key, each in kwargs.items()},
+        branch="begins_at" in birth,
+        begins_at=birth.get("begins_at", ""),
+    )
+
+
+def limits_of(birth: Mapping[str, Any]) -> Limits:
+    """The limits as they were narrowed."""
+    return Limits(**birth.get("limits", {}))
+
+
+def grant_of(birth: Mapping[str, Any], secrets: Mapping[str, str], field: str = "grant") -> Grant | None:
+    """What its sandbox, or those of its steps, may do. Raises DefinitionMissing for a secret not supplied again."""
+    if field not in birth:
+        return None
+    data = dict(birth[field])
+    for name in data["secrets"]:
+        if name not in secrets:
+            raise DefinitionMissing("secret", name)
+    data["secrets"] = {name: secrets[name] for name in data["secrets"]}
+    return msgspec.convert(data, Grant, strict=False)
+
+
+def capsule_in(birth: Mapping[str, Any]) -> Capsule | None:
+    """Its function as it travelled; never opened here."""
+    packed = birth.get("capsule")
+    if packed is None:
+        return None
+    return Capsule(packed["name"], packed["tag"], base64.b64decode(packed["data"]), packed["is_heavy"])
+
+
+def cwd_of(birth: Mapping[str, Any]) -> pathlib.Path:
+    """Where it worked. Raises DefinitionMissing if that is gone."""
+    cwd = pathlib.Path(birth.get("cwd", "."))
+    if not cwd.is_dir():
+        raise DefinitionMissing("folder", str(cwd))
+    return cwd
+
+
+def _data(field: str, value: Any) -> Any:
+    """Arguments as data; what is none can only be named."""
+    try:
+        return plain(value, field)
+    except InvalidValue as refusal:
+        missing = {"@missing": str(refusal)[:300]}
+    try:
+        if isinstance(value, dict):
+            return {name: to_record(each, what=f"{field}.{name}") for name, each in value.items()}
+        return [to_record(each, what=f"{field}[{index}]") for index, each in enumerate(value)]
+    except NotShippable:
+        return missing
+
+
+def _value(data: Any, hint: Any) -> Any:
+    """An argument again, as its function has it; one that is not what the annotation says stays as it was written."""
+    try:
+        return from_record(data, hint)
+    except (InvalidValue, ProtocolError):
+        return data
+
+
+def _without_secrets(grant: Grant) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(grant)
+    data["secrets"] = sorted(grant.secrets)
+    return data

@@ -1,0 +1,136 @@
+"""The tool calls of one reply that went into a sandbox, counted from the reply: a guest is not asked what it ran.
+
+A hold is taken for each call of a reply, as far as the budget goes, before the guest hears of it; the guest is told how
+many it was granted, and refuses the others as the loop in the host would. A hold is settled when the call begins. What
+is left when the next question comes, or the end, is settled as well, but for calls that the host itself said no to: a
+guest may have run what it did not report. So no more calls than the limit are ever granted, and an honest guest is
+charged exactly what it ran; only one that was cut off pays for the calls that it had not come to.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, ToolCall
+
+from ramet.agent.context import calls_of
+from ramet.core.budget import Amount, Hold
+from ramet.core.errors import BudgetExceeded, ProtocolError
+from ramet.core.outcome import Usage
+from ramet.tools.context import ToolUseContext
+from ramet.tools.dispatch import find_tool
+
+#: Rounds of hooks for each call of a reply, and for the reply itself: a loop asks before and after a call, tells of a
+#: question to a person, and asks before it ends or shortens its conversation.
+ROUNDS = 4
+_ONE = Amount(tool_calls=1)
+_ONE_USED = Usage(tool_calls=1)
+_NUMBER = re.compile(r"[1-9][0-9]{0,14}\Z")
+
+
+class Begun(NamedTuple):
+    """A call that may begin, and what it calls."""
+
+    tool: str
+    args: dict[str, Any]  # Any: what the model filled in
+
+
+class ReplyCalls:
+    """What may be, and was, done with the calls of one reply. Without a reply: nothing."""
+
+    def __init__(self, context: ToolUseContext, reply: AIMessage | None = None) -> None:
+        self._context = context
+        self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
+        names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
+        #: Calls that may run and have not begun, by id: the tools they are for.
+        self._waiting = {key: name for key, name in names.items() if name and not self._calls[key].get("error")}
+        self._ended: set[str] = set()
+        self._begun: dict[str, str] = {}
+        self._unanswered = set(self._calls)
+        self.rounds = ROUNDS * (1 + len(self._calls))  #: of hooks that may still be asked until the next reply
+        self._holds: list[Hold] = []
+        self.refusal: BudgetExceeded | None = None  #: why some of them may not run
+        try:
+            for _ in self._waiting:
+                self._holds.append(context.budget.reserve(_ONE))
+        except BudgetExceeded as refusal:
+            self.refusal = refusal
+        self.granted = None if self.refusal is None else len(self._holds)  #: so many of them may run; None: all
+
+    def call(self, call_id: str | None) -> ToolCall:
+        """The call of that id. Raises ProtocolError for one that the reply does not have, or that is answered."""
+        if call_id is None or call_id not in self._unanswered:
+            raise ProtocolError(f"call {str(call_id)[:100]!r} is none that waits for an answer")
+        return self._calls[call_id]
+
+    def tool(self, call_id: str | None) -> str:
+        """The name of the tool that a call is for, as far as there is one."""
+        call = self.call(call_id)
+        return tool_name(self._context, call["name"]) or call["name"][:200]
+
+    def begin(self, call_id: str | None) -> Begun:
+        """A call begins. Raises ProtocolError for one that may not."""
+        call = self.call(call_id)
+        tool = self._waiting.pop(call_id or "", None)
+        if tool is None or not self._holds:
+            raise ProtocolError(f"call {str(call_id)[:100]!r} may not begin")
+        self._begun[call_id or ""] = tool
+        self._use(self._holds.pop())
+        return Begun(tool, call["args"])
+
+    def end(self, call_id: str | None) -> str:
+        """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError."""
+        call = self.call(call_id)
+        if call_id in self._ended:
+            raise ProtocolError(f"call {str(call_id)[:100]!r} ended twice")
+        self._ended.add(call_id or "")
+        return self._begun.get(call_id or "", call["name"][:200])
+
+    def answer(self, call_id: str | None) -> None:
+        """The answer is in the conversation. Raises ProtocolError for one that nobody waits for."""
+        self.call(call_id)
+        self._unanswered.discard(call_id or "")
+
+    def deny(self, call_id: str | None) -> None:
+        """The host said no to a call: it is not charged."""
+        self._waiting.pop(call_id or "", None)
+
+    def close(self) -> None:
+        """Nothing more of this reply will begin: settle what may have run, refund the rest. Idempotent."""
+        while self._holds and self._waiting:
+            self._waiting.popitem()
+            self._use(self._holds.pop())
+        for hold in self._holds:
+            hold.refund()
+        self._holds.clear()
+
+    def _use(self, hold: Hold) -> None:
+        hold.settle(_ONE)
+        self._context.spend(_ONE_USED)
+
+
+def charge_aside(context: ToolUseContext, reply: AIMessage) -> None:
+    """Count the calls of a reply that is no word of the conversation: whoever asked runs them, unseen.
+
+    Raises BudgetExceeded, counting none, if they do not fit.
+    """
+    count = len(reply.tool_calls)
+    if count:
+        context.budget.reserve(Amount(tool_calls=count)).settle(Amount(tool_calls=count))
+        context.spend(Usage(tool_calls=count))
+
+
+def step_number(context: ToolUseContext, step: str) -> int:
+    """The number of a step that a guest made; the run's next ones are after it. Raises ProtocolError."""
+    run, _, digits = step.rpartition(":")
+    if run != context.run.id or not _NUMBER.match(digits):
+        raise ProtocolError(f"step {step[:100]!r} is none of this run's")
+    context.steps = max(context.steps, int(digits))
+    return int(digits)
+
+
+def tool_name(context: ToolUseContext, name: str) -> str | None:
+    """The tool's own name where it may be called by an alias; None if the run has no such tool."""
+    tool = find_tool({tool.name: tool for tool in context.tools}, name)
+    return None if tool is None else tool.name

@@ -1,0 +1,248 @@
+"""What a guest may have done by the host: births, waiting, mail, files, checkpoints, for its own run and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import InvalidValue, ProtocolError, Unknown
+from ramet.core.events import Notice
+from ramet.core.ids import CallId, StepId, checked_name, safe_name
+from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
+from ramet.core.recipe import MAX_BYTES, checked_task_name
+from ramet.spawn.door import Door, Reply
+from ramet.spawn.granting import Shipped
+from ramet.spawn.inside import Conversation
+from ramet.spawn.run import Run
+from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
+from ramet.wire import requests, values
+from ramet.wire.capsule import Capsule
+from ramet.wire.failures import errors_to_fields
+from ramet.wire.frames import MAX_BODY
+from ramet.wire.objects import json_object
+from ramet.wire.requests import Request, Said
+from ramet.wire.values import Encoded
+
+#: Characters of a text that goes to a guest in one piece.
+MAX_TEXT = 100_000
+#: Of an ended child: characters of each text, and files by name. In JSON a character may take six bytes, and a frame's
+#: control part holds 1 MiB.
+MAX_SAID, MAX_FILES = 20_000, 200
+#: Bytes of a task's arguments, and characters of a handle.
+MAX_ARGUMENTS, MAX_REF = 1024 * 1024, 64 * 200
+
+
+class ChildHandle(SpawnHandle, Protocol):
+    """A child as its parent's errands see it."""
+
+    def take_value(self, result: Result) -> Encoded:
+        """The value as it came from the child's own sandbox, or as data."""
+
+
+class Errands:
+    """One sandbox's requests, done in the name of its run."""
+
+    def __init__(self, run: Run, step: StepId, conversation: Conversation | None = None) -> None:
+        self._run, self._conversation = run, conversation
+        self._call = CurrentCall(run.context, CallId(""), step)
+        self._children: dict[str, ChildHandle] = {}
+        self.door: Door | None = None
+        self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply]]] = {
+            requests.Spawn: self._spawn,
+            requests.Cancel: self._cancel,
+            requests.Send: self._send,
+            requests.Output: self._output,
+            requests.ListRuns: self._list,
+            requests.CreateAgent: self._create_agent,
+            requests.PerformTask: self._perform_task,
+            requests.UseState: self._use_state,
+            requests.ReadArtifact: self._read_artifact,
+            requests.SaveCheckpoint: self._save,
+            requests.LoadCheckpoint: self._load,
+            requests.AskModel: self._ask_model,
+            requests.Approve: self._approve,
+            requests.FireHook: self._fire_hook,
+        }
+
+    # ---- what the door calls
+
+    async def answer(self, request: Request, body: bytes) -> Reply:
+        """Do what is asked."""
+        current_call.set(self._call)  # The door gives each request a task of its own.
+        return await self._do[type(request)](request, body)
+
+    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+        """Take what needs no answer. Raises ProtocolError."""
+        match said:
+            case requests.Watch():
+                return self._watch(said.run)
+            case requests.Record():
+                self._talk().record(body)
+            case requests.Note():
+                self._run.context.emit(Notice, text=said.text[:2_000])
+            case _:
+                raise ProtocolError(f"{type(said).__name__} is not expected here")
+        return None
+
+    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+        """An error as the guest is told it."""
+        return errors_to_fields(error)
+
+    # ---- other runs
+
+    @property
+    def _tree(self) -> Tree:
+        tree = self._run.context.tree
+        assert tree is not None, "a run that was born has a tree"
+        return tree
+
+    async def _spawn(self, asked: requests.Spawn, body: bytes) -> Reply:
+        agent = None
+        if asked.function:
+            name = safe_name(asked.function, "function")
+            agent = Agent(name=name, function=Shipped(Capsule(name, asked.capsule_tag, body, asked.heavy)))
+        if asked.mode not in (None, "fresh", "fork"):
+            raise InvalidValue("mode", asked.mode, "'fresh' or 'fork'")
+        request = SpawnRequest(
+            prompt=asked.prompt,
+            name=checked_name("name", asked.name) if asked.name is not None else None,
+            description=asked.description[:1_000],
+            subagent_type=asked.subagent_type,
+            agent=agent,
+            mode=asked.mode,  # type: ignore[arg-type]  # checked above
+            model=asked.model,
+            background=asked.background,
+            isolation=asked.isolation,
+            cwd=asked.cwd,
+            policy=asked.policy,
+            branch=asked.branch,
+            call_id=CallId(asked.call_id) if asked.call_id else None,
+        )
+        return self._born(await self._tree.spawn(self._run.context, request))
+
+    def _born(self, handle: Any) -> Reply:
+        self._children[handle.id] = handle
+        born = requests.Born(run=handle.id, path=handle.path, name=handle.name, background=handle.background)
+        return Reply(born)
+
+    async def _watch(self, run: str) -> None:
+        assert self.door is not None
+        child = self._children.get(run)
+        if child is None:
+            unknown = Unknown("child", run, tuple(self._children))
+            info = ErrorInfo(type="Unknown", message=str(unknown))
+            lost = Status.LOST
+            return await self.door.tell(requests.Ended(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info))
+        current_call.set(self._call)
+        result = await child.result()
+        value = child.take_value(result)
+        ended = requests.Ended(
+            run=run,
+            status=result.status,
+            exit_code=result.exit_code,
+            json_size=value.json_size,
+            error=result.error,
+            partial=result.partial[:MAX_SAID],
+            artifacts=tuple(each.without_path() for each in result.files[:MAX_FILES]),
+            usage=result.usage_subtree,
+            stdout=result.stdout[-MAX_SAID:],
+            stderr=result.stderr[-MAX_SAID:],
+        )
+        await self.door.tell(ended, value.body)
+
+    async def _cancel(self, asked: requests.Cancel, _: bytes) -> Reply:
+        stopped = await self._tree.stop(self._run.context, asked.target, asked.reason[:1_000])
+        return Reply(requests.Stopped(stopped=stopped.stopped, left=stopped.left))
+
+    async def _send(self, asked: requests.Send, _: bytes) -> Reply:
+        return Reply(requests.Text(text=await self._tree.send(self._run.context, asked.to, asked.text)))
+
+    async def _output(self, asked: requests.Output, _: bytes) -> Reply:
+        seconds = max(0.0, min(asked.timeout_s, 600.0))
+        look = self._tree.output(self._run.context, asked.target, block=asked.block, timeout_s=seconds)
+        slot = self._run.context.slot
+        text = await (slot.while_waiting(look, key=self._call.step_id) if asked.block else look)
+        return Reply(requests.Text(text=text[:MAX_TEXT]))
+
+    async def _list(self, _asked: requests.ListRuns, _: bytes) -> Reply:
+        views = await self._tree.list_runs(self._run.context)
+        return Reply(requests.Runs(runs=tuple(requests.RunLine(**each._asdict()) for each in views[:1_000])))
+
+    async def _create_agent(self, _asked: requests.CreateAgent, body: bytes) -> Reply:
+        entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
+        created = await self._tree.create(self._run.context, entry)
+        return Reply(requests.Created(ref=created.ref, dropped=created.dropped))
+
+    async def _perform_task(self, asked: requests.PerformTask, body: bytes) -> Reply:
+        if len(asked.ref) > MAX_REF:
+            raise InvalidValue("handle", asked.ref, f"at most {MAX_REF} characters")
+        handle = await self._tree.perform(
+            self._run.context,
+            asked.ref,
+            checked_task_name(asked.task),
+            json_object(body, "arguments", max_bytes=MAX_ARGUMENTS),
+            name=checked_name("name", asked.name) if asked.name is not None else None,
+            branch=asked.branch,
+            call_id=CallId(asked.call_id) if asked.call_id else None,
+        )
+        return self._born(handle)
+
+    async def _use_state(self, asked: requests.UseState, body: bytes) -> Reply:
+        return Reply(*await self._tree.use_state(self._run.context, asked, body))
+
+    # ---- files and checkpoints
+
+    async def _read_artifact(self, asked: requests.ReadArtifact, _: bytes) -> Reply:
+        child = self._children.get(asked.run)
+        if child is None:
+            raise Unknown("child", asked.run, tuple(self._children))
+        result = await child.result()
+        found = next((each for each in result.files if each.name == asked.name), None)
+        if found is None or found.path is None:
+            raise Unknown("artifact", asked.name, tuple(each.name for each in result.files))
+        if found.size > MAX_BODY:
+            raise InvalidValue("artifact", found.name, f"a file of at most {MAX_BODY} bytes, to be read in one piece")
+        return Reply(None, await asyncio.to_thread(pathlib.Path(found.path).read_bytes))
+
+    async def _save(self, asked: requests.SaveCheckpoint, body: bytes) -> Reply:
+        folder = self._run.folder
+        assert folder is not None, "who has a sandbox has a folder"
+        most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
+        if len(body) > most:
+            raise InvalidValue("checkpoint", len(body), f"a value of at most {most} bytes (policy.max_output_bytes)")
+        values.decode(body, asked.json_size)  # What cannot be read again is not kept.
+        await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
+        return Reply()
+
+    async def _load(self, _asked: requests.LoadCheckpoint, _: bytes) -> Reply:
+        folder = self._run.folder
+        assert folder is not None, "who has a sandbox has a folder"
+        kept = await asyncio.to_thread(folder.load_checkpoint)
+        if kept is None:
+            return Reply(requests.Checkpoint(found=False))
+        body, json_size, version = kept
+        return Reply(requests.Checkpoint(found=True, json_size=json_size, version=version), body)
+
+    # ---- a conversation's own
+
+    def _talk(self) -> Conversation:
+        if self._conversation is None:
+            raise ProtocolError("this run is a function: it has no conversation")
+        return self._conversation
+
+    async def _ask_model(self, asked: requests.AskModel, body: bytes) -> Reply:
+        async def piece(data: bytes) -> None:
+            assert self.door is not None
+            await self.door.tell(requests.Piece(id=asked.id), data)
+
+        reply, message = await self._talk().ask_model(asked, body, piece)
+        return Reply(reply, message)
+
+    async def _approve(self, asked: requests.Approve, _: bytes) -> Reply:
+        return Reply(await self._talk().approve(asked))
+
+    async def _fire_hook(self, asked: requests.FireHook, body: bytes) -> Reply:
+        return Reply(await self._talk().fire_hook(asked, body))

@@ -1,0 +1,91 @@
+"""A person's word, and the hooks', for a guest: about the call as the host knows it, not as the guest tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ramet.core.errors import ProtocolError
+from ramet.core.ids import CallId, StepId
+from ramet.models.question import bounded_json
+from ramet.spawn.calls import ReplyCalls
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.wire.requests import Approve, FireHook, HookWord, Word
+
+#: Bytes of what a guest tells the hooks of an event.
+MAX_PAYLOAD = 8 * 1024 * 1024
+
+#: What a guest may say in the payload of a hook, by event and type; the rest the host knows.
+_SAID: dict[str, dict[str, type]] = {
+    "PreToolUse": {},
+    "PostToolUse": {"tool_response": str},
+    "PostToolUseFailure": {"tool_response": str},
+    "Notification": {"message": str, "notification_type": str},
+    "PreCompact": {"trigger": str},
+    "Stop": {"stop_hook_active": bool, "last_assistant_message": str},
+    "SubagentStop": {"stop_hook_active": bool, "last_assistant_message": str},
+}
+#: Which of these a hook's matcher is held against; the agent's name where it is none.
+_MATCHED = {"Notification": "notification_type", "PreCompact": "trigger"}
+
+
+class Gates:
+    """The gates of one conversation."""
+
+    __slots__ = ("_asking", "_context", "_questions")
+
+    def __init__(self, context: ToolUseContext) -> None:
+        self._context = context
+        self._questions: dict[str, str] = {}  #: what hooks want a person to be asked, by call
+        self._asking: set[str] = set()  #: calls about which a person is being asked
+
+    async def approve(self, request: Approve, calls: ReplyCalls) -> Word:
+        """Ask for a person's word on a call; a no means that the call is not charged. Raises ProtocolError."""
+        call_id = CallId(request.call_id or "")
+        call, tool = calls.call(call_id), calls.tool(call_id)
+        if call_id in self._asking:
+            raise ProtocolError(f"a person is being asked about call {call_id[:100]!r} already")
+        question, args = self._questions.pop(call_id, None), call["args"]
+        if question is None:  # No hook wants to know: a tool asks by itself.
+            question, args = request.question, request.args
+        allowed = False
+        if self._context.approve is not None:
+            token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # whose question it is
+            self._asking.add(call_id)
+            try:
+                allowed = await self._context.approve(self._context, tool=tool, question=question, args=args)
+            finally:
+                self._asking.discard(call_id)
+                current_call.reset(token)
+            await self._context.slot.take()  # Waiting for the word let it go.
+        if not allowed:
+            calls.deny(call_id)
+        return Word(allowed=allowed)
+
+    async def fire(self, request: FireHook, body: bytes, calls: ReplyCalls) -> HookWord:
+        """Run the hooks of an event of the loop. Raises ProtocolError for any other, or where nobody listens."""
+        hooks, event = self._context.hooks, request.event
+        takes = _SAID.get(event)
+        if takes is None or hooks is None or not hooks.listens(event):
+            raise ProtocolError(f"nobody listens for {event[:100]!r} from a sandbox")
+        calls.rounds -= 1
+        if calls.rounds < 0:
+            raise ProtocolError("more rounds of hooks than one reply has reason for")
+        said = bounded_json(body, most=MAX_PAYLOAD)
+        if not isinstance(said, dict) or not all(isinstance(said.get(key), kind) for key, kind in takes.items()):
+            raise ProtocolError(f"what is told of {event} is {', '.join(takes) or 'which call it is'}")
+        payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: what hooks take
+        if not event.endswith(("ToolUse", "ToolUseFailure")):
+            matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
+            return HookWord(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
+        call_id = str(said.get("tool_use_id"))
+        call, tool = calls.call(call_id), calls.tool(call_id)
+        payload = {"tool_name": tool, "tool_input": call["args"], "tool_use_id": call_id, **payload}
+        decision = await hooks.fire(event, self._context, payload, matcher=tool)
+        if event == "PreToolUse":
+            if decision.updated_input is not None:
+                call["args"] = decision.updated_input
+            if decision.verdict == "deny":
+                calls.deny(call_id)
+            elif decision.verdict == "ask":
+                self._questions[call_id] = decision.reason
+        return HookWord(**decision._asdict())

@@ -1,0 +1,114 @@
+"""What a newborn's sandbox may do, and how its function gets there: decided before anything is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ramet.agent.composition.steps import Composed
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import Bug, InvalidValue, SpawnRefused
+from ramet.core.policy import Grant, Policy, grant_root, narrow
+from ramet.spawn.run import Run
+from ramet.spawn.services import Services
+from ramet.tools.context import SpawnRequest
+from ramet.wire.capsule import Capsule, pack
+
+
+class Clamp(NamedTuple):
+    """A limit that was asked above the parent's, by its full name."""
+
+    name: str
+    asked: float
+    given: float
+
+
+def check_may_spawn(grant: Grant, asked: int) -> None:
+    """Refuse a birth that the parent's policy rules out. Raises SpawnRefused."""
+    if not grant.allow_sub_agents:
+        raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
+    if grant.max_sub_agent_depth < 1:
+        raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
+    if asked >= grant.max_sub_agents:
+        raise SpawnRefused("policy.max_sub_agents", f"{grant.max_sub_agents} is all it may start in its life", free=0)
+
+
+def granted(
+    parent: Run, agent: Agent, request: SpawnRequest, services: Services
+) -> tuple[Grant | None, tuple[Clamp, ...]]:
+    """What a newborn's sandbox may do; None leaves it in the host. Raises SpawnRefused for a right nobody above has."""
+    policy = request.policy or agent.policy
+    if isinstance(agent.function, Composed):
+        if parent.grant is not None:
+            raise SpawnRefused("composition", "it works in the host, and you do not; start its steps yourself", free=0)
+        return None, ()
+    above = parent.grant or parent.bound
+    if above is not None:
+        left = parent.seconds_left(services.clock.monotonic())
+        grant, clamps = narrow(above, policy or Policy(), seconds_left=left)
+        return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
+    if policy is None and services.placement is not None:
+        policy = services.placement.children
+    if policy is None:
+        return None, ()
+    if services.placement is None:
+        raise InvalidValue("policy", type(policy).__name__, "none here: this tree has no sandboxes")
+    return grant_root(policy), ()
+
+
+def bound_of(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:
+    """What the steps of a composition may do at most: its policy, within that of the compositions around it.
+
+    None for what is no composition, and where none of them has a policy. Raises SpawnRefused like `granted`.
+    """
+    if not isinstance(agent.function, Composed):
+        return None
+    policy, above = request.policy or agent.policy, parent.bound if parent is not None else None
+    if policy is None:
+        return above
+    return narrow(above, policy)[0] if above is not None else grant_root(policy)
+
+
+def with_time_of(grant: Grant | None, limits: Limits) -> Limits:
+    """The limits, no longer than the grant's time."""
+    if grant is None:
+        return limits
+    seconds = min(grant.timeout_seconds, math.inf if limits.seconds is None else limits.seconds)
+    return dataclasses.replace(limits, seconds=seconds)
+
+
+def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> Capsule | None:
+    """The function of a sandboxed agent, packed for its way. Raises NotShippable."""
+    if grant is None or agent.function is None:
+        return None
+    if isinstance(agent.function, Shipped):
+        return agent.function.capsule
+    secrets = tuple(grant.secrets.values())
+    arguments = request.args
+    if not arguments and not request.kwargs and request.prompt and takes_one(agent.function):
+        arguments = (request.prompt,)
+    return pack(agent.function, arguments, request.kwargs, secrets=secrets)
+
+
+class Shipped:
+    """A function that came in a capsule. It is opened, and called, inside a sandbox only."""
+
+    def __init__(self, capsule: Capsule) -> None:
+        self.capsule = capsule
+        self.__name__ = capsule.name
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise Bug("a shipped function was called in the host")
+
+
+def takes_one(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with one argument alone."""
+    try:
+        inspect.signature(function).bind("")
+    except (TypeError, ValueError):
+        return False
+    return True

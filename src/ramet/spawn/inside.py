@@ -1,0 +1,333 @@
+"""The host's half of a conversation whose loop runs in a sandbox: what the guest may ask, and what is believed of it.
+
+The guest is hostile. What the host can know by itself it does not take from the guest: a reply goes on record, and into
+the conversation, when the gateway has it; mail when its own text leaves the mailbox; a call's tool and arguments are
+those of the reply. The guest adds what only it can know: results of tools, and what its loop says to the model. All of
+it is bounded, and stamped with the run whose channel it came through. So `run.context.history` is always a conversation
+that the model was really in, from which the run can be forked, woken, or asked for its answer.
+
+Tool calls are charged here, from the replies that pass (`ramet.spawn.calls`). Whatever breaks a rule is a
+ProtocolError: the door closes, the run fails, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.tools import BaseTool
+
+from ramet.agent.context import with_call_ids, without_calls
+from ramet.agent.hook_config import EVENTS
+from ramet.agent.output import OutputContract
+from ramet.core import errors
+from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
+from ramet.core.ids import StepId
+from ramet.core.outcome import NOTHING_USED
+from ramet.models.failure import is_overflow
+from ramet.models.plain import clean_text, plain
+from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool
+from ramet.models.relay import encode_chunk
+from ramet.spawn.answer import answer
+from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
+from ramet.spawn.gates import Gates
+from ramet.spawn.mirror import Mirror
+from ramet.spawn.records import Records
+from ramet.spawn.run import Run
+from ramet.tools.context import Conclusion, ModelRequest, ToolUseContext
+from ramet.tools.python import NAME as PYTHON
+from ramet.tools.stock import is_stock, stock_tools, these
+from ramet.wire import capsule, requests, values
+from ramet.wire.failures import error_from
+from ramet.wire.frames import MAX_BODY
+from ramet.wire.requests import AskModel, Done, HookWord, MailIn, Reply, StartConversation, Stop, Word
+
+#: Lists of tools that one conversation may show to a model: each stays bound for a while.
+MAX_TOOL_LISTS = 64
+#: What a guest hears of a provider that failed.
+NO_ANSWER = "it did not answer"
+
+_NOT_A_GUESTS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, ModelFailed, errors.Bug))
+
+
+class Conversation:
+    """One turn of a run whose loop works in a sandbox; made once for a turn, `start`ed once for each attempt."""
+
+    def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
+        self._run, self._messages, self._feed = run, messages, feed
+        self._mirror = Mirror(run)
+        self._records = Records(run.context, self._mirror)
+        self._gates = Gates(run.context)
+        self._calls = ReplyCalls(run.context)  #: of the newest reply
+        self._asking = False  #: for a word of the conversation; a tool's own questions may run beside it
+        self._steps: set[int] = set()
+        self._shown: dict[bytes, BaseTool] = {}
+        self._tool_lists: set[tuple[int, ...]] = set()
+        self._refused: BudgetExceeded | None = None  #: what the guest was told last of budgets
+        self._failed: ModelFailed | None = None  #: and of its model
+
+    # ---- the beginning
+
+    def start(self) -> tuple[StartConversation, bytes]:
+        """The first word to the guest. What the turn is about goes on record, behind what was there when it began.
+
+        Raises InvalidValue for what an agent has that cannot work in a sandbox, NotShippable for a tool that cannot
+        travel.
+        """
+        run, context = self._run, self._run.context
+        tools = _capsule_of(run)
+        self.close()
+        self._calls, self._asking = ReplyCalls(context), False
+        context.concluded = None
+        run.heard.clear()
+        system, history = self._mirror.begin(self._messages)
+        hooks, tree, room = context.hooks, context.tree, run.compaction
+        types = dict(tree.spawnable(context)) if tree is not None else {}
+        capabilities = [each.data() for each in run.agent.capabilities]
+        said = {"system": system, "history": history, "types": types, "capabilities": capabilities}
+        body = msgspec.json.encode({**said, "setup": run.agent.setup})
+        start = StartConversation(
+            run=run.info.id,
+            root=run.info.root,
+            path=run.info.path,
+            agent=run.info.agent,
+            depth=run.info.depth,
+            cwd=str(run.works_in),
+            json_size=len(body),
+            parent=run.info.parent,
+            tools=tuple(tool.name for tool in context.tools),
+            tools_tag=tools.tag if tools is not None else "",
+            max_turns=run.max_turns,
+            room=requests.Room(window_tokens=room.window_tokens, at=room.at, keep_last=room.keep_last)
+            if room
+            else None,
+            output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
+            hooks=tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else (),
+            steps=context.steps,
+        )
+        return start, body + (tools.data if tools is not None else b"")
+
+    async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
+        """Tell the guest of mail as it comes, and of a stop; to be run beside it, and cancelled when it is gone."""
+        context, news, told = self._run.context, asyncio.Event(), set[str]()
+        context.mailbox.on_push = lambda _: news.set()
+        stopped = asyncio.ensure_future(context.abort.wait_aborted())
+        stopped.add_done_callback(lambda _: news.set())
+        try:
+            while not stopped.done():
+                news.clear()
+                for mail in [each for each in context.mailbox.unread if each.id not in told]:
+                    told.add(mail.id)
+                    text = clean_text(mail.text).encode()
+                    await tell(MailIn(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
+                await news.wait()
+            await tell(Stop(reason=stopped.result()))
+            await asyncio.get_running_loop().create_future()  # What it was at is still told, and charged.
+        finally:
+            context.mailbox.on_push = None
+            stopped.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Hold nothing of the budget any more. Idempotent."""
+        self._calls.close()
+
+    # ---- what the guest asks
+
+    async def ask_model(
+        self, request: AskModel, body: bytes, send_piece: Callable[[bytes], Awaitable[None]]
+    ) -> tuple[Reply, bytes]:
+        """Ask the run's model. Raises BudgetExceeded and ModelFailed, of which the guest is told, and ProtocolError."""
+        question = self._question(request, body)
+        if not request.aside:
+            if self._asking:
+                raise ProtocolError("a second question of the conversation came before the first was answered")
+            self._asking = True
+            self.close()
+        try:
+            reply, asked = await self._asked(request, question, send_piece)
+            if not request.aside:
+                return self._word(request, reply, asked)
+            charge_aside(self._run.context, reply)
+            return Reply(usage=asked.last_usage), msgspec.json.encode(for_a_guest(as_data(reply)))
+        except BudgetExceeded as refused:
+            self._refused = refused
+            raise
+        except ModelFailed as failed:
+            self._failed = failed
+            if is_overflow(failed):  # The guest can help: it shortens its conversation.
+                return Reply(is_too_long=True), b""
+            # What a provider says may hold addresses and keys; the run's own end will say it.
+            raise ModelFailed("the model", NO_ANSWER, status=failed.status, retryable=failed.retryable) from failed
+        finally:
+            if not request.aside:
+                self._asking = False
+
+    async def approve(self, request: requests.Approve) -> Word:
+        """Ask for a person's word. Raises ProtocolError for a call that is none."""
+        return await self._gates.approve(request, self._calls)
+
+    async def fire_hook(self, request: requests.FireHook, body: bytes) -> HookWord:
+        """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""
+        return await self._gates.fire(request, body, self._calls)
+
+    def record(self, body: bytes) -> None:
+        """Take an event that the guest tells. Raises ProtocolError for one that is not a guest's to tell."""
+        self._records.take(body, self._calls, self._refused)
+
+    # ---- one question
+
+    def _question(self, request: AskModel, body: bytes) -> ModelRequest:
+        run, refused = self._run, self._refused
+        run.context.abort.raise_if_aborted()
+        self._take_step(request.step)
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise ProtocolError("max_tokens is at least 1")
+        if request.last_word and (refused is None or refused.scope != run.info.path):
+            raise ProtocolError("a last word that nobody granted: no budget of its own is used up")
+        question = decode_question(self._mirror.kept, body)
+        return ModelRequest(
+            messages=question.messages,
+            tools=self._tools(question.tools),
+            step=StepId(request.step),
+            max_tokens=request.max_tokens,
+            last_word=request.last_word,
+            aside=request.aside,
+        )
+
+    def _take_step(self, step: str) -> None:
+        """Each step is asked once."""
+        number = step_number(self._run.context, step)
+        if number in self._steps:
+            raise ProtocolError(f"step {step!r} was asked before")
+        self._steps.add(number)
+
+    def _tools(self, said: Sequence[str | dict[str, Any]]) -> tuple[BaseTool, ...]:
+        """The run's own tools by name, stand-ins for others: the same ones each time, so that a model stays bound."""
+        own = {tool.name: tool for tool in self._run.context.tools}
+        tools: list[BaseTool] = []
+        for each in said:
+            if isinstance(each, str):
+                if each not in own:
+                    raise ProtocolError(f"a tool that this run does not have: {each[:100]!r}")
+                tools.append(own[each])
+            else:
+                key = msgspec.json.encode(each)
+                tools.append(self._shown.get(key) or self._shown.setdefault(key, shown_tool(each)))
+        self._tool_lists.add(tuple(map(id, tools)))
+        if len(self._tool_lists) > MAX_TOOL_LISTS:
+            raise ProtocolError(f"more than {MAX_TOOL_LISTS} different lists of tools")
+        return tuple(tools)
+
+    async def _asked(
+        self, request: AskModel, question: ModelRequest, send_piece: Callable[[bytes], Awaitable[None]]
+    ) -> tuple[AIMessage, ToolUseContext]:
+        """The reply, and the context that it was asked in, which says what it used."""
+        run = self._run
+        asked = _for_one_question(run.context)
+        async with aclosing(run.context.ask(asked, question)) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, AIMessageChunk):
+                    return piece, asked
+                if not request.aside:
+                    run.heard.append(piece.text)
+                    self._feed(piece)
+                if request.stream:
+                    await send_piece(encode_chunk(piece))
+        raise ModelFailed(run.model, "it answered with nothing")
+
+    def _word(self, request: AskModel, reply: AIMessage, asked: ToolUseContext) -> tuple[Reply, bytes]:
+        """Put a reply on record, into the conversation, and on its way."""
+        context = self._run.context
+        context.last_usage = asked.last_usage
+        if request.last_word:
+            reply = without_calls(reply)
+        recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
+        self._run.heard.clear()
+        newest = context.history[-1]
+        assert isinstance(newest, AIMessage), "what was said last is the reply"
+        self._calls = ReplyCalls(context, newest)
+        self._refused = refused = self._calls.refusal or self._refused
+        scope = refused.scope if refused is not None else ""
+        return (
+            Reply(usage=asked.last_usage, granted=self._calls.granted, scope=scope),
+            msgspec.json.encode(for_a_guest(recorded.message)),
+        )
+
+    # ---- the end
+
+    def finish(self, done: Done, body: bytes) -> Any:
+        """The answer as the agent's contract has it: the model's last reply, whatever the guest says of it.
+
+        An agent that writes code may give a value by its code instead: data, held against the contract all the same.
+        Raises what ended the turn: the host's own error where it was the host that told the guest of one.
+        """
+        self.close()
+        run = self._run
+        if not done.ok:
+            raise self._failure(done)
+        if done.conclusion:
+            run.context.concluded = self._concluded(done, body)
+        value = answer(run)
+        if isinstance(value, str) and not value.strip() and run.agent.output is None:
+            raise ProtocolError("it ended with an empty answer")
+        return value
+
+    def _concluded(self, done: Done, body: bytes) -> Conclusion:
+        """What its code gave. Raises ProtocolError from a run that has no code, and for a value that is none."""
+        run = self._run
+        if not any(tool.name == PYTHON for tool in run.context.tools):
+            raise ProtocolError("a value that its code gave: this run has no code")
+        most = run.grant.max_output_bytes if run.grant is not None else MAX_BODY
+        if len(body) > most:
+            raise ProtocolError(f"a result of {len(body)} bytes; policy.max_output_bytes is {most}")
+        value = values.decode(body, done.json_size)
+        try:
+            return Conclusion("success", value=plain(value, "result"))
+        except InvalidValue as refusal:
+            raise ProtocolError(f"a result that is no JSON data: {refusal}") from None
+
+    def _failure(self, done: Done) -> RametError:
+        """What ended it. Spent budgets, failed providers, stops and bugs are the host's own knowledge."""
+        context, said = self._run.context, done.error
+        kind = said.type if said is not None else ""
+        if kind == Aborted.__name__ and context.abort.reason is not None:
+            return Aborted(context.abort.reason)
+        if kind == BudgetExceeded.__name__ and done.fields.get("resource") == "max_turns":
+            return BudgetExceeded("max_turns", asked=self._run.max_turns + 1, left=0, scope=self._run.info.path)
+        known = {type(each).__name__: each for each in (self._refused, self._failed) if each is not None}
+        if kind in known:
+            return known[kind]
+        if said is None or kind in _NOT_A_GUESTS:
+            return ProtocolError(f"it ended with {kind or 'nothing'}, of which nobody here knows")
+        return error_from(said, done.fields)
+
+
+def _for_one_question(context: ToolUseContext) -> ToolUseContext:
+    """The run's context for one question of several at once: what this one uses is told apart, and counted there."""
+    return dataclasses.replace(
+        context,
+        usage=NOTHING_USED,
+        last_usage=None,
+        on_usage=context.spend,
+        record=lambda event: context.record(event),
+    )
+
+
+def _capsule_of(run: Run) -> capsule.Capsule | None:
+    """The tools that are not ramet's own, packed; their code runs inside. Raises InvalidValue, NotShippable."""
+    if run.agent.memory is not None:
+        raise InvalidValue("memory", run.agent.memory, "None for an agent in a sandbox: its notes are kept outside")
+    if run.compaction is not None and run.compaction.summarise is not None:
+        raise InvalidValue("compaction.summarise", run.compaction.summarise, "None for an agent in a sandbox")
+    stock = stock_tools({})
+    others = [tool for tool in run.context.tools if tool.name not in stock or not is_stock(tool)]
+    if not others:
+        return None
+    secrets = tuple(run.grant.secrets.values()) if run.grant is not None else ()
+    return capsule.pack(these, tuple(others), secrets=secrets)

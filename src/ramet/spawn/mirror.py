@@ -1,0 +1,113 @@
+"""The conversation of a run whose loop works in a sandbox, as the host keeps it: `run.context.history`, always."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+
+from ramet.agent.loop import keep, take_in
+from ramet.concurrency.mailbox import Mail
+from ramet.core.errors import ProtocolError
+from ramet.core.events import MessageRecorded
+from ramet.models.question import Kept, as_data, for_a_guest
+from ramet.spawn.run import Run
+
+#: Bytes that a conversation may have, as data; compaction makes room in it.
+MAX_HISTORY = 32 * 1024 * 1024
+
+
+class Beginning(NamedTuple):
+    """Messages as data: what a guest is told first."""
+
+    system: list[dict[str, Any]]  # Any: JSON, as `ramet.models.messages` writes it
+    history: list[dict[str, Any]]
+
+
+class Mirror:
+    """What host and guest both keep. A message goes on record when it comes in; questions name it by its place."""
+
+    __slots__ = ("_mail", "_run", "_size", "_sizes", "kept")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.kept = Kept(())
+        self._sizes: list[int] = []  #: of what is kept, as data
+        self._size = 0
+        self._mail: list[Mail] = []  #: read in this turn
+
+    def begin(self, messages: Sequence[BaseMessage]) -> Beginning:
+        """Go back to where the turn began, say `messages` and what mail there is; returns all of it as data.
+
+        Raises ProtocolError if that is too much for a guest.
+        """
+        context = self._run.context
+        del context.history[self._run.turn_began_at :]  # An attempt before this one said it to a guest that is gone.
+        for message in messages:
+            keep(context, message)
+        self._mail += context.mailbox.drain()
+        for mail in self._mail:
+            take_in(context, mail)
+        system, history = (
+            [as_data(message) for message in part] for part in (context.system_messages, context.history)
+        )
+        self._renew([len(msgspec.json.encode(each)) for each in (*system, *history)])
+        return Beginning(system, [for_a_guest(each) for each in history])
+
+    def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
+        """Put a message on record and into the conversation. Raises ProtocolError for one more than is kept."""
+        context = self._run.context
+        recorded = keep(context, message, step)
+        assert isinstance(recorded, MessageRecorded)
+        self._add(context.history[-1], len(msgspec.json.encode(recorded.message)))
+        return recorded
+
+    def read(self, mail_id: str) -> None:
+        """Mail goes into the conversation, as it is in the mailbox. Raises ProtocolError for mail that is not there."""
+        context = self._run.context
+        mail = context.mailbox.take(mail_id)
+        if mail is None:
+            raise ProtocolError(f"mail {mail_id[:100]!r} is not there to be read")
+        self._mail.append(mail)
+        take_in(context, mail)
+        self._add(context.history[-1], len(mail.text))
+
+    def shorten(self, said: object) -> None:
+        """Keep what a guest kept of the conversation. Raises ProtocolError for what no compaction does."""
+        run, context = self._run, self._run.context
+        system = len(context.system_messages)
+        if not isinstance(said, list) or len(said) > len(context.history):
+            raise ProtocolError("a shorter conversation has fewer messages")
+        if any(isinstance(each, int) and each < system for each in said):
+            raise ProtocolError("what the system says is no part of the conversation")
+        history = self.kept.heard(said)
+        new = [message for each, message in zip(said, history, strict=True) if not isinstance(each, int)]
+        if not all(isinstance(message, HumanMessage | ToolMessage) for message in new):
+            raise ProtocolError("a reply in a shorter conversation is not new")
+        sizes = [self._sizes[each] if isinstance(each, int) else len(msgspec.json.encode(each)) for each in said]
+        if sum(sizes) > sum(self._sizes[system:]):
+            raise ProtocolError("a shorter conversation is longer")
+        of_this_turn = [
+            at for at, each in enumerate(said) if isinstance(each, int) and each >= system + run.turn_began_at
+        ]
+        run.turn_began_at = of_this_turn[0] if of_this_turn else len(history)
+        context.history[:] = history
+        self._renew([*self._sizes[:system], *sizes])
+
+    def _add(self, message: BaseMessage, size: int) -> None:
+        self.kept.add(message)
+        self._sizes.append(size)
+        self._size += size
+        self._check()
+
+    def _renew(self, sizes: list[int]) -> None:
+        context = self._run.context
+        self.kept = Kept([*context.system_messages, *context.history])
+        self._sizes, self._size = sizes, sum(sizes)
+        self._check()
+
+    def _check(self) -> None:
+        if self._size > MAX_HISTORY:
+            raise ProtocolError(f"the conversation has {self._size} bytes; at most {MAX_HISTORY} are kept in a sandbox")

@@ -1,0 +1,115 @@
+"""What a guest tells of its conversation: the few events that only its loop can know of, checked and stamped here."""
+
+from __future__ import annotations
+
+from langchain_core.messages import HumanMessage, ToolMessage
+
+from ramet.core import events
+from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
+from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
+from ramet.core.outcome import ErrorInfo
+from ramet.models.question import bounded_json, foreign
+from ramet.spawn.calls import ReplyCalls, step_number
+from ramet.spawn.mirror import Mirror
+from ramet.tools.context import ToolUseContext
+
+#: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
+MAX_RECORD, MAX_RECORDED = 8 * 1024 * 1024, 256 * 1024 * 1024
+MAX_RECORDS = 100_000
+#: Characters of a notice, and of the beginning of a result that is shown.
+MAX_SHOWN = 2_000
+MAX_SUMMARY = 64 * 1024
+
+_STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
+
+
+class Records:
+    """Takes the records of one conversation, in their order."""
+
+    __slots__ = ("_bytes", "_context", "_count", "_mirror")
+
+    def __init__(self, context: ToolUseContext, mirror: Mirror) -> None:
+        self._context, self._mirror = context, mirror
+        self._bytes = self._count = 0
+
+    def take(self, body: bytes, calls: ReplyCalls, refused: BudgetExceeded | None) -> None:
+        """Put an event on record. Raises ProtocolError for one that is not a guest's to tell.
+
+        `calls` are those of the newest reply, `refused` is what the host refused last.
+        """
+        event, rest = self._read(body)
+        match event:
+            case MessageRecorded():
+                self._hear(event, calls)
+            case ToolStarted():
+                step_number(self._context, event.step_id)
+                begun = calls.begin(event.call_id)
+                self._context.emit(
+                    ToolStarted, call_id=event.call_id, tool=begun.tool, step_id=event.step_id, args=begun.args
+                )
+            case ToolEnded():
+                if event.status not in _STATUSES:
+                    raise ProtocolError(f"a call ended as {event.status[:100]!r}")
+                self._context.emit(
+                    ToolEnded,
+                    call_id=event.call_id,
+                    tool=calls.end(event.call_id),
+                    status=event.status,
+                    preview=event.preview[:MAX_SHOWN],
+                    elapsed_ms=event.elapsed_ms,
+                )
+            case MailDelivered():
+                self._mirror.read(event.mail_id)
+            case Compacted():
+                self._shorten(event, rest)
+            case BudgetRefused():
+                if refused is None:
+                    raise ProtocolError("no budget refused it anything")
+                self._context.emit(
+                    BudgetRefused,
+                    resource=refused.resource,
+                    asked=refused.asked,
+                    left=refused.left,
+                    scope=refused.scope,
+                )
+            case Notice():
+                self._context.emit(Notice, text=event.text[:MAX_SHOWN], error=_shown(event.error))
+            case _:
+                raise ProtocolError(f"{type(event).__name__} is nothing that a guest knows of")
+
+    def _read(self, body: bytes) -> tuple[events.Event, bytes]:
+        self._count += 1
+        self._bytes += len(body)
+        if len(body) > MAX_RECORD or self._bytes > MAX_RECORDED or self._count > MAX_RECORDS:
+            raise ProtocolError(f"record {self._count}, of {len(body)} bytes, makes {self._bytes} in all: too much")
+        line, _, rest = body.partition(b"\n")
+        bounded_json(line)
+        try:
+            return events.decode(line), rest
+        except InvalidValue as problem:
+            raise ProtocolError(str(problem)) from None
+
+    def _hear(self, event: MessageRecorded, calls: ReplyCalls) -> None:
+        """A result of a tool, or what the loop said to the model; a model's reply is on record since it was given."""
+        message = foreign(event.message)
+        if isinstance(message, ToolMessage):
+            calls.answer(message.tool_call_id)
+        elif not isinstance(message, HumanMessage):
+            raise ProtocolError(f"a message of type {message.type} is not a guest's to record")
+        self._mirror.say(message)
+
+    def _shorten(self, event: Compacted, rest: bytes) -> None:
+        before = len(self._context.history)
+        self._mirror.shorten(bounded_json(rest))
+        self._context.emit(
+            Compacted,
+            before_messages=before,
+            after_messages=len(self._context.history),
+            before_tokens=event.before_tokens,
+            after_tokens=event.after_tokens,
+            summary=event.summary[:MAX_SUMMARY],
+        )
+
+
+def _shown(error: ErrorInfo | None) -> ErrorInfo | None:
+    return None if error is None else ErrorInfo(type=error.type[:100], message=error.message[:MAX_SHOWN])

@@ -1,0 +1,255 @@
+"""A tree is taken up again where another process left it: the same runs, ids, budgets, conversations and mail.
+
+Nothing is born here: every run was born once, by `ramet.spawn.spawner`, and its birth is on record. Runs that were at
+work go on in the middle of their turn; what had ended stays as it ended, to be asked for, or resumed by mail.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import HumanMessage, SystemMessage
+from msgspec.structs import replace
+
+from ramet.agent.compaction import repair
+from ramet.agent.definition import Agent
+from ramet.agent.recorded import value_of
+from ramet.agent.toolset import Toolset, resolve_tools
+from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.mailbox import Mail
+from ramet.core.budget import Amount, Budget
+from ramet.core.errors import DefinitionMissing, InvalidValue, RametError
+from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
+from ramet.core.lifecycle import State
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
+from ramet.core.told import Said
+from ramet.models.messages import KINDS, decode
+from ramet.spawn.births import capsule_in, cwd_of, grant_of, limits_of, request_of
+from ramet.spawn.plan import Plan, check_tools
+from ramet.spawn.register import Register
+from ramet.spawn.run import Run, Verdict
+from ramet.spawn.tree import RunTree
+from ramet.spawn.verdict import newest_text
+from ramet.tools.context import RunInfo, SpawnRequest
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+    from langchain_core.tools import BaseTool
+
+_log = logging.getLogger("ramet.reviving")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplies:
+    """What only a process can hold, by name."""
+
+    agent: Callable[[Mapping[str, Any]], Agent]  #: of a recipe; raises DefinitionMissing
+    tools: Sequence[BaseTool] = ()  #: of the root
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
+    """Put the runs of a story into an empty tree, at rest; `go_on` sets them to work. Returns the root.
+
+    Raises DefinitionMissing for the first thing that is named and not there; nothing has been started then.
+    """
+    story.close_open()
+    tree.post.go_on(story.newest_mail)
+    budgets = _budgets(story)
+    runs: dict[str, Run] = {}
+    for each in story.runs.values():
+        runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
+    return runs[story.root.id]
+
+
+def go_on(tree: RunTree, story: TreeStory) -> None:
+    """Set to work what was at work: turns in their middle, births whose first turn had not begun, unread mail."""
+    for each in story.runs.values():
+        run = tree.register.runs.get(RunId(each.id))
+        if run is None:
+            continue
+        if not run.is_living:
+            tree.post.tell_end(run)  # Nothing, if its notice is on record: its id tells.
+            continue
+        if each.state == State.STOPPING or _parent_is_over(run):
+            run.verdict = Verdict(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
+            tree.supervisor.end(run)
+        elif each.is_in_turn or each.turn == 0 or _left_nothing(run):
+            if not run.persistent or each.is_in_turn:
+                tree.supervisor.go_on(run, began=each.turn > 0)
+        else:
+            tree.supervisor.consider(run)
+
+
+def _left_nothing(run: Run) -> bool:
+    """Whether its function had returned, and nothing but its end would have said what: it is called again."""
+    return run.agent.function is not None and not run.persistent
+
+
+def _parent_is_over(run: Run) -> bool:
+    return run.parent is not None and not run.detached and not run.parent.is_living
+
+
+def _budgets(story: TreeStory) -> dict[str, Budget]:
+    """The scopes of all runs, by telling every move again in its order."""
+    budgets: dict[str, Budget] = {}
+    for move in story.moves:
+        born = story.runs[move.run].born
+        above = budgets.get(born.parent or "")
+        if move.kind == OPEN:
+            own, known = limits_of(born.birth), budgets.get(move.run)
+            if known is not None:
+                if born.birth.get("owns") and above is not None and not born.detached:
+                    known.reopen(above)
+            elif above is None:
+                budgets[move.run] = Budget(own, scope=born.path)
+            elif not born.birth.get("owns"):
+                budgets[move.run] = above
+            elif born.detached:
+                above.charge(Amount(**{name: getattr(own, name) or 0 for name in Amount._fields}))
+                budgets[move.run] = Budget(own, scope=born.path)
+            else:
+                budgets[move.run] = Budget(own, scope=born.path, parent=above)
+        elif move.kind == CLOSED:
+            if born.birth.get("owns"):
+                budgets[move.run].close()
+        else:
+            budgets[move.run].charge(amount(move.usage))
+    return budgets
+
+
+def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget, supplies: Supplies) -> Run:
+    born, register, services = story.born, tree.register, tree.register.services
+    birth = born.birth
+    info = RunInfo(
+        id=RunId(born.run),
+        root=RunId(born.root),
+        path=Path(born.path),
+        agent=born.agent,
+        depth=born.depth,
+        parent=RunId(born.parent) if born.parent else None,
+        parent_call=CallId(born.parent_call) if born.parent_call else None,
+        session=SessionId(born.session) if born.session else None,
+    )
+    try:
+        agent = supplies.agent(birth["agent"])
+        cwd = cwd_of(birth)
+        toolset = _toolset(agent, story, parent, supplies, services.own_tools(agent, cwd), register)
+        grant, bound = grant_of(birth, supplies.secrets), grant_of(birth, supplies.secrets, "bound")
+        request = request_of(birth, agent.function, prompt=born.prompt, description=born.description, name=born.name)
+        check_tools(toolset.tools, grant is not None, services)
+    except DefinitionMissing:
+        if not story.is_over:
+            raise
+        # What has ended is only looked at: it needs none of it.
+        agent, cwd, toolset = Agent(name=born.agent), pathlib.Path(birth.get("cwd", ".")), Toolset(())
+        grant = bound = None
+        request = SpawnRequest(prompt=born.prompt, description=born.description, name=born.name)
+    plan = Plan(
+        request=request,
+        agent=agent,
+        is_fork=born.mode == "fork",
+        name=born.name,
+        limits=limits_of(birth),
+        grant=grant,
+        bound=bound,
+        capsule=capsule_in(birth) if grant is not None else None,
+        toolset=toolset,
+        system=tuple(SystemMessage(content=text) for text in birth.get("system", ())),
+        cwd=cwd,
+    )
+    place = register.admission.admit_again(parent, plan.share) if not story.is_over else register.admission.no_place()
+    above = register.abort if parent is None or born.detached else parent.context.abort
+    run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(above))
+    run.persistent, run.background, run.detached = bool(birth.get("persistent")), born.background, born.detached
+    run.max_turns = birth.get("max_turns", run.max_turns)
+    run.own_budget = budget if birth.get("owns") else None
+    run.turns, run.births, run.lives = story.turn, story.births, story.lives
+    run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
+    for each in story.said:
+        if each.kind not in KINDS:
+            raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
+    run.context.remember(partial(_recalled, story.said))
+    run.turn_began_at = min(story.turn_began_at, len(story.said))
+    run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in story.begun.items()}
+    letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in story.left_unread()]  # type: ignore[arg-type]  # written by us
+    run.context.mailbox.restore(letters, seen=story.seen)
+    if birth.get("brief") and len(story.said) <= birth.get("shared", 0) + len(birth.get("answers", ())):
+        run.pending.append(HumanMessage(content=birth["brief"]))
+    if story.result is not None:
+        _lay_down(run, story.result)
+    else:
+        rests = story.state == State.IDLE and not _left_nothing(run)
+        run.state = State.IDLE if rests else State.STARTING
+        if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
+            run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
+        if run.capsule is None and run.grant is not None:
+            _mend(run)  # Its loop was in a sandbox that is gone, with the calls that were under way in it.
+    register.enter_again(run)
+    if birth.get("key") and parent is not None:
+        register.known_births[parent.info.id, birth["key"]] = run
+    tree.spawner.house_again(run)
+    return run
+
+
+def _recalled(said: Sequence[Said]) -> list[BaseMessage]:
+    return [decode(each.data) for each in said]
+
+
+def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
+    """The messages of its turn, none of them made before it is looked at."""
+    return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
+
+
+def _toolset(
+    agent: Agent,
+    story: RunStory,
+    parent: Run | None,
+    supplies: Supplies,
+    own: Sequence[BaseTool],
+    register: Register,
+) -> Toolset:
+    if story.born.mode == "fork" and parent is not None:
+        return Toolset(parent.context.tools)
+    available = parent.context.tools if parent is not None else _root_tools(story, supplies, own)
+    may_spawn = (parent.info.depth + 1 if parent is not None else 0) < register.limits.depth
+    try:
+        return resolve_tools(agent, available, may_spawn=may_spawn, is_child=parent is not None, own=own)
+    except RametError as problem:
+        raise DefinitionMissing("tools of", agent.name) from problem
+
+
+def _root_tools(story: RunStory, supplies: Supplies, own: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
+    """The tools that it had, by name. Raises DefinitionMissing for one that nobody supplies."""
+    here = {tool.name: tool for tool in supplies.tools}
+    brought = {tool.name for tool in own}
+    for name in story.born.tools:
+        if name not in here and name not in brought:
+            raise DefinitionMissing("tool", name)
+    return tuple(here[name] for name in story.born.tools if name not in brought)
+
+
+def _mend(run: Run) -> None:
+    run.context.history[:] = repair(run.context.history)
+    run.context.begun.clear()
+    run.turn_began_at = len(run.context.history)
+
+
+def _lay_down(run: Run, result: Result) -> None:
+    """It has ended: it is there to be asked for."""
+    if result.status is Status.COMPLETED:
+        with suppress(RametError):  # What its definition would not say today stays as it was written.
+            result = replace(result, value=value_of(run.agent, result.value))
+    stopped = result.status in (Status.CANCELLED, Status.TIMEOUT)
+    run.state = State.STOPPED if stopped else State.ENDED
+    run.result = run.told = result
+    run.verdict = Verdict(result.status, result.value, result.error, result.partial)
+    run.context.mailbox.close("it was stopped" if stopped else "it has finished")
+    run.context.abort.abort("its run ended")

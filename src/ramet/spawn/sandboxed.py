@@ -1,0 +1,385 @@
+"""One turn of a run in a sandbox: a process is started for it, told what to do, and gone when the turn is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import typing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessageChunk, BaseMessage
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, RametError, Unknown
+from ramet.core.events import Notice, RunRetried, SandboxStarted
+from ramet.core.outcome import ErrorInfo, Status
+from ramet.core.policy import describe
+from ramet.isolation.artifacts import collect
+from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
+from ramet.isolation.output import Stream
+from ramet.spawn.door import Door, Finished
+from ramet.spawn.errands import Errands
+from ramet.spawn.inside import Conversation
+from ramet.spawn.run import Left, Run, Verdict
+from ramet.spawn.services import Placement
+from ramet.spawn.verdict import failed, partial
+from ramet.wire import values
+from ramet.wire.failures import error_from
+from ramet.wire.requests import Done, StartFunction, Stop, Told
+from ramet.wire.values import Encoded
+
+#: Ends after which another attempt may help.
+_RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
+#: What a guest that has said its last word may take to leave, and one that has left to have been heard.
+_LEAVE_S = 1.0
+#: Of what it prints, this much of the newest is kept in memory.
+_RING_BYTES = 64 * 1024
+
+
+@dataclass
+class Inside:
+    """A sandbox at work, with what listens to it."""
+
+    box: Sandbox
+    door: Door
+    streams: tuple[Stream, ...] = ()
+    is_gone: bool = False  #: no process of it is left
+
+
+async def work_inside(
+    run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None], placement: Placement
+) -> Verdict:
+    """Do a turn in a sandbox, as often as the policy's retries say, each time in a new one.
+
+    Raises what the host itself could not do, such as IsolationUnavailable; what the guest did is in the verdict.
+    """
+    assert run.grant is not None, "who works inside has a grant"
+    assert run.folder is not None, "who works inside has a folder"
+    step = run.context.next_step()
+    backend = await placement.backend(run.grant)
+    talk = Conversation(run, messages, feed) if run.capsule is None else None
+    run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
+    attempt = 1
+    if run.turns > 1 or run.resumes:
+        run.folder.resumed()
+    try:
+        while True:
+            job = talk or FunctionJob(run, attempt)
+            verdict = await _attempt(run, job, Errands(run, step, talk), backend, placement, attempt)
+            await _end_children(run, verdict)
+            if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
+                return verdict
+            wait_s = run.grant.retry_delay_seconds
+            reason = verdict.error.message[:500] if verdict.error is not None else ""
+            run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
+            await run.context.clock.sleep(wait_s)
+            await asyncio.to_thread(run.folder.clear_workspace)
+            attempt += 1
+    finally:
+        run.context.slot.end_call()
+        placement.later(asyncio.to_thread(run.folder.ended))
+
+
+async def _end_children(run: Run, verdict: Verdict) -> None:
+    """What a function, or an attempt that failed, has left at work ends with it; a conversation may be told later."""
+    tree = run.context.tree
+    if tree is None or (run.capsule is None and verdict.status is Status.COMPLETED):
+        return
+    for child in run.bound_children():
+        with contextlib.suppress(Unknown):  # It has just ended by itself.
+            await tree.stop(run.context, child.info.id, f"its parent ended: {verdict.status}")
+
+
+class FunctionJob:
+    """A function to be called inside."""
+
+    def __init__(self, run: Run, attempt: int) -> None:
+        self._run, self._attempt = run, attempt
+
+    def start(self) -> tuple[Told, bytes]:
+        """The first word, with the capsule."""
+        run, capsule, grant = self._run, self._run.capsule, self._run.grant
+        assert capsule is not None, "a function in a sandbox is in a capsule"
+        assert grant is not None, "who works inside has a grant"
+        start = StartFunction(
+            run=run.info.id,
+            path=run.info.path,
+            name=capsule.name,
+            may_spawn=grant.allow_sub_agents,
+            capsule_tag=capsule.tag,
+            max_result_bytes=grant.max_output_bytes,
+            attempt=self._attempt,
+        )
+        return start, capsule.data
+
+    def finish(self, done: Done, body: bytes) -> Any:
+        """The value, as the type that the host itself knows it to be. Raises the guest's error, ProtocolError."""
+        if not done.ok:
+            error = error_from(done.error or ErrorInfo(type="Error", message="it failed without a word"), done.fields)
+            if isinstance(error, Aborted) and not self._run.context.abort.aborted:
+                error = RametError(str(error))  # Nobody stopped it: that it says so makes it no cancelled run.
+            raise error
+        most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
+        if len(body) > most:
+            raise ProtocolError(f"a result of {len(body)} bytes; policy.max_output_bytes is {most}")
+        return values.decode(body, done.json_size, returns=_returns(self._run))
+
+
+async def _attempt(
+    run: Run, job: FunctionJob | Conversation, errands: Errands, backend: Backend, placement: Placement, attempt: int
+) -> Verdict:
+    grant, folder = run.grant, run.folder
+    assert grant is not None, "who works inside has a grant"
+    assert folder is not None, "who works inside has a folder"
+    run.left = Left()
+    run.spawned.clear()
+    async with placement.attending(run.context, grant) as proxy:
+        spec = SandboxSpec(
+            run=run.info.id,
+            grant=grant,
+            workspace=folder.workspace,
+            cwd=run.works_in if run.capsule is None else None,
+            image="llm" if run.capsule is None or run.capsule.is_heavy else "bare",
+            env=placement.env(run.info, grant),
+            proxy=proxy,
+        )
+        async with _inside(run, spec, backend, errands, placement) as inside:
+            run.context.emit(
+                SandboxStarted,
+                backend=backend.name,
+                level=inside.box.level,
+                attempt=attempt,
+                policy=describe(grant),
+            )
+            await inside.door.tell(*job.start())
+            if isinstance(job, Conversation):
+                inside.door.beside(job.attend(inside.door.tell))
+            finished = None
+            try:
+                finished = await hear_out(inside)
+            except ProtocolError as broken:
+                verdict = failed(run, broken)
+                await inside.box.kill(0)
+            else:
+                gone = await leave(inside.box, finished)
+                verdict = _verdict(run, job, finished, gone)
+            inside.is_gone = True
+            for stream in inside.streams:
+                if finished is not None and finished.done.ok:
+                    stream.close()  # What it had printed by its last word is there to be read.
+                await stream.drained()
+            files, problem = await _collect(run)
+            stdout, stderr = (stream.text for stream in inside.streams)
+            if problem is not None and verdict.status is Status.COMPLETED:
+                verdict = failed(run, problem)
+            value = None
+            if verdict.status is Status.COMPLETED and finished is not None and run.capsule is not None:
+                value = Encoded(finished.done.json_size, finished.body)
+            run.left = Left(files=files, stdout=stdout, stderr=stderr, value=value)
+    return verdict
+
+
+@asynccontextmanager
+async def _inside(
+    run: Run, spec: SandboxSpec, backend: Backend, errands: Errands, placement: Placement
+) -> AsyncGenerator[Inside]:
+    """A sandbox while it is needed. However this is left, no process of it is left, and nothing is listened to."""
+    folder = run.folder
+    assert folder is not None, "who works inside has a folder"
+    inside = Inside(await started(backend, spec), Door(errands))
+    box = inside.box
+    try:
+        run.box, errands.door = box, inside.door
+        for name, fd, file in (("stdout", box.stdout, folder.stdout), ("stderr", box.stderr, folder.stderr)):
+            stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes what it reads.
+            inside.streams = (*inside.streams, stream)
+        await inside.door.open(box.channel)
+        yield inside
+    finally:
+        run.box = None
+        try:
+            await to_its_end(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
+        finally:
+            placement.later(box.clean_up())  # What is left is the host's own: no result waits for that.
+
+
+async def started(backend: Backend, spec: SandboxSpec) -> Sandbox:
+    """Start a sandbox; a cancel in that moment leaves none behind."""
+    starting = asyncio.ensure_future(backend.start(spec))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await to_its_end(_unwanted(starting))
+        raise
+
+
+async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
+    with contextlib.suppress(Exception):
+        box = await starting
+        await box.kill(0)
+        await box.clean_up()
+
+
+async def _end(inside: Inside, run: Run) -> None:
+    try:
+        if not inside.is_gone:
+            inside.door.beside(inside.door.tell(Stop(reason="it is over")))  # Signals do not wait until it is read.
+            await inside.box.kill(KILL_GRACE_S)
+    finally:
+        await inside.door.close()
+        for stream in inside.streams:
+            stream.close()
+    if not inside.is_gone:  # It was cut off: what it had left by then is kept.
+        files, _ = await _collect(run)
+        stdout, stderr = (stream.text for stream in inside.streams)
+        run.left = Left(files=files, stdout=stdout, stderr=stderr)
+
+
+def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Stream:
+    listener = run.request.on_output
+    return Stream(
+        fd,
+        ring_bytes=_RING_BYTES,
+        file=file,
+        max_file_bytes=spec.grant.max_output_bytes,
+        on_text=(lambda text: listener(name, text)) if listener is not None else None,
+        mask=tuple(spec.grant.secrets.values()),
+    )
+
+
+async def hear_out(inside: Inside) -> Finished | None:
+    """Its last word, or None if it ended without one. Raises ProtocolError."""
+    exit_task = asyncio.ensure_future(inside.box.wait())
+    over = asyncio.ensure_future(inside.door.over())
+    try:
+        await asyncio.wait((over, exit_task), return_when=asyncio.FIRST_COMPLETED)
+        if not over.done():  # It has ended, and what it had said is on its way.
+            await asyncio.wait((over,), timeout=_LEAVE_S)
+        return over.result() if over.done() else None
+    finally:
+        for each in (over, exit_task):
+            each.cancel()
+        await asyncio.wait((over, exit_task))
+
+
+async def leave(box: Sandbox, finished: Finished | None) -> Exit | None:
+    """Let it end by itself for a moment, then end it.
+
+    One that has said its result is killed at once, and not waited for: what it would still do counts for nothing, and
+    taking its namespaces down costs the kernel more than the run itself.
+    """
+    if finished is not None and finished.done.ok:
+        box.signal(signal.SIGKILL)
+        return None
+    try:
+        return await asyncio.wait_for(box.wait(), _LEAVE_S)
+    except TimeoutError:
+        return await box.kill(0 if finished is not None else KILL_GRACE_S)
+
+
+def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | None, gone: Exit | None) -> Verdict:
+    if finished is None:
+        assert gone is not None, "who said nothing was waited for"
+        return _without_a_word(run, gone)
+    done = finished.done
+    if done.oom or (gone is not None and gone.reason == "oom"):
+        return _ended(run, Status.OOM, "OutOfMemory", (gone and gone.detail) or "it ran out of memory")
+    try:
+        return Verdict(Status.COMPLETED, job.finish(done, finished.body))
+    except BudgetExceeded:
+        raise
+    except RametError as problem:
+        is_function = isinstance(job, FunctionJob)
+        if is_function and done.error is not None and not done.ok:  # As the guest named it: it may be the user's own.
+            return Verdict(failed(run, problem).status, error=in_plain_words(done.error), partial=partial(run))
+        return failed(run, problem)
+
+
+def in_plain_words(told: ErrorInfo) -> ErrorInfo:
+    """An error as a guest told it, harmless on a terminal and in a log: bounded, and without control characters."""
+    kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
+    message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
+    return ErrorInfo(type=kind or "Error", message=message)
+
+
+def _without_a_word(run: Run, gone: Exit) -> Verdict:
+    how = how_it_ended(gone)
+    return _ended(run, how.status, how.kind, how.message)
+
+
+class HowItEnded(NamedTuple):
+    """What a process is taken to have met that ended without its last word."""
+
+    status: Status
+    kind: str  #: in place of an error's type
+    message: str
+
+
+def how_it_ended(gone: Exit) -> HowItEnded:
+    """In words, of a process that said nothing."""
+    match gone.reason:
+        case "oom":
+            detail = gone.detail or "it used more memory than policy.memory_mb"
+            return HowItEnded(Status.OOM, "OutOfMemory", detail)
+        case "cpu":
+            return HowItEnded(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
+        case "workspace":
+            detail = gone.detail or "policy.workspace_size_mb is used up"
+            return HowItEnded(Status.FAILED, "WorkspaceFull", detail)
+        case "lost":
+            return HowItEnded(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
+    how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
+    why = f" ({gone.detail})" if gone.detail else ""
+    return HowItEnded(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
+
+
+def _ended(run: Run, status: Status, kind: str, message: str) -> Verdict:
+    return Verdict(status, error=ErrorInfo(type=kind, message=message), partial=partial(run))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
+    """The files that it left, or why they were not taken."""
+    folder, grant = run.folder, run.grant
+    assert folder is not None, "who works inside has a folder"
+    assert grant is not None, "who works inside has a grant"
+    try:
+        if _is_empty(folder.workspace):
+            return (), None
+        found = await asyncio.to_thread(collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes)
+    except RametError as refused:
+        return (), refused
+    for name in found.refused:
+        run.context.emit(Notice, text=f"an artifact was refused: {name}")
+    return found.artifacts, None
+
+
+def _is_empty(workspace: Path) -> bool:
+    """Whether it left nothing, which is most often so; a folder that cannot be read may hold anything."""
+    try:
+        with os.scandir(workspace) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+
+
+def _returns(run: Run) -> Any:
+    """The type of the result, as the host's own code says it."""
+    if run.request.returns is not None or run.agent.function is None:
+        return run.request.returns
+    try:
+        return typing.get_type_hints(run.agent.function).get("return")
+    except Exception:  # an annotation that cannot be resolved here names no type
+        return None

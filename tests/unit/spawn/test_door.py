@@ -1,0 +1,214 @@
+"""The guests' door, over a real socket: what a hostile guest may do to the host is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import ProtocolError, SpawnRefused
+from ramet.core.outcome import ErrorInfo
+from ramet.spawn import door as doors
+from ramet.spawn.door import Door, Reply
+from ramet.wire import frames, requests
+from ramet.wire.frames import FrameReader
+from ramet.wire.requests import Answer, Done, ListRuns, Note, Request, Said, Send, Text
+from tests.support.waiting import eventually
+
+
+class Desk:
+    """Answers `send` with its text, holds `list_runs` until told, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.may_list = asyncio.Event()
+        self.working = self.most = 0
+
+    async def answer(self, request: Request, body: bytes) -> Reply:
+        self.working += 1
+        self.most = max(self.most, self.working)
+        try:
+            if isinstance(request, ListRuns):
+                await self.may_list.wait()
+            if isinstance(request, Send) and request.to == "nobody":
+                raise SpawnRefused("depth", "no")
+            return Reply(Text(text=request.text if isinstance(request, Send) else "listed"), body)
+        finally:
+            self.working -= 1
+
+    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+        if isinstance(said, Note):
+            self.notes.append(said.text)
+        return None
+
+    def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+        return ErrorInfo(type=type(error).__name__, message=str(error)), {}
+
+
+class Guest:
+    """The other end, which says what it likes."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end, self._reader, self._got = end, FrameReader(), list[frames.Frame]()
+
+    async def say(self, said: Said, body: bytes = b"") -> None:
+        await self.send(b"".join(bytes(piece) for piece in frames.pack(requests.encode(said), body)))
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._end, data)
+
+    async def hear(self) -> tuple[Answer, bytes]:
+        while not self._got:
+            data = await asyncio.get_running_loop().sock_recv(self._end, 65536)
+            if not data:
+                raise EOFError
+            self._got += self._reader.feed(data)
+        control, body = self._got.pop(0)
+        told = requests.from_host(control)
+        assert isinstance(told, Answer)
+        return told, body
+
+    def leave(self) -> None:
+        self._end.close()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[Door, Guest, Desk]]:
+    ours, theirs = socket.socketpair()
+    desk = Desk()
+    door, guest = Door(desk), Guest(theirs)
+    await door.open(ours)
+    try:
+        yield door, guest, desk
+    finally:
+        await door.close()
+        guest.leave()
+
+
+async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
+    """Each request gets the answer of its number, body included; `Done` is the end."""
+    async with opened() as (door, guest, _):
+        await guest.say(Send(id=3, to="x", text="hello"), b"bytes")
+        answer, body = await guest.hear()
+        assert (answer.id, bytes(answer.data), body) == (3, b'{"text":"hello"}', b"bytes")
+        await guest.say(Done(ok=True, json_size=2), b"17")
+        finished = await door.over()
+        assert finished is not None
+        assert finished.body == b"17"
+
+
+async def test_a_refusal_is_told_as_data() -> None:
+    """What is refused comes back under its number, with the error's type; the door stays open."""
+    async with opened() as (_, guest, _desk):
+        await guest.say(Send(id=1, to="nobody", text=""))
+        answer, _ = await guest.hear()
+        assert answer.error is not None
+        assert answer.error.type == "SpawnRefused"
+        await guest.say(Send(id=2, to="x", text="still here"))
+        assert (await guest.hear())[0].id == 2
+
+
+async def test_a_guest_that_leaves_without_a_word_is_known_to_have_left() -> None:
+    """The end of the connection is the end, without a result."""
+    async with opened() as (door, guest, _):
+        guest.leave()
+        assert await door.over() is None
+
+
+@pytest.mark.parametrize("number", [1, 0])
+async def test_a_number_that_does_not_rise_breaks_the_rules(number: int) -> None:
+    """A repeated or falling number cannot be answered twice: the channel is closed."""
+    async with opened() as (door, guest, _):
+        await guest.say(Send(id=1, to="x", text=""))
+        await guest.hear()
+        await guest.say(Send(id=number, to="x", text=""))
+        with pytest.raises(ProtocolError, match="must rise"):
+            await door.over()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("!II", 0, 0),
+        struct.pack("!II", 2**31, 0),
+        struct.pack("!II", 2**32 - 1, 2**32 - 1),
+        struct.pack("!II", 10, frames.MAX_BODY + 1),
+        struct.pack("!II", 3, 0) + b"{]}",
+        struct.pack("!II", 15, 0) + b'{"type":"root"}',
+        b"\x80\x04\x95" * 20,
+    ],
+)
+async def test_bytes_that_are_no_message_close_the_channel(data: bytes) -> None:
+    """Impossible lengths, bad JSON, unknown types, pickles: a typed end, and nothing else happens."""
+    async with opened() as (door, guest, desk):
+        await guest.send(data)
+        with pytest.raises(ProtocolError):
+            await door.over()
+        assert desk.notes == []
+
+
+async def test_only_so_many_requests_are_worked_on_at_once() -> None:
+    """The rest waits unread; when those are answered, it is taken up, and every one gets its answer."""
+    async with opened() as (_, guest, desk):
+        count = doors.MAX_IN_FLIGHT * 3
+        for number in range(1, count + 1):
+            await guest.say(ListRuns(id=number))
+        await eventually(lambda: desk.working >= doors.MAX_IN_FLIGHT)
+        desk.may_list.set()
+        assert sorted([(await guest.hear())[0].id for _ in range(count)]) == list(range(1, count + 1))
+        assert desk.most == doors.MAX_IN_FLIGHT
+
+
+async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the burst the door reads as fast as the rate says: nothing is dropped, and nothing else stands still."""
+    monkeypatch.setattr(doors, "BURST", 10.0)
+    monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
+    async with opened() as (door, guest, desk):
+        for number in range(100):
+            await guest.say(Note(text=str(number)))
+        await guest.say(Done(ok=True))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await door.over() is not None
+        assert loop.time() - began > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
+        assert desk.notes == [str(number) for number in range(100)]
+
+
+async def test_a_frame_that_is_begun_and_not_ended_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte now and then does not hold a frame open: its time counts from its beginning."""
+    monkeypatch.setattr(FrameReader, "allowance_s", property(lambda _: 0.05))
+    async with opened() as (door, guest, _):
+        await guest.send(struct.pack("!II", 100, 0))
+        trickling = asyncio.create_task(_trickle(guest))
+        try:
+            with pytest.raises(ProtocolError, match="not ended in time"):
+                await asyncio.wait_for(door.over(), 10)
+        finally:
+            trickling.cancel()
+            await asyncio.wait([trickling])
+
+
+async def _trickle(guest: Guest) -> None:
+    for _ in range(90):
+        await guest.send(b" ")
+        await asyncio.sleep(0.01)
+
+
+async def test_what_is_told_waits_for_a_guest_that_does_not_read() -> None:
+    """A guest that stops reading holds up who talks to it, bounded, and gets all of it when it reads again."""
+    async with opened() as (door, guest, _):
+        big = bytes(1024 * 1024)
+        telling = [asyncio.create_task(door.tell(Answer(id=number), big)) for number in range(30)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert sum(task.done() for task in telling) <= doors.MAX_OUTBOUND // len(big) + 2
+        for number in range(30):
+            answer, body = await guest.hear()
+            assert (answer.id, len(body)) == (number, len(big))
+        await asyncio.wait(telling)
