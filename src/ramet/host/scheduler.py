@@ -1,0 +1,275 @@
+"""`AgentScheduler`: agents that run later, again, or by the calendar, whatever restarts in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Self, Unpack
+
+from ramet.agent.definition import Agent
+from ramet.concurrency.deadline import to_its_end
+from ramet.core import ticks
+from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
+from ramet.core.ticks import Book, State, TickResult
+from ramet.host.project import Project
+from ramet.host.records import Records
+from ramet.host.runtime import AgentRuntime, living, reachable
+from ramet.host.schedules_asked import Options, schedule_of
+from ramet.host.schedules_books import Books
+from ramet.host.schedules_cron import check, next_fire
+from ramet.host.schedules_firing import Firing
+from ramet.host.schedules_lookout import Lookout
+from ramet.host.schedules_outcome import all_as_they_stand
+from ramet.host.schedules_target import target_of
+from ramet.host.schedules_view import ScheduleView, view_now, view_of
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+
+Agentlike = Agent | Mapping[str, Any] | Callable[..., Any] | str
+
+DEFAULT_DIR = "."
+#: The schedules of runtimes, as long as these have no store of their own: in memory, and gone with the runtime.
+_stores: weakref.WeakKeyDictionary[AgentRuntime, Store] = weakref.WeakKeyDictionary()
+
+
+class AgentScheduler:
+    """Runs agents at their times, each tick in one run, as long as it is open; what is scheduled outlives it.
+
+    It works in `runtime`, or one for `working_dir`, else in the only runtime that runs in this process, else in one for
+    the current directory. One that it opened itself it stops when it is closed. It begins at the first schedule or
+    question, or with `async with`.
+
+    **What a tick is promised.** Its run begins at most once, also with several schedulers on one store, and after any
+    crash. A process that dies before it noted that a run is about to begin leaves a missed tick behind, which the next
+    scheduler treats as `misfire` says: `once` and `all` run it. One that dies later leaves a tick that is `lost`: it is
+    not run again, for its run may have had effects. Once that run is resumed, the tick is told as it does.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime | None = None,
+        *,
+        working_dir: str | os.PathLike[str] | None = None,
+        store: Store | None = None,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        if runtime is not None and working_dir is not None:
+            raise InvalidValue("working_dir", working_dir, "none beside a runtime, which has its own")
+        self._given_runtime, self._working_dir, self._given_store = runtime, working_dir, store
+        self._entropy = entropy
+        self._starting = asyncio.Lock()
+        self._serving: asyncio.Task[None] | None = None
+        self._own_runtime = False
+        self._runtime: AgentRuntime  # from here on: set by `start`
+        self._books: Books
+        self._lookout: Lookout
+
+    # ---- its life
+
+    async def start(self) -> Self:
+        """Begin; idempotent. Raises InvalidValue when several runtimes run here and none was named."""
+        async with self._starting:
+            if self._serving is None:
+                self._runtime, self._own_runtime = self._find_runtime()
+                await self._runtime.start()
+                try:
+                    self._books = Books(await self._find_store())
+                except BaseException:
+                    await self._stop_own_runtime()
+                    raise
+                firing = Firing(self._runtime, self._books, self._definitions)
+                self._lookout = Lookout(self._runtime, self._books, firing, self._entropy)
+                # In a context of its own: begun inside of a tool, it is no part of that tool's call.
+                self._serving = asyncio.create_task(
+                    self._lookout.serve(), name="ramet scheduler", context=contextvars.Context()
+                )
+        return self
+
+    async def close(self) -> None:
+        """End the runs that it began, note that, and stop looking; idempotent. Schedules stay, for the next one."""
+        async with self._starting:
+            serving, self._serving = self._serving, None
+            if serving is not None:
+                await to_its_end(self._end(serving))
+
+    async def _end(self, serving: asyncio.Task[None]) -> None:
+        serving.cancel()
+        await asyncio.wait({serving})
+        await self._stop_own_runtime()
+
+    async def _stop_own_runtime(self) -> None:
+        if self._own_runtime:
+            await self._runtime.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # ---- scheduling
+
+    async def schedule_agent_interval(
+        self,
+        interval_seconds: float,
+        agent: Agentlike,
+        *,
+        anchor: datetime | None = None,
+        **options: Unpack[Options],
+    ) -> ScheduleView:
+        """Run it every so many seconds, counted from `anchor` (without one: now, so first after one interval).
+
+        The n-th tick is anchor + n·interval: nothing drifts. Asked for again without a `name`, or with the same name
+        and content, it is the schedule that there is; with the same name and another content it is changed.
+        """
+        now = await self._now()
+        timing = Interval(seconds=interval_seconds, anchor=now if anchor is None else anchor)
+        asked = ["interval", timing.seconds, None if anchor is None else timing.anchor]
+        return await self._add(timing, asked, agent, now if anchor is None else just_before(now), options)
+
+    async def schedule_agent_in(
+        self, delay_seconds: float, agent: Agentlike, **options: Unpack[Options]
+    ) -> ScheduleView:
+        """Run it once, so many seconds from now."""
+        now = await self._now()
+        delay = timedelta(seconds=checked_number("delay_seconds", delay_seconds, 0, LONGEST_S))
+        return await self._add(Once(at=now + delay), ["in", float(delay_seconds)], agent, just_before(now), options)
+
+    async def schedule_agent_at(self, when: datetime, agent: Agentlike, **options: Unpack[Options]) -> ScheduleView:
+        """Run it once, at a time that is still to come; an aware datetime, so that nobody wonders whose."""
+        now = await self._now()
+        at = utc("when", when)
+        if at < now:
+            raise InvalidValue("when", when, f"a time to come; it is {now.isoformat()}")
+        return await self._add(Once(at=at), ["at", at], agent, just_before(now), options)
+
+    async def schedule_agent_cron(
+        self, cron: str, agent: Agentlike, *, tz: str, **options: Unpack[Options]
+    ) -> ScheduleView:
+        """Run it at the times of a cron line on the clocks of zone `tz`.
+
+        A time that the clock shows twice comes once, one that it skips comes at the end of the skip, unless the line
+        has `*` for its minutes or hours: those go on evenly.
+        """
+        now = await self._now()
+        check(cron, tz, now)
+        return await self._add(Cron(line=cron, tz=tz), ["cron", cron.split(), tz], agent, now, options)
+
+    # ---- looking and steering
+
+    async def list(self) -> tuple[ScheduleView, ...]:
+        """Every schedule, in order of ids; those that are over stay for a week, or until they are cancelled."""
+        await self.start()
+        records = self._records()
+        return tuple([await view_now(found.book, records) for found in await self._books.all()])
+
+    async def cancel(self, id: str) -> None:
+        """Forget a schedule: none of its ticks fires from now on; a run that is going goes on. Raises Unknown."""
+        await self.start()
+        if not await self._books.remove(id):
+            raise await self._unknown(id)
+
+    async def pause(self, id: str) -> ScheduleView:
+        """Begin nothing of it until `resume`; a run that is going goes on. Raises Unknown."""
+        return await self._change(id, ticks.pause)
+
+    async def resume(self, id: str) -> ScheduleView:
+        """Go on with its next time: those that passed during the pause are not made up for. Raises Unknown."""
+        now = await self._now()
+        return await self._change(id, lambda book: ticks.resume(book, now))
+
+    async def trigger(self, id: str) -> ScheduleView:
+        """Run it now, beside its times, also while it is paused. Raises Unknown.
+
+        While a run of it is going, it comes after that, unless `overlap="allow"`.
+        """
+        now = await self._now()
+        return await self._change(id, lambda book: ticks.trigger(book, now))
+
+    async def results(self, id: str) -> tuple[TickResult, ...]:
+        """Its last ticks, as they stand: the newest twenty that ended, what runs, what waits. Raises Unknown.
+
+        One that was lost with its process is told as its run does now, if that was taken up again.
+        """
+        await self.start()
+        found = await self._books.read(id)
+        if found is None:
+            raise await self._unknown(id)
+        return await all_as_they_stand(self._records(), ticks.report(found.book.state))
+
+    # ---- within
+
+    def _find_runtime(self) -> tuple[AgentRuntime, bool]:
+        if self._given_runtime is not None:
+            return self._given_runtime, False
+        running = reachable() if self._working_dir is None else []
+        if len(running) > 1:
+            raise InvalidValue("runtime", None, f"one of the {len(running)} runtimes that run in this process")
+        if running:
+            return running[0], False
+        return AgentRuntime(self._working_dir if self._working_dir is not None else DEFAULT_DIR), True
+
+    async def _find_store(self) -> Store:
+        """Open a store. Whoever gave one closes it; that of a runtime lives as long as the runtime."""
+        store = self._given_store
+        if store is None and self._runtime.journal is not None:
+            self._runtime.journal.users.add(self._runtime)  # Another runtime that stops must not close it.
+            await self._runtime.journal.open()
+            return self._runtime.journal.store
+        if store is None:
+            store = _stores.setdefault(self._runtime, MemoryStore())
+        return await store.open()
+
+    def _records(self) -> Records | None:
+        """What is on record of the runs of its runtime."""
+        journal = self._runtime.journal
+        return Records(journal.store, journal.living) if journal is not None and journal.is_open else None
+
+    def _definitions(self) -> Mapping[str, Agent]:
+        return Project.open(self._runtime.working_dir, user_dir=self._runtime.user_dir)
+
+    async def _now(self) -> datetime:
+        await self.start()
+        if self._lookout.failure is not None:
+            raise self._lookout.failure
+        if self._runtime not in living():
+            raise RametError("the runtime of this scheduler was stopped")
+        return self._runtime.clock.now()
+
+    async def _add(
+        self, timing: Interval | Once | Cron, asked: object, agent: Agentlike, decided: datetime, options: Options
+    ) -> ScheduleView:
+        target = target_of(agent, self._definitions)
+        schedule = schedule_of(timing, asked, target, self._entropy(4), **options)
+        if first_after(schedule, decided, next_fire) is None:
+            raise InvalidValue("until", options.get("until"), "a moment not before the first tick, or None")
+        while True:
+            found = await self._books.read(schedule.id)
+            if found is None:
+                book, version = Book(schedule=schedule, state=State(decided=decided)), 0
+            elif found.book.schedule.asked == schedule.asked and not ticks.is_over(found.book, next_fire):
+                return self._touch(found.book)
+            else:
+                book, version = ticks.redefine(found.book, schedule, decided), found.version
+            if await self._books.write(book, version):
+                return self._touch(book)
+
+    async def _change(self, id: str, step: Callable[[Book], Book | None]) -> ScheduleView:
+        await self._now()
+        book = await self._books.change(id, step)
+        if book is None:
+            raise await self._unknown(id)
+        return self._touch(book)
+
+    async def _unknown(self, id: str) -> Unknown:
+        return Unknown("schedule", str(id), tuple(found.book.schedule.id for found in await self._books.all()))
+
+    def _touch(self, book: Book) -> ScheduleView:
+        self._lookout.look_at(book.schedule.id)
+        return view_of(book)

@@ -1,0 +1,109 @@
+"""From what a caller asks for to a `Schedule`: everything is checked here, before anything is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from ramet.core.budget import NO_LIMITS, Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name, safe_name
+from ramet.core.policy import Policy
+from ramet.core.schedule import AgentTarget, Cron, FunctionTarget, Interval, Misfire, Once, Overlap, Schedule
+from ramet.host.schedules_target import Target, checked_policy, checked_size
+
+MAX_PROMPT = 100_000
+
+
+class Options(TypedDict, total=False):
+    """What every kind of schedule takes."""
+
+    name: str | None  #: the schedule's id, known from then on; without one it gets an id of its own
+    args: Sequence[Any]  #: of a function; plain JSON data, like kwargs
+    kwargs: Mapping[str, Any]
+    prompt: str  #: of a model agent
+    policy: Policy | None  #: with one, it runs in a sandbox
+    limits: Limits  #: of each run
+    misfire: Misfire  #: skip | once | all
+    misfire_max: int  #: how many of them `all` means
+    overlap: Overlap  #: skip | queue | allow
+    jitter_seconds: float
+    until: datetime | None
+
+
+def schedule_of(
+    timing: Interval | Once | Cron,
+    asked: object,
+    target: Target,
+    entropy: bytes,
+    *,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    prompt: str = "",
+    policy: Policy | None = None,
+    limits: Limits = NO_LIMITS,
+    misfire: Misfire = "once",
+    misfire_max: int = 10,
+    overlap: Overlap = "skip",
+    jitter_seconds: float = 0.0,
+    until: datetime | None = None,
+) -> Schedule:
+    """The schedule of these options; `asked` is the timing as the caller put it. Raises InvalidValue by field."""
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise InvalidValue("args", args, "a list of plain JSON data")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidValue("kwargs", kwargs, "a mapping of names to plain JSON data")
+    if not isinstance(limits, Limits):
+        raise InvalidValue("limits", limits, "ramet.Limits")
+    if not isinstance(prompt, str) or len(prompt) > MAX_PROMPT:
+        raise InvalidValue("prompt", prompt, f"text of at most {MAX_PROMPT} characters")
+    checked_size("prompt", prompt)
+    label = _label(target)
+    schedule = Schedule(
+        id="",
+        name=checked_name("name", name) if name is not None else label,
+        timing=timing,
+        target=target,
+        args=tuple(checked_size("args", list(args))),
+        kwargs=checked_size("kwargs", dict(kwargs or {})),
+        prompt=prompt,
+        policy=checked_policy(policy),
+        limits=limits,
+        misfire=misfire,
+        misfire_max=misfire_max,
+        overlap=overlap,
+        jitter_s=jitter_seconds,
+        until=until,
+    )
+    if _is_function(target):
+        if prompt:
+            raise InvalidValue("prompt", prompt, "none: a function takes args and kwargs")
+    elif schedule.args or schedule.kwargs:
+        raise InvalidValue("args", (schedule.args, schedule.kwargs), "none: a model agent takes a prompt")
+    elif not prompt:
+        raise InvalidValue("prompt", prompt, "what the agent is to do")
+    digest = _digest(asked, schedule)
+    # Without a name, the same interval or cron line asked for again by a restarted program is the one that there is.
+    own = digest[:8] if not isinstance(timing, Once) else entropy.hex()
+    return msgspec.structs.replace(schedule, id=name if name is not None else f"{label}-{own}", asked=digest)
+
+
+def _digest(asked: object, schedule: Schedule) -> str:
+    fields = msgspec.to_builtins(schedule)
+    del fields["timing"]
+    return hashlib.sha256(msgspec.json.encode((asked, fields), order="deterministic")).hexdigest()[:32]
+
+
+def _is_function(target: Target) -> bool:
+    return isinstance(target, FunctionTarget) or (isinstance(target, AgentTarget) and "function" in target.fields)
+
+
+def _label(target: Target) -> str:
+    if isinstance(target, FunctionTarget):
+        return safe_name(target.reference.rpartition(":")[2].rpartition(".")[2], "function")
+    return safe_name(target.fields["name"] if isinstance(target, AgentTarget) else target.name)

@@ -1,0 +1,106 @@
+"""Schedules in a store: one document each, changed by compare-and-swap only."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ramet.core import ticks
+from ramet.core.errors import Conflict, Damaged
+from ramet.core.ticks import Book
+from ramet.store.contract import Document
+
+KIND = "schedule"
+
+_log = logging.getLogger("ramet.scheduler")
+#: Who looks at the schedules of a store: is told the id of one that somebody else changed.
+_watching: weakref.WeakKeyDictionary[Shelf, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
+
+
+class Shelf(Protocol):
+    """Where documents are: a store, or the way to one that another process holds."""
+
+    async def get(self, kind: str, key: str) -> Document | None:
+        """The newest version, if there is one."""
+
+    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
+        """All of a kind whose keys begin like this, in order of their keys."""
+
+    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+        """Write a document. Raises Conflict for one that is not of the version `expected`."""
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        """Remove a document; False if there was none. Raises Conflict like `put`."""
+
+
+class Found(NamedTuple):
+    """A book, and the version of its document."""
+
+    book: Book
+    version: int
+
+
+class Books:
+    """All schedules of one store."""
+
+    def __init__(self, store: Shelf) -> None:
+        self._store = store
+        self._warned: set[str] = set()
+
+    async def read(self, id: str) -> Found | None:
+        """The newest version; None if there is none. Raises Damaged."""
+        document = await self._store.get(KIND, id)
+        return None if document is None else Found(ticks.decode(id, document.data), document.version)
+
+    async def all(self) -> list[Found]:
+        """Every schedule, in order of ids. One that cannot be read is left out, and named in the log once."""
+        return [found for each in await self._store.list(KIND) if (found := self._readable(each)) is not None]
+
+    async def write(self, book: Book, version: int) -> bool:
+        """Write a book of which `version` was read, 0 for a new one; False if somebody else was first."""
+        try:
+            await self._store.put(KIND, book.schedule.id, ticks.encode(book), expected=version)
+        except Conflict:
+            return False
+        return True
+
+    async def change(self, id: str, step: Callable[[Book], Book | None]) -> Book | None:
+        """Write what `step` makes of the newest version, as often as it takes; returns that, or None.
+
+        None means that the schedule is gone or that `step` had none, and nothing was written.
+        """
+        while (found := await self.read(id)) is not None:
+            changed = step(found.book)
+            if changed is None or changed is found.book or await self.write(changed, found.version):
+                return changed
+        return None
+
+    async def remove(self, id: str, version: int | None = None) -> bool:
+        """Forget a schedule; False if there is none, or not of that version any more."""
+        try:
+            return await self._store.delete(KIND, id, expected=version)
+        except Conflict:
+            return False
+
+    def watch(self, heard: Callable[[str], None]) -> Callable[[], None]:
+        """Have `heard` called with the id of each schedule that `tell` is told of; returns the way out."""
+        watching = _watching.setdefault(self._store, set())
+        watching.add(heard)
+        return lambda: watching.discard(heard)
+
+    def tell(self, id: str) -> None:
+        """A schedule was changed by somebody who has no eye on it: whoever watches this store looks at it now."""
+        for heard in list(_watching.get(self._store, ())):
+            heard(id)
+
+    def _readable(self, document: Document) -> Found | None:
+        try:
+            return Found(ticks.decode(document.key, document.data), document.version)
+        except Damaged as problem:
+            if document.key not in self._warned:
+                self._warned.add(document.key)
+                _log.error("%s", problem)
+            return None

@@ -1,0 +1,128 @@
+"""The scheduler's eye on the clock: looks at each schedule when its time comes, claims what is due, and begins it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from ramet.concurrency.deadline import within
+from ramet.core import ticks
+from ramet.core.errors import Damaged, InvalidValue
+from ramet.core.schedule import Schedule, seconds_until
+from ramet.core.ticks import Book, Claim
+from ramet.host.runtime import AgentRuntime, living
+from ramet.host.schedules_books import Books, Found
+from ramet.host.schedules_cron import next_fire
+from ramet.host.schedules_firing import Firing
+
+#: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
+LOOK_S = 60.0
+#: A schedule whose last tick ended so long ago is forgotten.
+KEPT = timedelta(days=7)
+
+_log = logging.getLogger("ramet.scheduler")
+#: Those that are open in this process. A claim of any other is one whose owner died: a store has one kernel at a time.
+#: Where several kernels share a store, this is the place to ask which of them live.
+_open: set[str] = set()
+
+
+class Lookout:
+    """One scheduler at work, from `serve` to its cancellation, or to the end of its runtime."""
+
+    def __init__(self, runtime: AgentRuntime, books: Books, firing: Firing, entropy: Callable[[int], bytes]) -> None:
+        self._runtime, self._books, self._firing, self._entropy = runtime, books, firing, entropy
+        self._id = f"scheduler-{entropy(8).hex()}"
+        self._wake = asyncio.Event()
+        self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
+        self.failure: BaseException | None = None  #: what ended it, if it was not its owner
+
+    def look_at(self, id: str) -> None:
+        """Look at a schedule now: something about it changed."""
+        self._agenda[id] = self._runtime.clock.now()
+        self._wake.set()
+
+    async def serve(self) -> None:
+        """Fire what is due, until cancelled: which ends every run that was begun here, and notes that."""
+        clock = self._runtime.clock
+        _open.add(self._id)
+        leave = self._books.watch(self.look_at)
+        try:
+            async with asyncio.TaskGroup() as group:
+                all_at = clock.monotonic()
+                while self._runtime in living():
+                    if clock.monotonic() >= all_at:
+                        all_at = clock.monotonic() + LOOK_S
+                        await self._look_at_all(group)
+                    now = clock.now()
+                    for id in [id for id, at in self._agenda.items() if at <= now]:
+                        del self._agenda[id]  # before the store is asked: a mark set meanwhile stays
+                        await self._try(group, id)
+                    await self._rest(all_at)
+        except* Exception as problem:
+            self.failure = problem.exceptions[0]
+            _log.error("the scheduler ends: %s: %s", type(self.failure).__name__, self.failure)
+        finally:
+            leave()
+            _open.discard(self._id)
+
+    async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
+        self._agenda.clear()  # before the store is asked: what is added meanwhile stays
+        for found in await self._books.all():
+            await self._try(group, found.book.schedule.id, found)
+
+    async def _rest(self, all_at: float) -> None:
+        """Wait for the next time, or for somebody who changed something."""
+        clock = self._runtime.clock
+        wait = max(0.0, all_at - clock.monotonic())
+        if self._agenda:
+            wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
+        with suppress(TimeoutError):
+            await within(self._wake.wait(), clock=clock, seconds=wait)
+        self._wake.clear()
+
+    async def _try(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+        """Consider one; that of a zone which this machine does not know is said in the log and left as it is."""
+        try:
+            await self._consider(group, id, found)
+        except InvalidValue as problem:
+            _log.error("schedule %s rests: %s", id, problem)
+
+    async def _consider(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
+        """Decide on what has come of one schedule, claim what may begin, and begin it."""
+        while (found := found or await self._read(id)) is not None:
+            now = self._runtime.clock.now()
+            settled = ticks.settle(found.book, now, next_fire, _open.__contains__)
+            if _is_old(settled, now):
+                await self._books.remove(id, found.version)
+                return
+            book, claims = ticks.begin(settled, now, self._id, self._claim_id)
+            if book is found.book or await self._books.write(book, found.version):
+                for claim in claims:
+                    group.create_task(self._fire(book.schedule, claim), name=f"ramet tick of {id}")
+                if (at := ticks.next_tick(book, next_fire)) is not None and id not in self._agenda:
+                    self._agenda[id] = at
+                return
+            found = None
+
+    async def _read(self, id: str) -> Found | None:
+        try:
+            return await self._books.read(id)
+        except Damaged:  # said in the log when all are listed
+            return None
+
+    async def _fire(self, schedule: Schedule, claim: Claim) -> None:
+        await self._firing.fire(schedule, claim)
+        self.look_at(schedule.id)
+
+    def _claim_id(self) -> str:
+        return f"claim-{self._entropy(8).hex()}"
+
+
+def _is_old(book: Book, now: datetime) -> bool:
+    """Whether a schedule is over, and was for long."""
+    results = book.state.results
+    last = results[-1].ended if results else book.state.decided
+    return last is not None and last + KEPT < now and ticks.is_over(book, next_fire)

@@ -1,0 +1,163 @@
+"""What a schedule runs, kept as data: a function by reference, a definition by its fields, or a definition by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramet.agent.definition import Agent
+from ramet.core import policy as policies
+from ramet.core.budget import Limits
+from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.policy import Policy
+from ramet.core.schedule import AgentTarget, FunctionTarget, NamedTarget
+from ramet.host.references import is_reference, reference_of, resolve
+from ramet.spawn.plan import as_agent
+
+Target = FunctionTarget | AgentTarget | NamedTarget
+Definitions = Callable[[], Mapping[str, Agent]]
+
+MAX_DATA = 256 * 1024
+_DEPTH = 50
+_PLAIN = "plain JSON data: None, bool, whole numbers of 64 bits, finite floats, str, list, dict with str keys"
+_AGENT = "a function, the name of a definition of the project, module:function, or a ramet.Agent that is plain data"
+_BY_VALUE = ("policy", "limits", "source", "function")
+
+
+class Loaded(NamedTuple):
+    """What is to be spawned, and the definitions that it may spawn by name."""
+
+    agent: Agent | Callable[..., Any]
+    definitions: Mapping[str, Agent]
+
+
+def target_of(agent: object, definitions: Definitions) -> Target:
+    """How `agent` is kept. Raises InvalidValue for what no later process could find again, Unknown for a name."""
+    if isinstance(agent, str):
+        if is_reference(agent):
+            try:
+                resolve(agent)
+            except DefinitionMissing as problem:
+                raise InvalidValue("agent", agent, f"a function that can be imported ({problem.__cause__})") from None
+            return FunctionTarget(reference=agent)
+        known = definitions()
+        if agent not in known:
+            raise Unknown("definition", agent, tuple(sorted(known)))
+        _check_model(known[agent])
+        return NamedTarget(name=agent)
+    if isinstance(agent, Agent | Mapping):
+        return AgentTarget(fields=_fields_of(as_agent(agent)))
+    if callable(agent):
+        return FunctionTarget(reference=reference_of(agent))
+    raise InvalidValue("agent", agent, _AGENT)
+
+
+def load(target: Target, definitions: Definitions) -> Loaded:
+    """What a target stands for now. Raises DefinitionMissing when it is gone, InvalidValue when it became wrong."""
+    if isinstance(target, FunctionTarget):
+        return Loaded(resolve(target.reference), {})
+    known = definitions()
+    if isinstance(target, AgentTarget):
+        return Loaded(_agent_of(target.fields), known)
+    if target.name not in known:
+        raise DefinitionMissing("definition", target.name)
+    return Loaded(known[target.name], known)
+
+
+def plain(field: str, value: Any, _depth: int = 0) -> Any:
+    """`value` if it reads back from JSON as it is, or InvalidValue naming the part that does not."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list) and _depth < _DEPTH:
+        for index, each in enumerate(value):
+            plain(f"{field}[{index}]", each, _depth + 1)
+    elif isinstance(value, dict) and _depth < _DEPTH:
+        for key, each in value.items():
+            if type(key) is not str:
+                raise InvalidValue(field, key, _PLAIN)
+            plain(field, key, _depth + 1)
+            plain(f"{field}[{key!r}]", each, _depth + 1)
+    elif not (
+        (type(value) is int and -(2**63) <= value < 2**63)
+        or (type(value) is float and math.isfinite(value))
+        or (type(value) is str and _is_unicode(value))
+    ):
+        raise InvalidValue(field, value, _PLAIN)
+    return value
+
+
+def checked_size(field: str, value: Any) -> Any:
+    """`value` if it is plain data of a bounded size; raises InvalidValue."""
+    size = len(msgspec.json.encode(plain(field, value)))
+    if size > MAX_DATA:
+        raise InvalidValue(field, f"{size} bytes of JSON", f"at most {MAX_DATA}: keep large data in a file")
+    return value
+
+
+def checked_policy(policy: object) -> Policy | None:
+    """A policy that may be kept. Raises InvalidValue for one that holds secrets: these are kept nowhere."""
+    if policy is None:
+        return None
+    if not isinstance(policy, Policy):
+        raise InvalidValue("policy", policy, "ramet.Policy")
+    if policy.secrets:
+        raise InvalidValue("policy.secrets", sorted(policy.secrets), "none: a schedule does not keep secrets")
+    return policy
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+    return True
+
+
+def _fields_of(agent: Agent) -> dict[str, Any]:
+    """A definition as plain data."""
+    _check_model(agent)
+    fields: dict[str, Any] = {}
+    for each in dataclasses.fields(Agent):
+        value = getattr(agent, each.name)
+        default = each.default_factory() if callable(each.default_factory) else each.default
+        if value == default or each.name in _BY_VALUE:
+            continue
+        if each.name in ("tools", "disallowed_tools", "skills"):
+            value = list(value)
+        elif each.name in ("output", "hooks") and isinstance(value, Mapping):
+            value = dict(value)
+        fields[each.name] = checked_size(f"agent.{each.name}", value)
+    if agent.policy is not None:
+        kept = checked_policy(agent.policy)
+        fields["policy"] = msgspec.to_builtins(kept)
+    if agent.limits != Limits():
+        fields["limits"] = msgspec.to_builtins(agent.limits)
+    if agent.source is not None:
+        fields["source"] = str(agent.source)
+    if agent.function is not None:
+        fields["function"] = reference_of(agent.function, field="agent.function")
+    return fields
+
+
+def _agent_of(fields: Mapping[str, Any]) -> Agent:
+    given = dict(fields)
+    if "policy" in given:
+        given["policy"] = policies.from_json(given["policy"])
+    if "limits" in given:
+        given["limits"] = Limits(**given["limits"])
+    if "source" in given:
+        given["source"] = pathlib.Path(given["source"])
+    if "function" in given:
+        given["function"] = resolve(given["function"])
+    return Agent(**given)
+
+
+def _check_model(agent: Agent) -> None:
+    if agent.function is None and not isinstance(agent.model, str):
+        accepted = "a string such as 'anthropic:claude-sonnet-4-5': nobody is above it, and objects cannot be kept"
+        raise InvalidValue("agent.model", agent.model, accepted)
