@@ -1,0 +1,1 @@
+"""Agents that agents write down: kept as recipes, found again by their handles, asked through their tasks."""

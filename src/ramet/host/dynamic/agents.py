@@ -1,0 +1,163 @@
+"""Dynamic agents of one runtime: made, found again, and removed. A handle leads to its agent or to an error."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ramet.agent.declaring import AGENT_CLASS, declared, recipe_of, remember, root_agent
+from ramet.agent.definition import Agent
+from ramet.agent.rebuilding import agent_of
+from ramet.agent.task import Task
+from ramet.core.agentref import AgentRef
+from ramet.core.capabilities import Capability, intersect
+from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
+from ramet.core.recipe import Recipe
+from ramet.host.dynamic.registries import Registries, below
+
+MAKES_AGENTS = Capability("class", AGENT_CLASS)
+
+
+class Made(NamedTuple):
+    """An agent that was written down, what it asked for in vain, and the commit that has it."""
+
+    ref: AgentRef
+    dropped: tuple[str, ...]
+    commit: str
+
+
+class DynamicAgents:
+    """Makes, finds and removes them. Whoever is asked to make one must be an agent that may: it has `Agent` itself."""
+
+    def __init__(self, store: Callable[[], Any]) -> None:
+        self.registries = Registries(store)
+
+    async def create(self, creator: Agent, entry: Mapping[str, Any] | Recipe) -> Made:
+        """Write an agent down in its creator's registry, with those capabilities that its creator has itself.
+
+        Raises InvalidValue for what is no recipe, Denied to a creator that may make none.
+        """
+        if not any(each.type == "class" and each.name == AGENT_CLASS for each in creator.capabilities):
+            raise Denied("making agents", f"{creator.name} has not the capability class {AGENT_CLASS}")
+        asked = entry if isinstance(entry, Recipe) else Recipe.from_entry(entry)
+        granted, dropped = intersect(asked.capabilities, creator.capabilities)
+        recipe = Recipe(
+            name=asked.name,
+            primer=asked.primer,
+            model=asked.model,
+            capabilities=granted,
+            tasks=asked.tasks,
+            types=asked.types,
+            limits=asked.limits,
+            setup=asked.setup,
+        )
+        agent_of(recipe)  # Its types and tasks are such as can be made again.
+        ref = ref_of(creator)
+        kept = await self.registries.keep(ref.place, recipe)
+        return Made(below(ref, recipe), dropped, kept.commit)
+
+    async def load(self, handle: str | AgentRef) -> Agent:
+        """The agent of a handle, in the version that the handle says. Raises AgentNotResolved, never another agent.
+
+        It has those of its capabilities that all above it have now.
+        """
+        ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
+        told = str(ref)
+        agent = root_agent(ref.root, ref.root_version, told)
+        held, model = agent.capabilities, agent.model
+        if not ref.path:
+            return _root(agent)
+        place, recipe = ref.root, None
+        for depth, name in enumerate(ref.path):
+            is_last = depth == len(ref.path) - 1
+            recipe = await self.registries.find(place, name, ref.version if is_last else None, told)
+            held = intersect(recipe.capabilities, held).capabilities
+            model = recipe.model or model
+            place = f"{place}/{name}"
+        assert recipe is not None, "there is a path"
+        _check_importable(held, told)
+        try:
+            return agent_of(recipe, capabilities=held, tools=_tools(held, agent), model=model, ref=ref)
+        except InvalidValue as problem:
+            raise AgentNotResolved(told, "recipe", recipe.name, f"cannot be made again: {problem}") from None
+
+    async def task(self, handle: str) -> Task:
+        """The task of a handle, as `root@…/solver@…:solve` says it. Raises AgentNotResolved."""
+        agent_handle, _, name = handle.rpartition(":") if isinstance(handle, str) else ("", "", "")
+        if not agent_handle:
+            raise InvalidValue("handle", handle, "the handle of an agent, ':', and the name of a task")
+        agent = await self.load(agent_handle)
+        found = agent.tasks.get(name)
+        if found is None:
+            raise AgentNotResolved(handle, "task", name, f"is none of {agent.name}: {', '.join(sorted(agent.tasks))}")
+        return found
+
+    async def local(self, creator: AgentRef, name: str) -> AgentRef:
+        """The agent of a name: of the creator's own registry, else of the nearest above, else one that code declares.
+
+        Raises AgentNotResolved.
+        """
+        path = creator.path
+        while True:
+            place = "/".join((creator.root, *path))
+            try:
+                recipe = await self.registries.find(place, name, None, f"{creator.place}/{name}")
+            except AgentNotResolved:
+                if not path:
+                    found = declared(name)
+                    if found is None:
+                        raise
+                    return ref_of(_root(found))
+                path = path[:-1]
+                continue
+            return AgentRef(creator.root, creator.root_version, (*path, name), recipe.version)
+
+    async def made_by(self, creator: Agent | AgentRef) -> Sequence[str]:
+        """The local ids of the agents that an agent has made."""
+        return await self.registries.names(ref_of(creator).place if isinstance(creator, Agent) else creator.place)
+
+    async def delete(self, handle: str | AgentRef) -> None:
+        """Remove an agent with its state and all that it made. Raises AgentNotResolved; Denied for one of code."""
+        ref = handle if isinstance(handle, AgentRef) else AgentRef.parse(handle)
+        if not ref.path:
+            raise Denied("removing an agent", f"{ref.root} is declared in code")
+        await self.registries.forget("/".join((ref.root, *ref.path[:-1])), ref.local_id)
+
+    async def state_of(self, agent: Agent | AgentRef) -> Any:
+        """The agent's own namespace (`ramet.store.state.Namespaced`): what it keeps from one run to the next."""
+        return await self.registries.namespace(ref_of(agent).place if isinstance(agent, Agent) else agent.place)
+
+
+def ref_of(agent: Agent) -> AgentRef:
+    """An agent's handle; one that is declared in code is the root of its own."""
+    if agent.ref is not None:
+        return agent.ref
+    version = recipe_of(agent).version
+    remember(agent)
+    return AgentRef(agent.name, version, (), version)
+
+
+def _root(agent: Any) -> Agent:
+    assert isinstance(agent, Agent), "nothing else is remembered"
+    return agent
+
+
+def _tools(held: Sequence[Capability], root: Any) -> tuple[Any, ...]:
+    """The tools that are left, as objects where the agent at the top has them as such."""
+    objects = {each.name: each for each in root.tools or () if not isinstance(each, str)}
+    return tuple(objects.get(each.name, each.name) for each in held if each.type == "tool")
+
+
+def _check_importable(held: Sequence[Capability], handle: str) -> None:
+    """Nothing is imported: whether there is such a package is asked, of those only that the creator names itself."""
+    for each in held:
+        if each.type == "tool" or (each.type == "class" and ":" not in each.name):
+            continue
+        package = each.name.partition(":")[0].partition(".")[0]
+        try:
+            found = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise AgentNotResolved(handle, "capability", each.name, f"is gone: there is no package {package} here")

@@ -1,0 +1,53 @@
+"""What an agent at work may do with agents that agents wrote: make some, and ask those that it can see.
+
+It sees those of its own registry, of the registries above it, and those that code declares, by name (the nearest first)
+or by handle. Whatever it asks works with no more capabilities than it has itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.core.agentref import AgentRef
+from ramet.core.capabilities import intersect
+from ramet.core.errors import AgentNotResolved
+from ramet.core.events import AgentCreated
+from ramet.core.recipe import Recipe
+from ramet.host.dynamic.agents import DynamicAgents, Made, ref_of
+from ramet.host.dynamic.working import asked
+from ramet.spawn.run import Run
+from ramet.tools.context import SpawnRequest
+
+
+class HostAuthoring:
+    """The host's end, for the runs of one tree."""
+
+    def __init__(self, agents: DynamicAgents) -> None:
+        self._agents = agents
+
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> Made:
+        """Write an agent down in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
+        recipe = Recipe.from_entry(entry)
+        made = await self._agents.create(run.agent, recipe)
+        run.context.emit(AgentCreated, name=recipe.name, handle=str(made.ref), commit=made.commit, dropped=made.dropped)
+        return made
+
+    async def asked(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
+        """The birth of a run that works on a task of an agent. Raises AgentNotResolved, InvalidValue."""
+        mine = ref_of(run.agent)
+        found = AgentRef.parse(ref) if "@" in ref else await self._agents.local(mine, ref)
+        above = found.path[:-1]
+        is_seen = found.root == mine.root and mine.path[: len(above)] == above
+        if found.path and not is_seen:
+            raise AgentNotResolved(ref, "agent", found.local_id, f"is none of those that {mine.place} can see")
+        agent = await self._agents.load(found)
+        wanted = agent.tasks.get(task)
+        if wanted is None:
+            names = ", ".join(sorted(agent.tasks)) or "it has none"
+            raise AgentNotResolved(ref, "task", task, f"is none of {agent.name}: {names}")
+        granted = intersect(agent.capabilities, run.agent.capabilities).capabilities
+        narrowed = agent.replace(capabilities=granted)
+        object.__setattr__(wanted, "agent", dataclasses.replace(narrowed, ref=agent.ref))
+        return asked(wanted, wanted.take(arguments))

@@ -1,0 +1,141 @@
+"""Where recipes are kept: each creator's registry is one key of its own namespace, so it follows checkout and fork.
+
+    architect/__local_agent_registry__                  {"math_solver": {primer, capabilities, task_definitions, …}}
+    architect/math_solver/__local_agent_registry__      {"equation_parser": {…}}
+
+Versions that were replaced stay beside it, under a key of their own, for as long as the agent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramet.core.agentref import AgentRef
+from ramet.core.errors import AgentNotResolved, InvalidValue
+from ramet.core.ids import checked_name
+from ramet.core.recipe import Recipe
+from ramet.store.contract import Store
+from ramet.store.state.namespaced import Namespaced
+from ramet.store.state.versioned import Versioned
+
+REGISTRY = "__local_agent_registry__"
+REPLACED = "__replaced_agent_versions__"
+#: The state that holds the namespaces of all agents of one store.
+STATE = "agents"
+
+
+class Kept(NamedTuple):
+    """What was written down, and the commit that has it."""
+
+    recipe: Recipe
+    commit: str
+
+
+class Registries:
+    """The registries of one store. Changes are durable when they return."""
+
+    def __init__(self, store: Callable[[], Any]) -> None:
+        """`store` gives the open store, or an awaitable of it, when it is first needed."""
+        self._find = store
+        self._state: Versioned | None = None
+        self._changing = asyncio.Lock()
+
+    async def state(self) -> Versioned:
+        """What all namespaces lie in."""
+        if self._state is None:
+            store: Store = await self._find()
+            if self._state is None:
+                self._state = await Versioned.open(store, STATE)
+        return self._state
+
+    async def namespace(self, place: str) -> Namespaced:
+        """The state of one agent, its own to read and write: `architect/math_solver`."""
+        return Namespaced(await self.state(), place)
+
+    async def keep(self, place: str, recipe: Recipe) -> Kept:
+        """Put a recipe into the registry of whoever stands at `place`; the same one again changes nothing.
+
+        One of the same name with another content becomes the current version; the one before stays to be found.
+        """
+        async with self._changing:
+            state = await self.state()
+            mine = Namespaced(state, place)
+            before = await mine.entry_json(REGISTRY, recipe.name)
+            if before is not None:
+                version, entry = _hash_of(before, recipe.name), msgspec.json.decode(before)
+                if version == recipe.version:
+                    return Kept(recipe, state.head.id if state.head is not None else "")
+                mine.set_entry(REPLACED, f"{recipe.name}@{version}", entry)
+            mine.set_entry(REGISTRY, recipe.name, recipe.entry())
+            commit = await state.commit(f"{place} made {recipe.name}", on_conflict="retry")
+            return Kept(recipe, commit.id)
+
+    async def find(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
+        """A recipe by name: the current one, or that of a version. Raises AgentNotResolved."""
+        try:
+            return await self._found(place, name, version, handle)
+        except AgentNotResolved:  # Another process may have written it since this one looked.
+            async with self._changing:
+                await (await self.state()).checkout()
+        return await self._found(place, name, version, handle)
+
+    async def _found(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
+        mine = Namespaced(await self.state(), place)
+        entry = await mine.entry_json(REGISTRY, name)
+        if entry is None:
+            raise AgentNotResolved(handle, "agent", name, f"is not in the registry of {place}")
+        found = _read(entry, name, handle)
+        if version in (None, found.version):
+            return found
+        old = await mine.entry_json(REPLACED, f"{name}@{version}")
+        if old is None:
+            raise AgentNotResolved(handle, "version", str(version), f"of {name} is unknown; now it is {found.version}")
+        again = _read(old, name, handle)
+        if again.version != version:
+            raise AgentNotResolved(handle, "version", str(version), f"of {name} was changed where it is kept")
+        return again
+
+    async def names(self, place: str) -> list[str]:
+        """The agents that whoever stands at `place` has made."""
+        return sorted(Namespaced(await self.state(), place).entries(REGISTRY))
+
+    async def forget(self, place: str, name: str) -> None:
+        """Remove an agent with its versions, its state, and all that it made. Raises AgentNotResolved."""
+        async with self._changing:
+            state = await self.state()
+            mine = Namespaced(state, place)
+            if not mine.remove_entry(REGISTRY, checked_name("agent", name)):
+                raise AgentNotResolved(f"{place}/{name}", "agent", name, f"is not in the registry of {place}")
+            for each in mine.entries(REPLACED, prefix=f"{name}@"):
+                mine.remove_entry(REPLACED, each)
+            mine.remove_namespace(name)
+            await state.commit(f"{place} removed {name}", on_conflict="retry")
+
+
+def below(ref: AgentRef, recipe: Recipe) -> AgentRef:
+    """The handle of an agent that the one of `ref` made."""
+    return AgentRef(ref.root, ref.root_version, (*ref.path, recipe.name), recipe.version)
+
+
+def _read(entry_json: bytes, name: str, handle: str) -> Recipe:
+    entry = msgspec.json.decode(entry_json)
+    try:
+        named = {"name": name, **entry} if isinstance(entry, dict) else entry
+        recipe = Recipe.from_entry(named, where=name)
+    except InvalidValue as problem:
+        raise AgentNotResolved(handle, "recipe", name, f"is none: {problem}") from None
+    if recipe.name != name:
+        raise AgentNotResolved(handle, "recipe", name, f"is that of another agent, {recipe.name!r}")
+    return recipe
+
+
+def _hash_of(entry: bytes, name: str) -> str:
+    """Which version stands there; something that is no recipe is none."""
+    try:
+        return _read(entry, name, name).version
+    except AgentNotResolved:
+        return ""

@@ -1,0 +1,38 @@
+"""An agent as it works on one task, and the birth of such a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.agent.definition import Agent
+from ramet.agent.task import Task
+from ramet.core.capabilities import is_code
+from ramet.core.policy import Policy
+from ramet.host.dynamic.agents import ref_of
+from ramet.tools.context import SpawnRequest
+
+
+def worker(task: Task) -> Agent:
+    """The agent as it works on one task: it answers in the task's form, and may conclude."""
+    agent = task.agent
+    assert isinstance(agent, Agent), "tasks are declared on agents"
+    policy = agent.policy
+    if policy is None and (agent.setup or any(map(is_code, agent.capabilities))):
+        policy = Policy(allow_sub_agents=True)  # Code that a model writes runs in a sandbox of its own.
+    return dataclasses.replace(
+        agent, output=task.output, concludes=True, ref=ref_of(agent), policy=policy, initial_prompt=""
+    )
+
+
+def asked(task: Task, arguments: Mapping[str, Any], *, name: str | None = None) -> SpawnRequest:
+    """The birth of a run that works on a task."""
+    return SpawnRequest(
+        agent=worker(task),
+        prompt=task.prompt(arguments),
+        name=name or task.agent.name,
+        description=task.name,
+        mode="fresh",
+        branch=task.branch,
+    )

@@ -1,0 +1,287 @@
+"""Functions that keep state of their own, in sandboxes and in the host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from ramet import Policy
+from ramet.sub_agent_client import agent_state, spawn_sub_agent, start_sub_agent
+
+
+def keeps(n: int) -> dict[str, Any]:
+    """One run of an agent that counts its runs."""
+    state = agent_state()
+    seen = state.get("seen", [])
+    state.set("seen", [*seen, n])
+    state.set("plan", {"done": n})
+    commit = state.commit(f"run {n}")
+    state.set("unsaved", True)
+    return {
+        "before": seen,
+        "commit": commit.id,
+        "keys": state.keys(),
+        "has": ["seen" in state, "unseen" in state, state.has("plan")],
+        "author": commit.author,
+        "messages": [each.message for each in state.history()],
+    }
+
+
+async def keeps_async(n: int) -> list[int]:
+    """The same in an event loop of the host, where calls are awaited."""
+    state = agent_state()
+    seen: list[int] = await state.get("seen", [])
+    state_set = state.set("seen", [*seen, n])
+    await state_set
+    await state.commit()
+    return seen
+
+
+async def keeps_in_thread(n: int) -> Any:
+    """In a thread of the host nothing is awaited."""
+    return await asyncio.to_thread(keeps, n)
+
+
+def looks_back() -> dict[str, Any]:
+    """Values as they were, and back again."""
+    state = agent_state()
+    commits = []
+    for n in range(3):
+        state.set("n", n)
+        commits.append(state.commit(f"n is {n}"))
+    state.set("n", 99)
+    state.discard()
+    state.checkout(commits[0])
+    then, refused = state.get("n"), ""
+    state.set("n", 7)
+    try:
+        state.commit()
+    except Exception as error:
+        refused = type(error).__name__
+    state.discard()
+    state.checkout()
+    again = state.commit("nothing is changed")
+    removed = [state.remove("n"), state.remove("n")]
+    state.commit("without n")
+    return {
+        "then": then,
+        "refused": refused,
+        "same": again.id == commits[2].id,
+        "removed": removed,
+        "now": state.get("n", "none"),
+    }
+
+
+def hostile() -> dict[str, str]:
+    """Whatever reaches for more than its own is refused by type."""
+    state = agent_state()
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    tries: dict[str, Any] = {
+        "above": lambda: state.set("../victim/secret", 1),
+        "root": lambda: state.get("/victim/secret"),
+        "nul": lambda: state.set("a\0b", 1),
+        "huge key": lambda: state.set("k" * 100_000, 1),
+        "huge value": lambda: state.set("k", "v" * 2_000_000),
+        "deep": lambda: state.set("k", deep),
+        "no data": lambda: state.set("k", object()),
+        "no key": lambda: state.get(7),  # type: ignore[arg-type]
+        "registry": lambda: state.set("__local_agent_registry__", {"x": {}}),
+        "registry below": lambda: state.remove("solver/__local_agent_registry__"),
+        "stranger": lambda: state.checkout("0" * 64),
+        "branch of others": lambda: state.merge("main"),
+        "branch elsewhere": lambda: state.merge("../main"),
+        "message": lambda: state.commit("m" * 5_000),
+        "conflict": lambda: state.commit(on_conflict="overwrite"),
+    }
+    found = {}
+    for name, attempt in tries.items():
+        try:
+            found[name] = repr(attempt())
+        except Exception as error:
+            found[name] = type(error).__name__
+    flood = 0
+    with contextlib.suppress(Exception):
+        for flood in range(30):
+            state.set(f"flood{flood}", "v" * 1_000_000)
+    found["flood stopped"] = str(flood < 20)
+    state.discard()
+    state.set("fine", 1)
+    found["commit"] = state.commit().message
+    return found
+
+
+def secret() -> None:
+    """An agent with something of its own."""
+    state = agent_state()
+    state.set("secret", 42)
+    state.commit("the secret")
+
+
+def forges() -> list[str]:
+    """A value that has the form of a commit is none, whoever writes it."""
+    import hashlib
+    import json
+
+    state = agent_state()
+    state.set("a", 1)
+    real = state.commit()
+    fake = {
+        "at": "2026-11-22T08:00:00Z",
+        "author": "",
+        "height": 2,
+        "message": "m" * 2_000,
+        "parents": [real.id],
+        "root": "",
+        "state": "agents",
+    }
+    state.set("fake", fake)
+    state.commit()
+    raw = json.dumps(fake, separators=(",", ":"), sort_keys=True).encode()
+    found = []
+    for _ in range(30):
+        try:
+            state.checkout(hashlib.sha256(raw).hexdigest())
+            found.append("stood on it")
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def delegate(word: str) -> str:
+    """Works on its parent's state, on a branch."""
+    state = agent_state()
+    state.set("plan", {**state.get("plan"), "word": word})
+    state.set(f"by {word}", True)
+    return str(state.commit(f"said {word}").id)
+
+
+MAY = Policy(allow_sub_agents=True)
+
+
+def delegates() -> dict[str, Any]:
+    """A parent with a delegate: it sees nothing until it merges."""
+    state = agent_state()
+    state.set("plan", {"of": "the parent"})
+    first = state.commit("a plan")
+    child = start_sub_agent(delegate, args=("hello",), branch=True)
+    done = child.result()
+    before = [state.get("plan"), state.keys()]
+    branches = state.branches()
+    state.set("mine", 1)
+    state.commit("meanwhile")
+    merged = state.merge(child)
+    again = state.merge(child.id)
+    return {
+        "before": before,
+        "branches": {run: commit == done.output for run, commit in branches.items()},
+        "child": child.id,
+        "plan": state.get("plan"),
+        "keys": state.keys(),
+        "parents": len(merged.parents),
+        "told": [merged.message, merged.author],
+        "once": merged.id == again.id,
+        "first": first.id,
+        "dropped": [state.drop(child), state.drop(child), state.branches()],
+    }
+
+
+def disagrees() -> list[Any]:
+    """Parent and delegate change the same keys."""
+    state = agent_state()
+    state.set("plan", {"of": "the parent"})
+    state.set("by hello", "nobody")
+    state.commit()
+    refused = ""
+    state.set("unsaved", 1)
+    try:
+        start_sub_agent(delegate, args=("hello",), branch=True)
+    except Exception as error:
+        refused = type(error).__name__
+    state.discard()
+    child = start_sub_agent(delegate, args=("hello",), branch=True)
+    child.result()
+    state.set("plan", {"of": "another plan"})
+    state.set("by hello", "the parent")
+    state.commit()
+    conflict = ""
+    try:
+        state.merge(child)
+    except Exception as error:
+        conflict = f"{type(error).__name__} {getattr(error, 'keys', None)}"
+    asked = []
+
+    def resolve(key: str, base: Any, ours: Any, theirs: Any) -> Any:
+        asked.append([key, base, ours, theirs])
+        return {**ours, "word": theirs["word"]} if key == "plan" else ours
+
+    state.merge(child, resolve=resolve)
+    return [refused, conflict, asked, state.get("plan"), state.get("by hello")]
+
+
+def nested() -> dict[str, Any]:
+    """A delegate's delegate is below the delegate, and its parent's alone to merge."""
+    state = agent_state()
+    state.set("plan", {})
+    state.commit()
+    child = start_sub_agent(middle, MAY, branch=True)
+    inner = child.result().output
+    before = state.get("plan")
+    refused = ""
+    try:
+        state.merge(inner)
+    except Exception as error:
+        refused = type(error).__name__
+    state.merge(child)
+    return {"before": before, "refused": refused, "after": state.get("plan"), "branches": len(state.branches())}
+
+
+def middle() -> str:
+    """A delegate that delegates."""
+    state = agent_state()
+    child = start_sub_agent(delegate, args=("deep",), branch=True)
+    child.result()
+    assert state.get("plan") == {}
+    state.merge(child)
+    return child.id
+
+
+def parent_of_two() -> list[Any]:
+    """Children without a branch keep state of their own, which the parent lists and siblings do not see."""
+    state = agent_state()
+    state.set("mine", 1)
+    state.commit()
+    one = spawn_sub_agent(named_one).output
+    two = spawn_sub_agent(named_two).output
+    before = state.keys()
+    state.checkout()
+    return [one, two, before, state.namespaces(), state.keys()]
+
+
+def named_one() -> list[str]:
+    """A child."""
+    return _child("one")
+
+
+def named_two() -> list[str]:
+    """Its sibling."""
+    return _child("two")
+
+
+def _child(word: str) -> list[str]:
+    state = agent_state()
+    state.set(word, True)
+    state.commit()
+    keys: list[str] = state.keys()
+    return keys
+
+
+def thief() -> Any:
+    """Names a function of its own like another agent."""
+
+    def secret() -> Any:
+        return agent_state().get("secret", "nothing")
+
+    return spawn_sub_agent(secret).output

@@ -1,0 +1,417 @@
+"""Agents that agents write down: found again by their handles in another process, or not at all."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ramet import Agent, AgentRuntime
+from ramet.agent import declaring
+from ramet.agent.task import Task
+from ramet.core.agentref import AgentRef
+from ramet.core.errors import (
+    AgentNotResolved,
+    BusyError,
+    Denied,
+    InvalidValue,
+    NeedsInput,
+    RametError,
+    TaskFailed,
+)
+from ramet.core.events import MessageRecorded, RunEnded, RunSpawned
+from ramet.core.recipe import Recipe
+from ramet.host.dynamic.registries import REGISTRY
+from ramet.models.scripted import Call, Script, ScriptedModel
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from tests.support.empty_places import place_of
+from tests.support.places import KINDS, store_at
+
+MakeStore = Callable[[], Store]
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
+    """The store of one place, again and again."""
+    with place_of(request.param, tmp_path) as place:
+        yield lambda: store_at(place)
+
+
+@pytest.fixture(autouse=True)
+def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process of its own, as far as agents that are declared in code go."""
+    monkeypatch.setattr(declaring, "_known", {})
+    monkeypatch.setattr(declaring, "_newest", {})
+
+
+@asynccontextmanager
+async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
+    """A runtime in a process that knows nothing but the store."""
+    monkeypatch.setattr(declaring, "_known", {})
+    monkeypatch.setattr(declaring, "_newest", {})
+    async with AgentRuntime(store=make()) as runtime:
+        yield runtime
+
+
+@dataclasses.dataclass
+class Solution:
+    """A class of the script in which an agent was written; other processes have only its recipe."""
+
+    roots: list[float]
+    note: str = ""
+
+
+def architect(*script: Any, primer: str = "You make specialists.", sin: bool = True) -> Agent:
+    """An agent that is declared in code, the same in every process."""
+    agent = Agent(name="architect", primer=primer, model=ScriptedModel(list(script)) if script else None)
+    agent.cls(Agent, visibility="high")
+    agent.module(math, include=["sin", "cos", "pi"] if sin else ["cos", "pi"])
+
+    @agent.task
+    def create_specialist(prompt: str) -> Callable[..., Any]:
+        """Make an agent with a task that does what the prompt says."""
+
+    return agent
+
+
+def solver(name: str = "math_solver", *, model: str | None = None, also: str = "") -> Recipe:
+    """What an architect may write down."""
+    agent = Agent(name=name, primer=f"You solve equations.{also}", model=model)
+    agent.cls(Agent)
+    agent.module(math, include=["sin", "tan", "pi"])
+
+    @agent.task
+    def solve(equation: str, digits: int = 3) -> Solution:
+        """Solve the equation."""
+
+    return agent.recipe()
+
+
+def answering(task: Task, script: Script) -> ScriptedModel:
+    """Have the agent of a task answer so; in the host, where no code of it runs."""
+    model = ScriptedModel(script)
+    assert isinstance(task.agent, Agent)
+    task.agent = task.agent.replace(model=model, capabilities=())
+    return model
+
+
+async def test_an_agent_outlives_the_process_that_made_it(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-1: its handle leads to the same agent, with the same name, task and memory, in a new process."""
+    async with process(make, monkeypatch) as runtime:
+        made = await runtime.dynamic.create(architect(), solver())
+        handle, before = str(made.ref), (await runtime.dynamic.load(made.ref)).recipe()
+        memory = await runtime.dynamic.state_of(made.ref)
+        memory.set("seen", ["x = 1"])
+        await memory.commit()
+
+    async with process(make, monkeypatch) as runtime:
+        architect()
+        task = await runtime.dynamic.task(f"{handle}:solve")
+        model = answering(task, ['{"roots": [1.5], "note": "easy"}'])
+        found = await task("2x = 3")
+
+        assert (found.roots, found.note) == ([1.5], "easy")
+        assert dataclasses.is_dataclass(found)
+        assert type(found).__name__ == "Solution"
+        assert "You solve equations." in model.requests[0].messages[0].text
+        assert '"equation": "2x = 3"' in model.requests[0].messages[1].text
+        assert task.agent.name == "math_solver"
+        assert (await runtime.dynamic.load(handle)).recipe() == before
+        memory = await runtime.dynamic.state_of(AgentRef.parse(handle))
+        assert memory.get("seen") == ["x = 1"]
+
+
+async def test_three_levels_each_with_its_own_registry(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-2: a process for each step, namespaces as in the seed; removing the middle one takes what is below."""
+    async with process(make, monkeypatch) as runtime:
+        middle = (await runtime.dynamic.create(architect(), solver())).ref
+    async with process(make, monkeypatch) as runtime:
+        architect()
+        parent = await runtime.dynamic.load(str(middle))
+        leaf = (await runtime.dynamic.create(parent, solver("equation_parser"))).ref
+    async with process(make, monkeypatch) as runtime:
+        architect()
+        assert leaf.place == "architect/math_solver/equation_parser"
+        assert (await runtime.dynamic.load(str(leaf))).name == "equation_parser"
+        top, below = [await runtime.dynamic.registries.namespace(each) for each in ("architect", middle.place)]
+        assert list(top.get(REGISTRY)) == ["math_solver"]
+        assert list(below.get(REGISTRY)) == ["equation_parser"]
+        (await runtime.dynamic.state_of(leaf)).set("kept", 1)
+        assert "kept" not in top
+        await runtime.dynamic.delete(str(middle))
+    async with process(make, monkeypatch) as runtime:
+        architect()
+        for gone in (middle, leaf):
+            with pytest.raises(AgentNotResolved, match="not in the registry"):
+                await runtime.dynamic.load(str(gone))
+        state = await runtime.dynamic.registries.state()
+        assert state.keys() == [f"architect/{REGISTRY}"]
+
+
+async def test_a_child_keeps_only_what_those_above_it_have_now(
+    make: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AC-S4-4: sin and pi are granted, tan is not; whoever is above loses sin, and it is lost below."""
+
+    def names(agent: Agent) -> list[Any]:
+        return [each.include for each in agent.capabilities if each.type == "module"]
+
+    async with process(make, monkeypatch) as runtime:
+        owner = architect()
+        made = await runtime.dynamic.create(owner, solver())
+        assert made.dropped == ("module math.tan",)
+        assert names(await runtime.dynamic.load(made.ref)) == [("pi", "sin")]
+        leaf = await runtime.dynamic.create(await runtime.dynamic.load(made.ref), solver("leaf"))
+
+        declaring.add(owner, declaring.capability_of("module", math, include=["cos", "pi"]))
+        changed = declaring.recipe_of(owner).version
+        for ref in (made.ref, leaf.ref):
+            with pytest.raises(AgentNotResolved, match="another version"):
+                await runtime.dynamic.load(ref)
+            assert names(await runtime.dynamic.load(ref._replace(root_version=changed))) == [("pi",)]
+
+
+async def test_a_recipe_that_was_tampered_with_never_widens(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-4, NEG-8: with a wrong hash it is none, with the right one it is another version, and has no more."""
+    async with process(make, monkeypatch) as runtime:
+        owner = architect()
+        made = await runtime.dynamic.create(owner, solver())
+        place = await runtime.dynamic.registries.namespace("architect")
+        entry = place.entry(REGISTRY, "math_solver")
+        entry["capabilities"] = [{"type": "module", "name": "os"}, {"type": "module", "name": "math"}]
+        place.set_entry(REGISTRY, "math_solver", entry)
+        await place.commit()
+        with pytest.raises(AgentNotResolved, match="hash"):
+            await runtime.dynamic.load(made.ref)
+
+        del entry["hash"]
+        forged = Recipe.from_entry(entry)
+        place.set_entry(REGISTRY, "math_solver", forged.entry())
+        await place.commit()
+        with pytest.raises(AgentNotResolved, match="version"):
+            await runtime.dynamic.load(made.ref)
+        found = await runtime.dynamic.load(made.ref._replace(version=forged.version))
+        assert [(each.name, each.include) for each in found.capabilities] == [("math", ("cos", "pi", "sin"))]
+
+
+async def test_who_is_meant_is_never_another(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-3, AC-S4-5, NEG-8: names, versions, parents and tasks that are not there are said, nothing else found."""
+    async with process(make, monkeypatch) as runtime:
+        owner = architect()
+        one = await runtime.dynamic.create(owner, solver())
+        twin = await runtime.dynamic.create(owner, solver("twin"))
+        newer = await runtime.dynamic.create(owner, solver(also=" Slowly."))
+        again = await runtime.dynamic.create(owner, solver(also=" Slowly."))
+
+        assert len({one.ref, twin.ref, newer.ref}) == 3
+        assert again == newer
+        assert "Slowly" not in (await runtime.dynamic.load(one.ref)).primer
+        assert "Slowly" in (await runtime.dynamic.load(newer.ref)).primer
+        assert sorted(await runtime.dynamic.made_by(owner)) == ["math_solver", "twin"]
+        wrong = [
+            (one.ref._replace(version="0" * 64), "version"),
+            (one.ref._replace(version=twin.ref.version), "version"),
+            (one.ref._replace(path=("nobody",)), "agent"),
+            (one.ref._replace(path=("nobody", "math_solver")), "agent"),
+            (one.ref._replace(path=("math_solver", "math_solver")), "agent"),
+            (one.ref._replace(root="nobody"), "root agent"),
+            (one.ref._replace(root_version="0" * 64), "root agent"),
+        ]
+        for ref, kind in wrong:
+            with pytest.raises(AgentNotResolved) as refusal:
+                await runtime.dynamic.load(str(ref))
+            assert refusal.value.kind == kind
+        with pytest.raises(AgentNotResolved, match=r"task 'sovle'.*solve"):
+            await runtime.dynamic.task(f"{one.ref}:sovle")
+        for text in ("", "architect", "architect@0", "../x@" + "0" * 64, f"{one.ref}/\0", "x" * 10**6, None, 3):
+            with pytest.raises(InvalidValue):
+                await runtime.dynamic.load(text)  # type: ignore[arg-type]  # on purpose
+
+
+async def test_a_name_is_looked_up_from_the_nearest_registry_outwards(
+    make: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 127: one's own first, then those above, then what code declares; else an error."""
+    async with process(make, monkeypatch) as runtime:
+        owner = architect()
+        middle = (await runtime.dynamic.create(owner, solver("middle"))).ref
+        above = (await runtime.dynamic.create(owner, solver("twice"))).ref
+        assert await runtime.dynamic.local(middle, "twice") == above
+        own = (await runtime.dynamic.create(await runtime.dynamic.load(middle), solver("twice"))).ref
+        assert await runtime.dynamic.local(middle, "twice") == own
+        assert (await runtime.dynamic.local(middle, "architect")).path == ()
+        with pytest.raises(AgentNotResolved, match="nobody"):
+            await runtime.dynamic.local(middle, "nobody")
+
+
+async def test_who_has_not_the_capability_makes_no_agents() -> None:
+    """Rights are refused, not clamped: an agent makes others only if it holds `Agent` itself."""
+    async with AgentRuntime() as runtime:
+        with pytest.raises(Denied, match="Agent"):
+            await runtime.dynamic.create(Agent(name="worker"), solver())
+
+
+async def test_a_capability_that_is_gone_is_named(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-3: a package that its creator may use, and this machine has not, is said when the handle is followed."""
+    async with process(make, monkeypatch) as runtime:
+        owner = architect().module("no_such_package_here.part")
+        agent = Agent(name="reader").module("no_such_package_here.part")
+        made = await runtime.dynamic.create(owner, agent.recipe())
+        with pytest.raises(AgentNotResolved, match=r"capability 'no_such_package_here\.part' is gone"):
+            await runtime.dynamic.load(made.ref)
+
+
+async def test_a_wrong_result_is_told_and_tried_again_then_a_typed_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-6: the agent hears what is wrong; after its tries the caller gets TaskFailed, not something else."""
+    async with AgentRuntime() as runtime:
+        made = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        model = answering(task, ['{"roots": "none"}', Call("task_success", {"result": {"roots": [2]}})])
+        found = await task("x = 2")
+
+        assert found.roots == [2.0]
+        assert "$.roots" in model.requests[1].messages[-1].text
+        answering(task, ["no", "still no", "never"])
+        with pytest.raises(TaskFailed) as failure:
+            await task("x = 2")
+        assert failure.value.task == "math_solver.solve"
+
+
+async def test_a_map_keeps_its_order_and_loses_nobody() -> None:
+    """AC-S4-9: at most so many at a time, results in order; one failure is looked at, the others stand."""
+    async with AgentRuntime() as runtime:
+        made = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        answering(
+            task,
+            {
+                '"equation": "b"': [Call("task_fail", {"message": "b cannot be solved"})],
+                '"equation": "a"': ['{"roots": [1]}'],
+                '"equation": "c"': ['{"roots": [3]}'],
+            },
+        )
+        outcomes = await task.map(["a", "b", "c"], max_parallel=2)
+
+        assert [each.exception() is None for each in outcomes] == [True, False, True]
+        assert [outcomes[0].result().roots, outcomes[2].result().roots] == [[1.0], [3.0]]
+        with pytest.raises(TaskFailed, match="b cannot be solved"):
+            outcomes[1].result()
+        begun = await task.submit("a")
+        assert (await begun).roots == [1.0]
+        assert await begun.exception() is None
+        with pytest.raises(InvalidValue, match=r"solve\.equation"):
+            await task.map(["a", 3])
+
+
+async def test_a_task_is_followed_while_it_works() -> None:
+    """Its events from its birth to its end, and its value beside them."""
+    async with AgentRuntime() as runtime:
+        made = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        answering(task, ['{"roots": [1]}'])
+        stream = task.stream("x = 1")
+        seen = [type(event) async for event in stream]
+
+        assert (seen[0], seen[-1]) == (RunSpawned, RunEnded)
+        assert MessageRecorded in seen
+        assert (await stream.result()).roots == [1.0]
+        assert await stream.exception() is None
+
+
+async def test_a_question_is_answered_after_a_restart(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-S4-11: the token of NeedsInput goes on in another process, with all that was said; once."""
+    async with process(make, monkeypatch) as runtime:
+        made = await runtime.dynamic.create(architect(), solver())
+        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        answering(task, [Call("task_clarify", {"question": "Over which field?"})])
+        with pytest.raises(NeedsInput, match="Over which field") as asked:
+            await task("x^2 = -1")
+        token = asked.value.token
+
+    async with process(make, monkeypatch) as runtime:
+        architect()
+        task = await runtime.dynamic.task(f"{made.ref}:solve")
+        model = answering(task, ['{"roots": []}'])
+        found = await task.answer(token, "The real numbers.")
+
+        assert found.roots == []
+        said = [message.text for message in model.requests[0].messages]
+        assert "x^2 = -1" in said[1]
+        assert said[-1] == "The real numbers."
+        assert (await task.answer(token, "The real numbers.")).roots == []
+        assert len(model.requests) == 1
+        with pytest.raises(BusyError):
+            await task.answer(token, "The complex ones.")
+        with pytest.raises(RametError):
+            await task.answer("run-0000000000000000", "?")
+
+
+def test_a_task_is_called_like_a_function_where_no_loop_runs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain script calls it and gets the value; the run is on record in the folder."""
+    monkeypatch.chdir(tmp_path)
+    agent = Agent(name="clerk", model=ScriptedModel(["3"]))
+
+    @agent.task
+    def count(what: str) -> int:
+        """Count."""
+
+    assert count("apples") == 3
+    assert (tmp_path / ".ramet" / "journal.db").exists()
+
+
+_junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["os", "../x", "a\0b", "module"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    """A real recipe with some of its parts replaced, removed or added."""
+    entry = copy.deepcopy(solver().entry())
+    if draw(st.booleans()):
+        del entry["hash"]
+    for _ in range(draw(st.integers(1, 3))):
+        part: Any = entry
+        while isinstance(part, dict | list) and part:
+            key = draw(st.sampled_from(sorted(part))) if isinstance(part, dict) else draw(st.integers(0, len(part) - 1))
+            if draw(st.integers(0, 2)) == 0:
+                part[key] = draw(_junk)
+                break
+            if isinstance(part, dict) and draw(st.integers(0, 4)) == 0:
+                part[draw(st.text(max_size=6))] = draw(_junk)
+                break
+            part = part[key]
+    return entry
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(entry=st.one_of(mutated(), _junk, st.dictionaries(st.sampled_from(["name", "primer", "types"]), _junk)))
+async def test_whatever_is_said_to_be_a_recipe_is_one_or_refused(entry: Any) -> None:
+    """AC-S4-3: never a crash, never an import outside the allow-list, never another agent."""
+    store = await MemoryStore().open()
+    async with AgentRuntime(store=store) as runtime:
+        owner = architect()
+        try:
+            made = await runtime.dynamic.create(owner, entry)
+        except InvalidValue:
+            return
+        found = await runtime.dynamic.load(made.ref)
+        assert found.name == entry["name"]
+        assert {each.name for each in found.capabilities} <= {"Agent", "math"}
+        assert json.loads(json.dumps(found.recipe().data()))
