@@ -9,43 +9,81 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ramet.agent.composition.building import StateGraph as StateGraph
+    from ramet.agent.composition.chain import chain as chain
+    from ramet.agent.composition.graph import END as END
+    from ramet.agent.composition.graph import START as START
+    from ramet.agent.composition.parallel import parallel as parallel
+    from ramet.agent.decorators import cache as cache
+    from ramet.agent.decorators import policy as policy
+    from ramet.agent.decorators import resources as resources
+    from ramet.agent.decorators import retry as retry
+    from ramet.agent.decorators import timeout as timeout
     from ramet.agent.definition import Agent as Agent
     from ramet.agent.loop import QueryParams as QueryParams
     from ramet.agent.loop import query as query
     from ramet.concurrency.cancel import AbortController as AbortController
     from ramet.core.budget import Limits as Limits
     from ramet.core.limits import SpawnLimits as SpawnLimits
+    from ramet.core.outcome import AgentResult as AgentResult
+    from ramet.core.outcome import Artifact as Artifact
     from ramet.core.outcome import Result as Result
     from ramet.core.outcome import Status as Status
+    from ramet.core.outcome import StepFailure as StepFailure
     from ramet.core.outcome import Usage as Usage
+    from ramet.core.policy import Isolation as Isolation
+    from ramet.core.policy import Policy as Policy
+    from ramet.host.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
+    from ramet.host.scheduler import AgentScheduler as AgentScheduler
     from ramet.host.session import Session as Session
     from ramet.host.standalone import standalone_context as standalone_context
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted import ScriptedModel as ScriptedModel
+    from ramet.tools.authoring import authoring_tools as authoring_tools
     from ramet.tools.context import SpawnRequest as SpawnRequest
     from ramet.tools.context import ToolUseContext as ToolUseContext
+    from ramet.tools.python import python_tool as python_tool
     from ramet.tools.workspace import workspace_tools as workspace_tools
 
 _WHERE = {
     "AGENT_REGISTRY": "host.registry",
     "AbortController": "concurrency.cancel",
     "Agent": "agent.definition",
+    "AgentResult": "core.outcome",
     "AgentRuntime": "host.runtime",
+    "AgentScheduler": "host.scheduler",
+    "Artifact": "core.outcome",
+    "END": "agent.composition.graph",
+    "Isolation": "core.policy",
     "Limits": "core.budget",
+    "Policy": "core.policy",
     "QueryParams": "agent.loop",
     "Result": "core.outcome",
+    "START": "agent.composition.graph",
     "ScriptedModel": "models.scripted",
     "Session": "host.session",
     "SpawnLimits": "core.limits",
     "SpawnRequest": "tools.context",
+    "StateGraph": "agent.composition.building",
     "Status": "core.outcome",
+    "StepFailure": "core.outcome",
     "ToolUseContext": "tools.context",
     "Usage": "core.outcome",
+    "authoring_tools": "tools.authoring",
+    "python_tool": "tools.python",
+    "cache": "agent.decorators",
+    "chain": "agent.composition.chain",
+    "parallel": "agent.composition.parallel",
+    "policy": "agent.decorators",
     "query": "agent.loop",
     "resolve": "models.resolve",
+    "resources": "agent.decorators",
+    "retry": "agent.decorators",
+    "setup_logging": "host.logs",
     "standalone_context": "host.standalone",
+    "timeout": "agent.decorators",
     "workspace_tools": "tools.workspace",
 }
 __all__ = sorted(_WHERE)

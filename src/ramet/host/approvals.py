@@ -4,17 +4,22 @@ A question shows who asks (path and depth), about what, and until when. Whoever 
 and no message of an agent reaches it, so consent cannot be relayed, and an answer is good for one question, once. A no,
 a deadline, a closed inbox or an approver that fails denies that one call; the run that asked goes on, and its siblings
 were never concerned. A run that waits here holds no slot.
+
+The id of a question follows from the run, the call, the tool and its arguments: a process that goes on where another
+was killed asks the same question under the same id, with the deadline that it had. What was answered is not asked
+again; a call whose arguments are others now is another question.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
+from functools import partial
 from typing import Any, NamedTuple
 
 from ramet.concurrency.clock import Clock
@@ -22,14 +27,12 @@ from ramet.concurrency.deadline import within
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked
-from ramet.core.ids import Path, RunId
-from ramet.tools.context import ToolUseContext, current_call
+from ramet.core.ids import CallId, Path, RunId
+from ramet.core.story import RunStory
+from ramet.host.showing import MAX_TEXT, cut, shown
+from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 
 DEADLINE_S = 600.0
-MAX_TEXT = 2_000  #: of the question, and of each text in the arguments
-MAX_ITEMS = 50
-MAX_SHOWN = 20_000  #: of all arguments together, give or take one text
-MAX_DEPTH = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +58,15 @@ class Word(NamedTuple):
     reason: str = ""
 
 
+class _Recalled(NamedTuple):
+    """A question that another process asked."""
+
+    entry: Pending
+    word: asyncio.Future[Word]
+    said: bool | None  #: what is on record
+    still_waits: Callable[[], bool]
+
+
 #: Answers at once, in place of a person. Only True is a yes; a synchronous one is asked in a thread.
 Approver = Callable[[Pending], bool | Awaitable[bool]]
 
@@ -62,7 +74,17 @@ Approver = Callable[[Pending], bool | Awaitable[bool]]
 class Inbox:
     """Where a tree's questions wait. `ask` is the `Approve` of every context of the tree."""
 
-    __slots__ = ("_approver", "_clock", "_closed", "_mint", "_timeout_s", "_unattended", "_waiting")
+    __slots__ = (
+        "_approver",
+        "_clock",
+        "_closed",
+        "_mint",
+        "_recalled",
+        "_timeout_s",
+        "_unattended",
+        "_used",
+        "_waiting",
+    )
 
     def __init__(
         self,
@@ -73,34 +95,73 @@ class Inbox:
         approver: Approver | None = None,
         unattended: bool = False,
     ) -> None:
-        """`mint` makes ids nobody can guess. `unattended` denies at once what neither a hook nor `approver` decides."""
+        """`mint` makes ids for questions outside of calls.
+
+        `unattended` denies at once what neither a hook nor `approver` decides.
+        """
         if timeout_s is not None and (not math.isfinite(timeout_s) or timeout_s <= 0):
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0, or None")
         self._mint, self._clock, self._timeout_s = mint, clock, timeout_s
         self._approver, self._unattended = approver, unattended
         self._waiting: dict[str, tuple[Pending, asyncio.Future[Word]]] = {}
+        self._recalled: dict[str, _Recalled] = {}  #: not asked here yet
+        self._used: set[str] = set()  #: ids: an answer is good for one question, also where call ids are used again
         self._closed: str | None = None
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         """The questions that wait, oldest first."""
-        return tuple(entry for entry, _ in self._waiting.values())
+        recalled = [each.entry for each in self._recalled.values() if self._can_be_answered(each)]
+        return (*recalled, *(entry for entry, _ in self._waiting.values()))
 
     def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
         """Answer one question. Raises Unknown if it does not wait (any more): a second answer changes nothing."""
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
-        if approval_id not in self._waiting:
-            raise Unknown("approval", str(approval_id), tuple(self._waiting))
-        _, word = self._waiting.pop(approval_id)
+        recalled = self._recalled.get(approval_id)
+        if approval_id in self._waiting:
+            _, word = self._waiting.pop(approval_id)
+        elif recalled is not None and self._can_be_answered(recalled):
+            word = recalled.word
+        else:
+            raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
         word.set_result(Word(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all that waits and all that is asked from now on."""
         self._closed = reason
-        for _, word in self._waiting.values():
-            word.set_result(Word(False, reason))
+        words = [*(word for _, word in self._waiting.values()), *(each.word for each in self._recalled.values())]
+        for word in words:
+            if not word.done():
+                word.set_result(Word(False, reason))
         self._waiting.clear()
+
+    def recall(self, story: RunStory, still_waits: Callable[[CallId], bool]) -> None:
+        """Go on with what is on record of a run's questions: they can be answered from now on, and the run asks again.
+
+        `still_waits` says of a call whether its question is still to be asked.
+        """
+        self._used.update(story.past_approvals)
+        for asked in story.approvals.values():
+            call = CallId(asked.call_id or "")
+            if not call or asked.at is None:
+                continue  # Nothing asks that again under this id.
+            entry = Pending(
+                id=asked.approval_id,
+                run=RunId(asked.run),
+                path=Path(asked.path),
+                agent=asked.agent,
+                depth=asked.depth,
+                tool=asked.tool,
+                question=asked.question,
+                args=asked.args,
+                asked_at=asked.at,
+                deadline=self._deadline(asked.at),
+            )
+            word = asyncio.get_running_loop().create_future()
+            answered = story.words.get(entry.id)
+            said = answered.allowed if answered is not None else None
+            self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call))
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> bool:
         """Return True only if a PermissionRequest hook, the approver or a person said yes before the deadline.
@@ -108,41 +169,74 @@ class Inbox:
         Raises Aborted if the run is stopped; the question then leaves the inbox.
         """
         context.abort.raise_if_aborted()
+        call = current_call.get(None)
+        call = call if call is not None and call.context is context else None
+        approval_id = self._id_of(call, tool, args)
+        recalled = self._recalled.get(approval_id)
+        if recalled is not None and recalled.said is not None:
+            del self._recalled[approval_id]
+            return recalled.said
         at_once = await self._decided_at_once(context, tool, question, args)
-        now = self._clock.now()
-        entry = Pending(
-            id=self._mint(),
-            run=context.run.id,
-            path=context.run.path,
-            agent=context.run.agent,
-            depth=context.run.depth,
-            tool=tool[:200],
-            question=_cut(question),
-            args=shown(args),
-            asked_at=now,
-            deadline=None if self._timeout_s is None else now + timedelta(seconds=self._timeout_s),
-        )
-        word: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+        recalled = self._recalled.pop(approval_id, None)
+        if recalled is None:
+            entry = self._entry(approval_id, context, tool, question, args)
+            word: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+        else:
+            entry, word = recalled.entry, recalled.word
         answered = Word(False, "the run was stopped")
-        if at_once is None:  # Before it is announced, so that whoever hears of it can answer.
+        if at_once is None and not word.done():  # Before it is announced, so that whoever hears of it can answer.
             self._waiting[entry.id] = (entry, word)
         try:
-            call = current_call.get(None)
-            context.emit(
-                ApprovalAsked,
-                approval_id=entry.id,
-                tool=entry.tool,
-                question=entry.question,
-                args=entry.args,
-                call_id=call.call_id if call is not None and call.context is context else None,
-            )
-            answered = at_once or await self._wait(context, entry, word)
+            if recalled is None:  # Else it was announced, and is on record.
+                context.emit(
+                    ApprovalAsked,
+                    approval_id=entry.id,
+                    tool=entry.tool,
+                    question=entry.question,
+                    args=entry.args,
+                    call_id=call.call_id if call is not None else None,
+                )
+            answered = word.result() if word.done() else at_once or await self._wait(context, entry, word)
             return answered.allowed
         finally:
             self._waiting.pop(entry.id, None)
             context.emit(
                 ApprovalAnswered, approval_id=entry.id, allowed=answered.allowed, reason=answered.reason[:MAX_TEXT]
             )
+
+    def _entry(self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]) -> Pending:
+        now = self._clock.now()
+        return Pending(
+            id=id,
+            run=context.run.id,
+            path=context.run.path,
+            agent=context.run.agent,
+            depth=context.run.depth,
+            tool=tool[:200],
+            question=cut(question),
+            args=shown(args),
+            asked_at=now,
+            deadline=self._deadline(now),
+        )
+
+    def _deadline(self, asked_at: datetime) -> datetime | None:
+        return None if self._timeout_s is None else asked_at + timedelta(seconds=self._timeout_s)
+
+    def _id_of(self, call: CurrentCall | None, tool: str, args: dict[str, Any]) -> str:
+        """The same for the same question about the same call, whichever process asks; never one that was used."""
+        if call is None or not call.call_id:
+            return self._mint()
+        about = repr((call.context.run.id, call.call_id, call.step_id, tool, args)).encode("utf-8", "backslashreplace")
+        times = 0
+        while (id := hashlib.sha256(b"%d %s" % (times, about)).hexdigest()[:16]) in self._used:
+            times += 1
+        self._used.add(id)
+        return id
+
+    def _can_be_answered(self, recalled: _Recalled) -> bool:
+        deadline = recalled.entry.deadline
+        in_time = deadline is None or self._clock.now() < deadline
+        return recalled.said is None and not recalled.word.done() and in_time and recalled.still_waits()
 
     async def _decided_at_once(
         self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]
@@ -161,11 +255,12 @@ class Inbox:
         return None
 
     async def _wait(self, context: ToolUseContext, entry: Pending, word: asyncio.Future[Word]) -> Word:
+        left = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
+        if left is not None and left <= 0:  # It passed while no process was there.
+            return Word(False, f"nobody answered within {self._timeout_s:g} s")
         context.slot.begin_wait()
         try:
-            return await within(
-                self._first(entry, word), clock=self._clock, seconds=self._timeout_s, abort=context.abort
-            )
+            return await within(self._first(entry, word), clock=self._clock, seconds=left, abort=context.abort)
         except TimeoutError:
             if word.done():  # Answered in the same moment: whoever did so was told that it counts.
                 return word.result()
@@ -198,45 +293,3 @@ async def _ask_approver(approver: Approver, entry: Pending) -> Word:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         return Word(False, f"the approver failed: {type(error).__name__}: {error}")
     return Word(returned is True, "by the approver")
-
-
-def shown(args: dict[str, Any]) -> dict[str, Any]:
-    """`args` as bounded JSON for people to see: nothing is left out without a mark where it was."""
-    room = MAX_SHOWN
-
-    def show(value: Any, depth: int) -> Any:
-        nonlocal room
-        if room <= 0:
-            return "… not shown"
-        room -= 10
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int) and abs(value) <= 2**53:
-            return value
-        if isinstance(value, float) and math.isfinite(value):
-            return value
-        if depth < MAX_DEPTH and isinstance(value, dict):
-            entries = {text(str(key)): show(each, depth + 1) for key, each in islice(value.items(), MAX_ITEMS)}
-            return entries | ({"…": f"{len(value)} entries"} if len(value) > MAX_ITEMS else {})
-        if depth < MAX_DEPTH and isinstance(value, list | tuple):
-            items = [show(each, depth + 1) for each in islice(value, MAX_ITEMS)]
-            return items + ([f"… {len(value)} entries"] if len(value) > MAX_ITEMS else [])
-        return text(value if isinstance(value, str) else repr(value))
-
-    def text(whole: str) -> str:
-        nonlocal room
-        part = _cut(whole)
-        room -= len(part)
-        return part
-
-    plain: dict[str, Any] = show(args, 0)
-    return plain
-
-
-def _cut(text: str) -> str:
-    """The beginning and the end: what matters of a long command may stand at either."""
-    text = text.encode("utf-8", "replace").decode()
-    if len(text) <= MAX_TEXT:
-        return text
-    half = MAX_TEXT // 2
-    return f"{text[:half]} … [{len(text)} characters, the middle is not shown] … {text[-half:]}"

@@ -16,8 +16,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from ramet.concurrency.clock import Clock
 from ramet.core.budget import Amount, Hold
 from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
-from ramet.core.events import MessageDiscarded, ModelAsked, ModelRetried
-from ramet.core.outcome import Usage
+from ramet.core.events import MessageDiscarded, ModelAsked, ModelCharged, ModelRetried
+from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.models.gate import Gates, Retry, RetryPolicy
 from ramet.models.messages import input_bound
 from ramet.models.prices import PRICES, Price, cost_usd, most_usd, price_of
@@ -157,7 +157,7 @@ class _Call:
 
     async def whole(self, attempt: int) -> AIMessage:
         """One attempt that brings the reply in one piece."""
-        hold, max_tokens = self._reserve(attempt)
+        hold, max_tokens = await self._reserved(attempt)
         try:
             reply = await ask(self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock)
         except BaseException as error:
@@ -168,7 +168,7 @@ class _Call:
 
     async def streamed(self, attempt: int) -> AIMessage:
         """One attempt whose chunks are handed on as they come; they are provisional until the message is whole."""
-        hold, max_tokens = self._reserve(attempt)
+        hold, max_tokens = await self._reserved(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
         try:
@@ -197,6 +197,17 @@ class _Call:
             wait_s=round(retry.wait_s, 3),
         )
 
+    async def _reserved(self, attempt: int) -> tuple[Hold, int | None]:
+        """A reservation that is on record for good before anything is asked."""
+        hold, max_tokens = self._reserve(attempt)
+        try:
+            await self._context.settled()
+        except BaseException:
+            hold.refund()
+            self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
+            raise
+        return hold, max_tokens
+
     def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Hold the most that this attempt can use; says how long the reply may be."""
         budget, request, port = self._context.budget, self._request, self._port
@@ -219,7 +230,15 @@ class _Call:
             tokens = (bound + max_tokens) * calls
             usd = most_usd(bound, max_tokens, price) * calls if price is not None else 0.0
         hold = budget.reserve(Amount(tokens=tokens, usd=usd, model_calls=calls), last_word=request.last_word)
-        self._context.emit(ModelAsked, step_id=request.step, model=port.name, attempt=attempt, reserved_tokens=tokens)
+        self._context.emit(
+            ModelAsked,
+            step_id=request.step,
+            model=port.name,
+            attempt=attempt,
+            reserved_tokens=tokens,
+            requests=calls,
+            **({"reserved_usd": usd} if usd else {}),
+        )
         return hold, max_tokens
 
     def _settle(self, hold: Hold, reply: AIMessage) -> None:
@@ -227,43 +246,40 @@ class _Call:
         said = reply.usage_metadata
         if said is None:
             most = hold.amount
-            self._spend(
-                hold,
-                Usage(model_calls=most.model_calls, output_tokens=most.tokens, usd=most.usd, estimated=True),
-            )
+            usage = Usage(model_calls=most.model_calls, output_tokens=most.tokens, usd=most.usd, estimated=True)
+            self._spend(hold, usage, is_kept=not self._request.aside)
             return
         details = said.get("input_token_details") or {}
-        self._spend(
-            hold,
-            Usage(
-                model_calls=hold.amount.model_calls,  # More than one where the client may have tried by itself.
-                input_tokens=said["input_tokens"],
-                output_tokens=said["output_tokens"],
-                cache_read_tokens=details.get("cache_read") or 0,
-                usd=self._cost(said),
-            ),
+        usage = Usage(
+            model_calls=hold.amount.model_calls,  # More than one where the client may have tried by itself.
+            input_tokens=said["input_tokens"],
+            output_tokens=said["output_tokens"],
+            cache_read_tokens=details.get("cache_read") or 0,
+            usd=self._cost(said),
         )
+        self._spend(hold, usage, is_kept=not self._request.aside)
 
     def _settle_failed(self, hold: Hold, error: BaseException, *, heard: bool = False) -> None:
         """A request refused by the provider costs a call and nothing else; one cut off may have cost all it could."""
         refused = isinstance(error, ModelFailed) and error.status is not None and not heard
         if refused or isinstance(error, BudgetExceeded):
-            self._spend(hold, Usage(model_calls=hold.amount.model_calls))
+            usage = Usage(model_calls=hold.amount.model_calls)
         else:
-            self._spend(
-                hold,
-                Usage(
-                    model_calls=hold.amount.model_calls,
-                    output_tokens=hold.amount.tokens,
-                    usd=hold.amount.usd,
-                    estimated=True,
-                ),
+            usage = Usage(
+                model_calls=hold.amount.model_calls,
+                output_tokens=hold.amount.tokens,
+                usd=hold.amount.usd,
+                estimated=True,
             )
+        self._spend(hold, usage, is_kept=False)
 
-    def _spend(self, hold: Hold, usage: Usage) -> None:
+    def _spend(self, hold: Hold, usage: Usage, *, is_kept: bool) -> None:
+        """Count it. A reply that is kept goes on record with what it used; any other request's use does by itself."""
         hold.settle(Amount(tokens=usage.tokens, usd=usage.usd, model_calls=usage.model_calls))
         self._context.last_usage = usage
         self._context.spend(usage)
+        if not is_kept:
+            self._context.emit(ModelCharged, step_id=self._request.step, usage=usage)
 
     def _cost(self, said: UsageMetadata) -> float:
         try:

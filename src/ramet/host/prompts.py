@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from ramet.agent.catalogue import catalogue
 from ramet.agent.definition import Agent
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.memory import memory_folder, memory_prompt
 from ramet.agent.files.places import Place, project_places
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.output import OutputContract
+from ramet.core.capabilities import Capability, is_code
 from ramet.core.errors import InvalidValue
+from ramet.tools.conclusion import conclusion_tools
 from ramet.tools.memory import memory_tool
 from ramet.tools.memory_folder import MemoryFolder
+from ramet.tools.python import python_tool
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
+
+_MAY_USE = "What your code, and the agents that you make, may use:"
+
+
+def _found(capability: Capability) -> tuple[Capability, Any]:
+    """A capability with what it stands for, as far as this process has it loaded: nothing is imported for a prompt."""
+    module, _, name = (capability.name if ":" in capability.name else f"{capability.name}:").partition(":")
+    found: Any = sys.modules.get(module)
+    for step in name.split(".") if name else ():
+        found = getattr(found, step, None)
+    return (capability if found is not None else replace(capability, visibility="low")), found
 
 
 class Prompts:
@@ -30,7 +47,9 @@ class Prompts:
 
     def system(self, agent: Agent, cwd: pathlib.Path, works_in: pathlib.Path | None = None) -> str:
         """The system prompt: stable, so that providers can cache it. Raises Unknown for a skill that is not there."""
-        sections = [agent.instructions]
+        sections = [agent.primer, agent.instructions]
+        if agent.capabilities:
+            sections.append(f"{_MAY_USE}\n{catalogue(map(_found, agent.capabilities))}")
         if agent.skills:
             places = skill_places(self._project, self._user) if self._user else self._project_skills()
             sections.append(render_skills(load_skills(agent.skills, places)))
@@ -51,7 +70,11 @@ class Prompts:
     def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:
         """Tools that a definition brings itself."""
         folder = self.memory(agent)
-        return (memory_tool(folder),) if folder is not None else ()
+        notes = (memory_tool(folder),) if folder is not None else ()
+        # Whoever is at a task works in a sandbox if it may use code; of a resumed one only its grant says so.
+        is_sandboxed = agent.policy is not None or agent.concludes
+        code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
+        return (*notes, *code, *(conclusion_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
         """The agent's own notes, if it keeps any. Raises InvalidValue where there is no place for them."""

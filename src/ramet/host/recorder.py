@@ -1,6 +1,7 @@
-"""Events: numbered, kept, written to transcripts, and handed to whoever follows. Append first, then publish.
+"""Events: numbered, appended to the journal, kept, and handed to whoever follows. Append first, then publish.
 
-Events go straight from a run to here, whatever its depth: nobody above it passes them on.
+Events go straight from a run to here, whatever its depth: nobody above it passes them on. With a journal nobody sees an
+event before it survives whatever happens then.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import pathlib
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import force_setattr
 
 from ramet.concurrency.clock import Clock
+from ramet.core.errors import InvalidValue
 from ramet.core.events import Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+from ramet.host.journal import After, Journal, Page
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
@@ -84,12 +88,19 @@ class Subscription:
 class Recorder:
     """The events of one tree."""
 
-    def __init__(self, clock: Clock, transcripts: pathlib.Path | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        transcripts: pathlib.Path | None = None,
+        journal: Journal | None = None,
+        *,
+        about: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         self._clock = clock
+        self._page: Page | None = journal.page(self._publish, about) if journal is not None else None
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._count = 0
-        self._closed = False
         self._readers: list[Subscription] = []
         self._closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
@@ -98,17 +109,48 @@ class Recorder:
         """The file that holds a run's transcript; empty if none is kept."""
         return str(self.transcripts / f"{run.path}.jsonl") if self.transcripts is not None else ""
 
+    @property
+    def durable(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits until all that was appended survives; None where nothing does, and there is nothing to wait for."""
+        return self._page.durable if self._page is not None else None
+
     def append(self, event: Event) -> Event:
-        """Number, keep and publish an event."""
+        """Number an event, put it on record, and publish it as soon as that is for good."""
         self._count += 1
         force_setattr(event, "seq", self._count)
         force_setattr(event, "at", self._clock.now())
+        if self._page is None:
+            self._publish(event)
+        else:
+            try:
+                self._page.append(event)
+            except InvalidValue:  # No data: it was never there.
+                self._count -= 1
+                raise
+        return event
+
+    def after(self, do: After, hurry: bool = True) -> None:
+        """Have something done once all that was appended is on record for good, or cannot be: then it is told why.
+
+        Without a `hurry` it comes with what is awaited next: for who knows that something will be.
+        """
+        if self._page is None:
+            do(None)
+        else:
+            self._page.after(do, hurry)
+
+    def go_on(self, seq: int) -> None:
+        """Number from here on: a tree that another process began."""
+        self._count = seq
+        if self._page is not None:
+            self._page.is_known = True
+
+    def _publish(self, event: Event) -> None:
         self.kept.append(event)
         if self._files is not None:
             self._files.write(event)
         for reader in self._readers:
             reader.offer(event)
-        return event
 
     def feed(self, run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
         """Hand a chunk of a reply to those who asked for provisional text, as an event; to the session as it is."""
@@ -155,11 +197,17 @@ class Recorder:
     def close(self) -> None:
         """Let all readers end, and leave nothing unwritten; who comes later reads what is kept."""
         self._closed = True
-        self._closed = True
+        if self._page is not None:
+            self._page.close()
         for reader in list(self._readers):
             reader.close()
         if self._files is not None:
             self._files.close()
+
+
+def _private(path: str, flags: int) -> int:
+    """A new file is for its owner's eyes only: it holds what agents read and said."""
+    return os.open(path, flags, 0o600)
 
 
 class _Transcripts:
@@ -188,12 +236,12 @@ class _Transcripts:
         file = self._folder / f"{path}.jsonl"
         try:
             try:
-                out = file.open("ab")
+                out = open(file, "ab", opener=_private)
             except FileNotFoundError:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError), (self._folder.parent / ".gitignore").open("x") as ignore:
                     ignore.write("*\n")  # They hold what the agents read.
-                out = file.open("ab")
+                out = open(file, "ab", opener=_private)
             with out:
                 out.write(b"\n".join(lines) + b"\n")
         except OSError as error:

@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pathlib
 import secrets
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
-from ramet.agent.compaction import Compaction
+from ramet.agent.composition.steps import levels
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
-from ramet.core.errors import RametError, Unknown
-from ramet.core.ids import RunId, run_id
+from ramet.core.errors import RametError, StoreFailed, Unknown
+from ramet.core.ids import RunId
 from ramet.core.limits import SpawnLimits
-from ramet.host.approvals import Inbox
+from ramet.core.outcome import AgentResult, Result
+from ramet.core.policy import Policy, grant_root
+from ramet.host.agents import AgentHandle, to_the_end
+from ramet.host.audit import Audit
+from ramet.host.blobs import blob_of
+from ramet.host.doorbell import Doorbell
+from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.dynamic.moments import in_memory, on_record, state_at
 from ramet.host.gateway import Gateway
-from ramet.host.prompts import Prompts
-from ramet.host.recorder import Recorder
-from ramet.host.spill import Spill
+from ramet.host.journal import journal_of
+from ramet.host.keeping import Caretaker
+from ramet.host.kept_results import KeptResults
+from ramet.host.lifetimes import checked_keep, set_keep
+from ramet.host.opening import Opening, OpenTree, TreePlan
+from ramet.host.portal import OwnLoop, refuse_in_loop
+from ramet.host.project import Project
+from ramet.host.results import result_on_record, see_that_it_is_kept
+from ramet.host.resuming import Supplied, point_of, point_of_run
+from ramet.host.sandboxes import BackendName, Sandboxes
+from ramet.host.taking_up import resume_all
+from ramet.host.telemetry import Telemetry
+from ramet.host.trees import Trees
+from ramet.isolation.contract import Backend
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
-from ramet.spawn.services import GRACE_S, Services
-from ramet.spawn.tree import RunTree
+from ramet.spawn.services import GRACE_S
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.store.state.versioned import Versioned
 from ramet.tools.agents import agent_tool, companion_tools
-from ramet.tools.context import RunInfo, SpawnRequest
+from ramet.tools.context import SpawnRequest
 
 if TYPE_CHECKING:
-    from langchain_core.messages import AIMessageChunk
+    from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool
 
     from ramet.models.gate import RetryPolicy
     from ramet.models.prices import Price
 
+T = TypeVar("T")
+_log = logging.getLogger("ramet.runtime")
 #: Runtimes that live in this process. An index for those who look things up; it owns nothing.
 _living: weakref.WeakSet[AgentRuntime] = weakref.WeakSet()
-
-
-#: Tokens that a model is taken to read where it does not say how many.
-UNKNOWN_WINDOW = 128_000
-#: Trees of `spawn` that have ended and whose handles can still be asked for by id.
-KEPT_TREES = 256
 
 
 def living() -> list[AgentRuntime]:
@@ -58,26 +75,18 @@ def living() -> list[AgentRuntime]:
     return list(_living)
 
 
-class OpenTree(NamedTuple):
-    """A tree with the parts that belong to it alone."""
-
-    tree: RunTree
-    recorder: Recorder
-    inbox: Inbox
-    spill: Spill
-
-    def close(self) -> None:
-        """Let readers and questions end, and remove what was temporary."""
-        self.inbox.close()
-        self.recorder.close()
-        self.spill.close()
+def reachable() -> list[AgentRuntime]:
+    """Those of them whose event loop runs here, or where none does, elsewhere: what one may mean without naming it."""
+    return [each for each in _living if each.is_reachable]
 
 
 class AgentRuntime:
     """Keeps trees of agents until `stop`, which ends every one and waits for that.
 
     Transcripts are kept where `transcripts` says, else in `<working_dir>/.ramet/transcripts`; without either, all is in
-    memory.
+    memory. With a working directory, or a `store`, what its agents do is on record for good, in
+    `<dir>/.ramet/journal.db`: a runtime that was killed is taken up again by `resume`, in another process. A tree stays
+    on record for `keep_results_seconds` after its end, or without them until `ramet gc` removes what is old.
     """
 
     def __init__(
@@ -90,6 +99,10 @@ class AgentRuntime:
         retry: RetryPolicy | None = None,
         user_dir: pathlib.Path | None = None,
         grace_s: float = GRACE_S,
+        backend: BackendName | Backend | None = None,
+        store: Store | None = None,
+        audit: Audit | None = None,
+        keep_results_seconds: float | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
@@ -100,28 +113,60 @@ class AgentRuntime:
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._entropy = entropy
-        self._trees: dict[RunId, OpenTree] = {}
-        self._closing: dict[RunId, asyncio.Task[None]] = {}
-        self._finished: OrderedDict[RunId, OpenTree] = OrderedDict()  #: of `spawn`, for `get`
-        self._running = self._stopped = False
+        self._own_loop = OwnLoop()  #: for the sync faces
+        self.telemetry = Telemetry()
+        self.sandboxes = Sandboxes(self.working_dir, backend, self.telemetry.traceparent)
+        self.journal = journal_of(self.working_dir, store)
+        self.dynamic = DynamicAgents(self.open_store)
+        self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
+        self._loop: asyncio.AbstractEventLoop | None = None  #: that it was started in
+        if self.journal is not None and self.journal.folder is not None and self.journal.door is None:
+            self.journal.door = Doorbell(self.journal.users, self.journal.folder, self.journal.store)
+        if self.journal is not None and not self.journal.users:
+            self.journal.caretaker = Caretaker(
+                self.journal.store, self.journal.living, self.clock, self.working_dir, self._transcripts
+            )
+        opening = Opening(
+            dynamic=self.dynamic,
+            journal=self.journal,
+            telemetry=self.telemetry,
+            audit=audit,
+            results=KeptResults(self.journal, self.clock),
+            gateway=self.gateway,
+            sandboxes=self.sandboxes,
+            clock=self.clock,
+            transcripts=self._transcripts,
+            user_dir=user_dir,
+            grace_s=grace_s,
+            entropy=entropy,
+            keep_s=checked_keep(keep_results_seconds),
+        )
+        self._trees = Trees(opening, self.journal, self.clock)
+        self._running = False
 
     @property
     def durable(self) -> bool:
-        """Whether a run can be resumed by another process. Not yet: transcripts are a record, not a journal."""
-        return False
+        """Whether a run can be resumed by another process."""
+        return self.journal is not None and self.journal.store.durable_across_processes
 
     async def start(self) -> Self:
         """Begin; idempotent."""
-        self._running, self._stopped = True, False
+        self._running = True
+        self._trees.is_stopped = False
+        self._loop = asyncio.get_running_loop()
         _living.add(self)
         return self
 
     async def stop(self) -> None:
         """End every agent of every tree and wait until they are gone; idempotent."""
-        self._running, self._stopped = False, True
+        self._running = False
+        self._trees.is_stopped = True
         _living.discard(self)
-        await asyncio.gather(*(self.close_tree(root, "the runtime stopped") for root in list(self._trees)))
-        self._finished.clear()
+        await self._trees.close_all("the runtime stopped")
+        await self.sandboxes.close()
+        self._trees.fenced = None
+        if self.journal is not None:
+            await self.journal.leave(self)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -130,25 +175,18 @@ class AgentRuntime:
         await self.stop()
 
     def get_status(self) -> dict[str, Any]:
-        """What is true now: whether it runs, and the living runs of each tree."""
-        sessions = {
-            root: [view._asdict() for view in opened.tree.list_runs() if view.state not in _OVER]
-            for root, opened in self._trees.items()
-        }
-        return {"state": "running" if self._running else "stopped", "sessions": sessions}
+        """What is true now: `running`, `stopped` or `fenced`, and the living runs of each tree."""
+        state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"
+        return {"state": state, "sessions": self._trees.at_work()}
 
     def get(self, run: str) -> Handle:
         """A handle on any run of this runtime, by id. Raises Unknown."""
-        for opened in (*self._trees.values(), *self._finished.values()):
-            found = opened.tree.register.runs.get(RunId(run))
-            if found is not None:
-                return opened.tree.handle(found)
-        raise Unknown("run", run)
+        return self._trees.handle(run)
 
     @property
     def trees(self) -> Mapping[RunId, OpenTree]:
         """The open trees by the id of their root; read only."""
-        return dict(self._trees)
+        return self._trees.open_ones()
 
     async def spawn(
         self,
@@ -162,11 +200,38 @@ class AgentRuntime:
         cwd: pathlib.Path | None = None,
         limits: Limits | None = None,
         spawn_limits: SpawnLimits | None = None,
+        policy: Policy | None = None,
+        returns: Any = None,
+        on_output: Callable[[str, str], None] | None = None,
+        history: Sequence[BaseMessage] = (),
+        keep_results_seconds: float | None = None,
     ) -> Handle:
-        """Start a tree of one agent or function and return at once; the tree closes when its last run has ended."""
+        """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
+
+        With a policy it works in a sandbox. `history` is a conversation that it goes on with. Raises InvalidValue,
+        NotShippable, IsolationUnavailable.
+        """
         definition = as_agent(agent)
-        opened = self.open_tree(definitions=agents or {}, cwd=cwd, spawn_limits=spawn_limits or SpawnLimits())
-        request = SpawnRequest(prompt=prompt, name="main", args=args, kwargs=kwargs or {})
+        opened = self.open_tree(
+            TreePlan(
+                definitions=agents or {},
+                cwd=cwd,
+                spawn_limits=spawn_limits or _room_for(policy, definition),
+                keep_s=checked_keep(keep_results_seconds),
+            )
+        )
+        policy = policy or definition.policy
+        if policy is not None:
+            await self.sandboxes.placement().backend(grant_root(policy))
+        request = SpawnRequest(
+            prompt=prompt,
+            name="main",
+            args=args,
+            kwargs=kwargs or {},
+            policy=policy,
+            returns=returns,
+            on_output=on_output,
+        )
         run = opened.tree.spawner.root(
             definition,
             tools=(*tools, *spawning_tools()),
@@ -174,116 +239,269 @@ class AgentRuntime:
             limits=limits or definition.limits,
             persistent=False,
             request=request,
+            history=history,
         )
         self.keep(opened, run)
         opened.tree.supervisor.prompt(run, HumanMessage(content=prompt) if prompt else None)
-        run.ended().add_done_callback(lambda _: self._root_over(run.info.id))
+        self._close_with(run)
         return opened.tree.handle(run)
 
-    def open_tree(
+    async def start_agent(
+        self,
+        agent: Agent | Mapping[str, Any] | Callable[..., Any],
+        policy: Policy | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        prompt: str = "",
+        agents: Mapping[str, Agent] | None = None,
+        limits: Limits | None = None,
+        spawn_limits: SpawnLimits | None = None,
+        returns: Any = None,
+        on_stdout: Callable[[str], None] | None = None,
+        on_stderr: Callable[[str], None] | None = None,
+    ) -> AgentHandle:
+        """Start an agent in a sandbox of its own and return at once; no policy means the defaults of `Policy`.
+
+        Raises InvalidValue, NotShippable for a function that cannot travel, IsolationUnavailable.
+        """
+        listeners = {"stdout": on_stdout, "stderr": on_stderr}
+
+        def on_output(stream: str, text: str) -> None:
+            listener = listeners[stream]
+            if listener is not None:
+                listener(text)
+
+        handle = await self.spawn(
+            agent,
+            prompt,
+            args=args,
+            kwargs=kwargs,
+            agents=agents,
+            limits=limits,
+            spawn_limits=spawn_limits,
+            policy=policy or as_agent(agent).policy or Policy(),
+            returns=returns,
+            on_output=on_output if on_stdout or on_stderr else None,
+        )
+        return AgentHandle(handle)
+
+    async def run_agent(
+        self,
+        agent: Agent | Mapping[str, Any] | Callable[..., Any],
+        policy: Policy | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AgentResult:
+        """Run an agent in a sandbox of its own to its end; `options` are those of `start_agent`.
+
+        Never raises for what the agent did. Raises like `start_agent`. Cancelling it ends the agent and all below it.
+        """
+        return await to_the_end(await self.start_agent(agent, policy, args, kwargs, **options))
+
+    # ---- for programs without an event loop
+
+    def start_sync(self) -> Self:
+        """`start`, for code without an event loop; idempotent. Raises RametError inside of one."""
+        self._own_loop.begin(self.start, is_running=self._running)
+        return self
+
+    def run_agent_sync(
+        self,
+        agent: Agent | Mapping[str, Any] | Callable[..., Any],
+        policy: Policy | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> AgentResult:
+        """`run_agent`, for code without an event loop: starts the runtime if need be. Raises RametError in a loop."""
+        refuse_in_loop("run_agent")
+        self.start_sync()
+        return self._own_loop.call(self.run_agent(agent, policy, args, kwargs, **options))
+
+    def stop_sync(self) -> None:
+        """`stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
+        self._own_loop.end(self.stop)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its event loop is the one that runs here, or, where none does, one that runs elsewhere."""
+        try:
+            return self._loop is asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop is not None and self._loop.is_running()
+
+    def call_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in this runtime's event loop, from a thread without one, and wait for it."""
+        if self._own_loop.is_open:
+            return self._own_loop.call(work)
+        if self._loop is None or self._loop.is_closed():
+            raise RametError("this runtime was not started")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # ---- what agents write down
+
+    async def state(self, name: str, branch: str = "main", **options: Any) -> Versioned:
+        """A versioned state of that name, kept with the journal, else in memory. Raises InvalidValue, StoreFailed."""
+        return await Versioned.open(await self.open_store(), name, branch=branch, **options)
+
+    async def state_at(self, run: str, seq: int) -> Versioned:
+        """The state of the agents as it was at an event of a run's tree, to be read. Raises Unknown, InvalidValue.
+
+        `Namespaced(state, "architect")` (`ramet.store.state.namespaced`) is that of one of them.
+        """
+        if self.journal is None:
+            trees = self._trees.of(run)
+            events = in_memory([each for opened in trees for each in opened.recorder.kept])
+        else:
+            with suppress(Unknown):
+                await self.get(run).run.context.settled()
+            events = on_record(self.journal, run)
+        return await state_at(self.dynamic.registries, events, run, seq)
+
+    async def open_store(self) -> Store:
+        """What its journal is in, open; without a journal one in memory, which ends with it."""
+        if self.journal is not None:
+            self.journal.users.add(self)
+            await self.journal.open()
+            return self.journal.store
+        if self._memory is None:
+            self._memory = await MemoryStore().open()
+        return self._memory
+
+    # ---- what another process left
+
+    async def resume(
         self,
         *,
-        definitions: Mapping[str, Agent],
-        cwd: pathlib.Path | None,
-        spawn_limits: SpawnLimits,
+        llm: BaseChatModel | None = None,
+        models: Mapping[str, BaseChatModel] | None = None,
+        tools: Sequence[BaseTool] = (),
+        agents: Sequence[Agent | Mapping[str, Any]] = (),
+        secrets: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
-        session: str | None = None,
-        approver: Any = None,
-        unattended: bool = False,
-        omitted_type: Literal["fork", "general-purpose"] = "fork",
-        compaction: Compaction | Literal[False] | None = None,
-    ) -> OpenTree:
-        """A tree without a root yet, with services of its own. Raises RametError once the runtime was stopped."""
-        if self._stopped:
-            raise RametError("this runtime was stopped; start() it again, or make another")
-        number = self._entropy(8).hex()
-        folder = self._transcripts / number if self._transcripts is not None else None
-        recorder = Recorder(self.clock, folder)
-        inbox = Inbox(clock=self.clock, mint=lambda: self._entropy(6).hex(), approver=approver, unattended=unattended)
-        prompts = Prompts(cwd, self.user_dir, session)
-        runner = _merged(hooks, cwd, recorder)
-        spill = Spill(folder, number)
+        only: str | None = None,
+    ) -> list[Handle]:
+        """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
-        def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
-            recorder.feed(run, chunk, step)
-
-        def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
-            merged = runner
-            for gate in gates:
-                merged = merged.extended(gate)
-            if agent.hooks:
-                merged = merged.extended(agent.hooks, child=is_child)
-            return merged if len(merged) else None
-
-        services = Services(
-            model=self.gateway.port,
-            record=recorder.append,
-            feed=feed,
-            clock=self.clock,
-            mint=lambda: run_id(self._entropy(8)),
-            definitions=definitions,
-            instructions=prompts.system,
-            own_tools=prompts.tools,
-            spill=spill.of,
-            read_roots=spill.roots,
-            follow=recorder.follow,
-            hooks=hooks_of,
-            approve=inbox.ask,
-            compaction=lambda window: (
-                Compaction(window_tokens=window or UNKNOWN_WINDOW) if compaction is None else compaction or None
-            ),
-            grace_s=self.grace_s,
-            omitted_type=omitted_type,
+        What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
+        tools of a root, definitions that hold objects, hooks, values of secrets. `only` is a root's id, or a session's.
+        Raises DefinitionMissing for what is not; the trees before it go on.
+        """
+        supplied = Supplied(
+            llm=llm,
+            models=models or {},
+            tools=tools,
+            agents=tuple(map(as_agent, agents)),
+            secrets=secrets or {},
+            hooks=tuple(hooks),
         )
-        return OpenTree(RunTree(services, spawn_limits), recorder, inbox, spill)
+        if self.journal is not None:
+            self.journal.users.add(self)
+        return await resume_all(self, self.journal, supplied, only=only, close_with=self._close_with)
+
+    async def result(self, run: str) -> Result:
+        """The result of a run, whichever process it ended in: waits for one that is at work here, else looks it up.
+
+        From the record a value is plain data. Raises Unknown for a run that is not on record, BusyError for one that
+        another process left at work and `resume` has not taken up, Expired for one that was kept for its time.
+        """
+        with suppress(Unknown):
+            handle = self.get(run)
+            await see_that_it_is_kept(self.journal, handle.run.info.root, run, self.clock.now())
+            return await handle.result()
+        return await result_on_record(self.journal, run, self.clock.now())
+
+    async def blob(self, name: str) -> bytes:
+        """The bytes that a tool left as its result's artifact, by the name on record. Raises Unknown."""
+        if self.journal is not None:
+            await self.journal.open()
+            if (found := await blob_of(self.journal.store, name)) is not None:
+                return found
+        raise Unknown("blob", name)
+
+    async def retain(self, run: str, on: bool = True) -> None:
+        """Keep the tree of a run on record until told otherwise, whatever its time is. Raises Unknown."""
+        if self.journal is None:
+            raise Unknown("run", run)
+        await self.journal.open()
+        with suppress(Unknown):
+            await self.get(run).run.context.settled()
+        await set_keep(self.journal.store, run, on)
+
+    async def fork(
+        self,
+        run: str,
+        prompt: str,
+        *,
+        at: int | None = None,
+        llm: BaseChatModel | None = None,
+        tools: Sequence[BaseTool] = (),
+        agents: Sequence[Agent | Mapping[str, Any]] = (),
+        limits: Limits | None = None,
+    ) -> Handle:
+        """Start a tree that knows what an old run had said and heard up to the event numbered `at`, or all of it.
+
+        The old run, at work or over, sees nothing of it. Raises Unknown for a run that is not on record,
+        DefinitionMissing for what its definition needs and nobody supplies, InvalidValue for a run without a
+        conversation.
+        """
+        supplied = Supplied(llm=llm, models={}, tools=tools, agents=tuple(map(as_agent, agents)), secrets={}, hooks=())
+        if self.journal is None:
+            point = point_of_run(self.get(run).run, at)
+        else:
+            point = await point_of(self.journal, run, at, supplied)
+        return await self.spawn(
+            point.agent,
+            prompt,
+            tools=point.tools,
+            agents=Project.open(point.cwd, user_dir=self.user_dir, call=supplied.agents),
+            cwd=point.cwd,
+            limits=limits,
+            history=point.messages,
+        )
+
+    def open_tree(self, plan: TreePlan) -> OpenTree:
+        """A tree without a root yet, with services of its own.
+
+        Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's.
+        """
+        self._trees.check_open()
+        if self.journal is not None:
+            self.journal.users.add(self)
+        return self._trees.open(plan)
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""
         _living.add(self)
-        self._trees[root.info.id] = opened
+        with suppress(RuntimeError):  # It is only made here, and works in a loop that begins later.
+            self._loop = asyncio.get_running_loop()
+        self._trees.keep(opened, root)
+
+    def _fence(self, error: StoreFailed) -> None:
+        """Another kernel may own the trees on record: begin nothing more, and end what is at work. For the journal."""
+        self._trees.fence(error)
 
     async def close_tree(self, root: RunId, reason: str) -> None:
         """End a tree, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""
-        closing = self._closing.get(root)
-        if closing is None:
-            opened = self._trees.get(root)
-            if opened is None:
-                return
-            closing = self._closing[root] = asyncio.create_task(self._close(root, opened, reason), name="ramet close")
-        await asyncio.shield(closing)
+        await self._trees.close(root, reason)
 
-    async def _close(self, root: RunId, opened: OpenTree, reason: str) -> None:
-        try:
-            await opened.tree.supervisor.close(reason)
-        finally:
-            opened.close()
-            self._trees.pop(root, None)
-            self._closing.pop(root, None)
+    def _close_with(self, root: Run, last: Run | None = None) -> None:
+        """Close its tree when its last run has ended; until then this runtime lives, whoever else has let go of it."""
 
-    def _root_over(self, root: RunId) -> None:
-        """Let go of a spawned tree in which nobody lives any more; the newest stay to be asked for."""
-        opened = self._trees.get(root)
-        if opened is None or root in self._closing:
-            return
-        detached = next(iter(opened.tree.register.living()), None)
-        if detached is not None:  # It outlives its root: look again when it is over.
-            detached.ended().add_done_callback(lambda _: self._root_over(root))
-            return
-        opened.close()
-        self._finished[root] = self._trees.pop(root)
-        while len(self._finished) > KEPT_TREES:
-            self._finished.popitem(last=False)
+        def over(_: object) -> None:
+            living = self._trees.leave(root.info.id)
+            if living is not None:  # It outlives its root: look again when it is over.
+                self._close_with(root, living)
+
+        (last or root).ended().add_done_callback(over)
 
 
-def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
-    """All hooks of a tree in one runner, each knowing where transcripts are."""
-    runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
-    for each in configured:
-        runner = runner.extended(each)
-    return runner
-
-
-_OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhausted", "oom", "crashed", "lost"})
+def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
+    """The shape of a tree: as deep as its root's policy says, and compositions in each other take nothing of that."""
+    depth = grant_root(policy).max_sub_agent_depth if policy is not None else 0
+    return SpawnLimits(depth=max(depth, SpawnLimits().depth) + levels(agent.function))
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import msgspec
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
 from ramet.agent.compaction import Compaction
@@ -24,14 +25,19 @@ from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
 from ramet.core.outcome import Result, Status, Usage
+from ramet.core.policy import Policy
 from ramet.host.approvals import Inbox
+from ramet.host.dynamic.agents import ref_of
+from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
-from ramet.host.runtime import AgentRuntime, OpenTree, spawning_tools
+from ramet.host.runtime import AgentRuntime, spawning_tools
+from ramet.host.sandboxes import BackendName
 from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
 from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.sending import check_tools
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -48,6 +54,11 @@ class Session:
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
     and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
+    With a `backend` ("bwrap", "local") or a `policy` every agent below the first works in a sandbox of its own; without
+    a `policy` it may read `cwd`, write to a folder of its own, and start others.
+
+    With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
+    which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
     """
 
     def __init__(
@@ -72,24 +83,39 @@ class Session:
         session_id: str | None = None,
         project: Project | None = None,
         runtime: AgentRuntime | None = None,
+        backend: BackendName | None = None,
+        policy: Policy | None = None,
+        sync_tools: SyncTools = "thread",
     ) -> None:
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
-        self.runtime = runtime or AgentRuntime(self._cwd)
+        self.runtime = runtime or AgentRuntime(self._cwd, backend=backend)
+        if runtime is not None and backend is not None:
+            raise InvalidValue("backend", backend, "none beside a runtime, which has one of its own")
+        if policy is None and backend is not None:
+            policy = sandboxed_children(self._cwd)
         call = tuple(as_agent(each) for each in agents)
         self.project = project or Project.open(self._cwd, user_dir=self.runtime.user_dir, call=call)
         definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
+        if sync_tools not in ("thread", "process"):
+            raise InvalidValue("sync_tools", sync_tools, "'thread' or 'process'")
+        if sync_tools == "process":
+            check_tools([*tools, *_brought_by(root, *definitions.values())])
         self._opened: OpenTree = self.runtime.open_tree(
-            definitions=definitions,
-            cwd=self._cwd,
-            spawn_limits=spawn_limits,
-            hooks=(*([hooks] if hooks else []), *self.project.hooks),
-            session=session_id,
-            approver=approver,
-            unattended=unattended,
-            omitted_type=omitted_type,
-            compaction=compaction,
+            TreePlan(
+                definitions=definitions,
+                cwd=self._cwd,
+                spawn_limits=spawn_limits,
+                hooks=(*([hooks] if hooks else []), *self.project.hooks),
+                session=session_id,
+                approver=approver,
+                unattended=unattended,
+                omitted_type=omitted_type,
+                compaction=compaction,
+                children=policy,
+                sync_tools=sync_tools,
+            )
         )
         self._root: Run = self._opened.tree.spawner.root(
             root,
@@ -103,6 +129,44 @@ class Session:
         self.runtime.keep(self._opened, self._root)
         self.result: Result | None = None  #: of the last turn
         self._closed = False
+
+    @classmethod
+    async def resume(
+        cls,
+        session: str,
+        llm: BaseChatModel | None = None,
+        tools: Sequence[BaseTool] = (),
+        *,
+        agents: Sequence[Agent | Mapping[str, Any]] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        runtime: AgentRuntime | None = None,
+        secrets: Mapping[str, str] | None = None,
+        hooks: Sequence[HookRunner | HookConfig] = (),
+    ) -> Self:
+        """Go on with the conversation of a process that was killed, by its `session_id` or its root's id.
+
+        A turn that was under way goes on at once; `send` and `events` work meanwhile, a prompt must wait for its end.
+        Raises Unknown, and DefinitionMissing for what the journal can only name and nobody supplies.
+        """
+        self = cls.__new__(cls)
+        self._cwd = _folder(cwd)
+        self._own_runtime = runtime is None
+        self.runtime = runtime or AgentRuntime(self._cwd)
+        try:
+            found = await self.runtime.resume(
+                llm=llm, tools=tools, agents=agents, secrets=secrets, hooks=hooks, only=session
+            )
+            if not found:
+                raise Unknown("session", session)
+        except BaseException:
+            if self._own_runtime:
+                await self.runtime.stop()
+            raise
+        self._root = found[0].run
+        self._opened = self.runtime.trees[self._root.info.id]
+        self.project = Project.open(self._cwd, user_dir=self.runtime.user_dir, call=tuple(map(as_agent, agents)))
+        self.result, self._closed = None, False
+        return self
 
     # ---- talking
 
@@ -240,7 +304,7 @@ class Session:
 
     def runs(self) -> Sequence[RunView]:
         """Every run of the tree, in order of path."""
-        return self._opened.tree.list_runs()
+        return self._opened.tree.views()
 
     def handle(self, target: str) -> Handle:
         """A run of the tree by id, path or name. Raises Unknown."""
@@ -281,6 +345,16 @@ class Session:
         if decision.verdict == "deny":
             raise Denied("prompt", decision.reason or "a hook said no")
         return f"{text}\n\n{decision.context}" if decision.context else text
+
+
+def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
+    """What the children of a session get that keeps them in sandboxes: its folder to read, and agents of their own."""
+    return msgspec.structs.replace(may_read(cwd), allow_sub_agents=True, max_sub_agents=64)
+
+
+def _brought_by(*agents: Agent) -> list[BaseTool]:
+    """The tools that definitions bring along themselves, not by name."""
+    return [entry for agent in agents for entry in agent.tools or () if not isinstance(entry, str)]
 
 
 def _tighter(one: Limits, other: Limits) -> Limits:
@@ -334,6 +408,8 @@ def _root(
         changes["model"] = model
     if system_prompt and root.instructions != system_prompt:
         changes["instructions"] = f"{root.instructions}\n\n{system_prompt}".strip()
+    if root.capabilities or root.tasks:  # Whatever the session adds, what it makes is found again by who it is.
+        changes["ref"] = ref_of(root)
     root = root.replace(**changes)
     if root.model is None and root.function is None:
         raise InvalidValue("llm", None, "a LangChain chat model, or model='provider:name'")

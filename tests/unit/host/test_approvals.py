@@ -14,8 +14,18 @@ from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import FakeClock
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.errors import Aborted, InvalidValue, Unknown
-from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode, encode
-from ramet.host.approvals import MAX_SHOWN, MAX_TEXT, Inbox, Pending
+from ramet.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    Event,
+    MessageRecorded,
+    RunSpawned,
+    decode,
+    encode,
+)
+from ramet.core.story import TreeStory
+from ramet.host.approvals import Inbox, Pending
+from ramet.host.showing import MAX_SHOWN, MAX_TEXT
 from ramet.tools.context import ToolUseContext
 from tests.support.context import calling, make_context, run_info
 from tests.support.waiting import eventually
@@ -57,7 +67,7 @@ async def test_an_answer_by_id_goes_to_whoever_asked_and_is_on_record(word: bool
 
     assert await asking is word
     assert waiting == Pending(
-        id="approval-1",
+        id=waiting.id,
         run=context.run.id,
         path=context.run.path,
         agent="explore",
@@ -71,8 +81,8 @@ async def test_an_answer_by_id_goes_to_whoever_asked_and_is_on_record(word: bool
     asked, answered = events
     assert isinstance(asked, ApprovalAsked)
     assert isinstance(answered, ApprovalAnswered)
-    assert (asked.approval_id, asked.path, asked.depth, asked.call_id) == ("approval-1", "main/a/b", 2, "call-9")
-    assert (answered.approval_id, answered.allowed, answered.reason) == ("approval-1", word, "by Ann")
+    assert (asked.approval_id, asked.path, asked.depth, asked.call_id) == (waiting.id, "main/a/b", 2, "call-9")
+    assert (answered.approval_id, answered.allowed, answered.reason) == (waiting.id, word, "by Ann")
 
 
 async def test_an_answer_is_good_for_one_question_once() -> None:
@@ -91,6 +101,49 @@ async def test_an_answer_is_good_for_one_question_once() -> None:
     assert [each.question for each in box.pending] == ["second?"]
     box.close()
     assert await second is False
+
+
+async def test_a_call_id_that_is_used_again_is_another_question() -> None:
+    """Some providers number calls anew with each reply: yesterday's yes must not be good for today's call."""
+    box, context = inbox(), context_with()
+    ids = []
+    for _ in range(3):
+        with calling(context, "call-0"):
+            asking = ask(box, context)
+        await eventually(lambda: box.pending)
+        ids.append(box.pending[0].id)
+        for old in ids[:-1]:
+            with pytest.raises(Unknown):
+                box.answer(old, True)
+        box.answer(ids[-1], False)
+        assert await asking is False
+
+    assert len(set(ids)) == 3
+
+
+async def test_a_question_follows_from_its_run_its_call_and_its_arguments() -> None:
+    """Another inbox gives the same question the same id; whatever differs makes another question."""
+
+    async def id_of(call: str, number: int, **args: Any) -> str:
+        box = inbox()
+        context = make_context(run=run_info(number))
+        with calling(context, call):
+            asking = asyncio.create_task(box.ask(context, tool="Bash", question="?", args=args))
+        await eventually(lambda: box.pending)
+        found = box.pending[0].id
+        box.close()
+        await asking
+        return found
+
+    first = await id_of("c1", 1, command="ls")
+    others = [
+        await id_of("c2", 1, command="ls"),
+        await id_of("c1", 2, command="ls"),
+        await id_of("c1", 1, command="rm"),
+    ]
+
+    assert await id_of("c1", 1, command="ls") == first
+    assert len({first, *others}) == 4
 
 
 async def test_only_true_and_false_are_answers() -> None:
@@ -299,3 +352,35 @@ def test_a_deadline_is_a_time_above_zero(timeout_s: float) -> None:
     """None is no deadline."""
     with pytest.raises(InvalidValue, match="timeout_s"):
         inbox(timeout_s=timeout_s)
+
+
+async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_now() -> None:
+    """A call with an answer is over: another call of that id, with the same arguments, is asked about anew."""
+    stamp: dict[str, Any] = {"root": "run-01", "run": "run-01", "path": "main", "agent": "main"}
+    context = make_context(run=run_info(1))
+
+    async def asked_after(*events: Event) -> tuple[str, bool | None]:
+        """The id under which it is asked, and the word if there is one already."""
+        story = TreeStory().tell_all([RunSpawned(**stamp, name="main"), *events])
+        box = inbox()
+        box.recall(story.root, lambda call: True)
+        with calling(context, "call-0"):
+            asking = ask(box, context)
+        await eventually(lambda: box.pending or asking.done())
+        if not box.pending:
+            return "", await asking
+        id = box.pending[0].id
+        box.close()
+        await asking
+        return id, None
+
+    first, _ = await asked_after()
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    asked = ApprovalAsked(**stamp, at=at, approval_id=first, tool="Bash", question="Delete it?", call_id="call-0")
+    yes = ApprovalAnswered(**stamp, approval_id=first, allowed=True)
+    done = MessageRecorded(**stamp, call_id="call-0", message={"type": "tool", "tool_call_id": "call-0"})
+
+    assert await asked_after(asked) == (first, None)
+    assert await asked_after(asked, yes) == ("", True)
+    again, word = await asked_after(asked, yes, done)
+    assert (again != first, word) == (True, None)

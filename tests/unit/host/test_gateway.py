@@ -207,7 +207,7 @@ async def test_what_streamed_before_a_cut_is_discarded() -> None:
     pieces = await run.ask(ScriptedModel([Cut(4, "half a word"), "whole"]))
 
     kinds = [type(event).__name__ for event in run.events]
-    assert kinds == ["ModelAsked", "MessageDiscarded", "ModelRetried", "ModelAsked"]
+    assert kinds == ["ModelAsked", "MessageDiscarded", "ModelCharged", "ModelRetried", "ModelAsked"]
     assert len(of_kind(run.events, MessageDiscarded)) == 1
     assert pieces[-1].text == "whole"
 

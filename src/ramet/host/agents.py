@@ -1,0 +1,92 @@
+"""Isolated agents as a program starts them: a handle while they run, an `AgentResult` when they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Gone
+from ramet.core.events import CommandRun, Event
+from ramet.core.outcome import AgentResult, Result
+from ramet.isolation.contract import Metrics, Ran, Sandbox
+from ramet.spawn.handle import Handle
+from ramet.tools.context import StopReceipt
+
+#: What `run_command` gives a command, and keeps of each of its streams, unless told otherwise.
+COMMAND_TIMEOUT_S = 60.0
+COMMAND_BYTES = 1024 * 1024
+
+
+class AgentHandle:
+    """One isolated agent, for its owner: wait for it, look at it, run a command beside it, end it."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The run's id, which is the `session_id` of its result."""
+        return self._handle.id
+
+    @property
+    def path(self) -> str:
+        """Names from the root down."""
+        return self._handle.path
+
+    async def result(self) -> AgentResult:
+        """Wait for its end, however long that takes. Never raises for what the agent did."""
+        return agent_result(await self._handle.result(), self.id)
+
+    async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
+        """End it and all below it; when this returns no process of it is left."""
+        return await self._handle.cancel(reason)
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Follow it from its birth to its end."""
+        async for event in self._handle.events():
+            yield event
+
+    async def metrics(self) -> Metrics:
+        """What it uses now. Raises Gone when no process of it lives."""
+        return await self._box().metrics()
+
+    async def run_command(
+        self, argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S, max_bytes: int = COMMAND_BYTES
+    ) -> Ran:
+        """Run a command in its sandbox, under its limits; recorded as `CommandRun`. Raises Gone, TimeoutError."""
+        ran = await self._box().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
+        self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=ran.code)
+        return ran
+
+    def _box(self) -> Sandbox:
+        box = self._handle.run.box
+        if box is None:
+            raise Gone(f"no process of {self.path} lives now")
+        return box
+
+
+async def to_the_end(handle: AgentHandle) -> AgentResult:
+    """Its result; whoever gives up waiting ends it first."""
+    try:
+        return await handle.result()
+    except asyncio.CancelledError:
+        await to_its_end(handle.cancel("whoever waited for it was cancelled"))
+        raise
+
+
+def agent_result(result: Result, session_id: str) -> AgentResult:
+    """A run's result as `run_agent` returns it."""
+    return AgentResult(
+        exit_code=result.exit_code,
+        status=result.status,
+        output=result.value,
+        error=result.error,
+        artifacts=result.files,
+        usage=result.usage_subtree,
+        session_id=session_id,
+        stdout=result.stdout,
+        stderr=result.stderr,
+    )

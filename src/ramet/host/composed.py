@@ -1,0 +1,116 @@
+"""A composition as data and back, for the journal: its shape, and its steps as recipes.
+
+Functions are named by reference, as everywhere. A policy with values of variables or secrets is not written down: its
+composition is supplied again by whoever resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ramet.agent.composition.chain import Chain
+from ramet.agent.composition.graph import Graph, Node, Route
+from ramet.agent.composition.parallel import Parallel
+from ramet.agent.composition.steps import Composed
+from ramet.agent.definition import Agent
+from ramet.core.errors import Bug, DefinitionMissing
+from ramet.core.policy import Policy, from_json
+
+Recipe = Callable[[Agent], dict[str, Any]]
+Named = Callable[[Any], dict[str, Any]]  #: a function as data
+Made = Callable[[Mapping[str, Any]], Agent]  #: a recipe's agent
+Found = Callable[[Mapping[str, Any]], Callable[..., Any]]
+
+
+def data_of(composition: Composed, recipe: Recipe, named: Named) -> dict[str, Any]:
+    """What it takes to make a composition again."""
+    match composition:
+        case Chain(steps):
+            return {"kind": "chain", "steps": [_step(each, recipe) for each in steps]}
+        case Parallel(branches, for_each, max_parallel, on_failure):
+            return {
+                "kind": "parallel",
+                "steps": [_step(each, recipe) for each in branches],
+                "for_each": for_each,
+                "max_parallel": max_parallel,
+                "on_failure": on_failure,
+            }
+        case Graph():
+            return {
+                "kind": "graph",
+                "name": composition.name,
+                "nodes": [
+                    {"name": name, "step": _step(node.agent, recipe), "input": node.input, "output": node.output}
+                    for name, node in composition.nodes.items()
+                ],
+                "edges": {source: _edge(edge, named) for source, edge in composition.edges.items()},
+                "max_steps": composition.max_steps,
+                "keys": list(composition.keys),
+                "reducers": {key: named(function) for key, function in composition.reducers.items()},
+            }
+    raise Bug(f"a composition of an unknown kind: {type(composition).__qualname__}")
+
+
+def made_of(data: Mapping[str, Any], made: Made, found: Found) -> Composed:
+    """The composition again. Raises DefinitionMissing for what was not written down, or is found nowhere."""
+    match data["kind"]:
+        case "chain":
+            return Chain(tuple(_again(each, made) for each in data["steps"]))
+        case "parallel":
+            steps = tuple(_again(each, made) for each in data["steps"])
+            return Parallel(steps, data["for_each"], data["max_parallel"], data["on_failure"])
+        case "graph":
+            nodes = {
+                each["name"]: Node(each["name"], _again(each["step"], made), each["input"], each["output"])
+                for each in data["nodes"]
+            }
+            edges = {source: _edge_again(edge, found) for source, edge in data["edges"].items()}
+            reducers = {key: found(each) for key, each in data["reducers"].items()}
+            return Graph(data["name"], nodes, edges, data["max_steps"], tuple(data["keys"]), reducers)
+    raise DefinitionMissing("composition of kind", str(data["kind"]))
+
+
+def _step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
+    data: dict[str, Any] = {"agent": recipe(agent)}
+    if agent.isolation is not None:
+        data["isolation"] = agent.isolation
+    if agent.policy is not None:
+        data["policy"] = msgspec.to_builtins(agent.policy) if _is_open(agent.policy) else {"@object": agent.name}
+    objects = [each.name for each in agent.tools or () if not isinstance(each, str)]
+    return data | ({"tools": objects} if objects else {})
+
+
+def _again(data: Mapping[str, Any], made: Made) -> Agent:
+    agent, policy = made(data["agent"]), data.get("policy")
+    if isinstance(policy, Mapping) and "@object" in policy:
+        raise DefinitionMissing("policy of", policy["@object"])
+    here = {each if isinstance(each, str) else each.name: each for each in agent.tools or ()}
+    for name in data.get("tools", ()):
+        if isinstance(here.get(name, name), str):
+            raise DefinitionMissing("tool", f"{name} of {agent.name}")
+    return agent.replace(
+        isolation=data.get("isolation"), policy=from_json(policy) if policy is not None else agent.policy
+    )
+
+
+def _is_open(policy: Policy) -> bool:
+    """Whether a policy can be read by anybody: it holds names of variables and secrets, and no value of one."""
+    secrets = policy.secrets.values() if isinstance(policy.secrets, Mapping) else ()
+    return not policy.env_vars and all(value is None for value in secrets)
+
+
+def _edge(edge: str | Route, named: Named) -> Any:
+    if isinstance(edge, str):
+        return edge
+    targets = None if edge.targets is None else [[said, target] for said, target in edge.targets.items()]
+    return {"route": named(edge.function), "targets": targets}
+
+
+def _edge_again(edge: Any, found: Found) -> str | Route:
+    if isinstance(edge, str):
+        return edge
+    targets = edge["targets"]
+    return Route(found(edge["route"]), None if targets is None else dict(targets))

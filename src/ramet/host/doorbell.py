@@ -1,0 +1,296 @@
+"""The way to a running kernel from other processes of the same user: `<working_dir>/.ramet/kernel.sock`.
+
+One request a connection: a line of JSON, a line of JSON back, each of at most 1 MiB. Only the user of the kernel's own
+process is heard: the file's mode says so, and the credentials of whoever connects are looked at, too. The door is there
+as long as the kernel holds its journal; one that a killed kernel left behind leads nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import pathlib
+import socket
+import struct
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.host.lifetimes import Keep, set_keep
+from ramet.host.schedules_door import DropSchedule, PutSchedule, answer
+
+if TYPE_CHECKING:
+    from ramet.core.ids import RunId
+    from ramet.host.opening import OpenTree
+    from ramet.spawn.handle import Handle
+    from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.doorbell")
+
+SOCKET = "kernel.sock"
+MAX_LINE = 1024 * 1024
+READ_S = 10.0  #: in which a request must have been sent
+ANSWER_S = 120.0  #: in which the kernel must have answered: it may have to wait until runs have ended
+_SHORT_PATH = 100  #: an address of a socket is at most 107 bytes long
+_BACKLOG = 32
+
+
+class Trees(Struct, frozen=True, kw_only=True, tag="trees", forbid_unknown_fields=True):
+    """Which trees live in this kernel."""
+
+
+class Send(Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True):
+    """A user's word for a run."""
+
+    run: str
+    text: str
+
+
+class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=True):
+    """End a run and all below it."""
+
+    run: str
+    reason: str = "stopped by its user"
+
+
+class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
+    """A person's word on a question."""
+
+    approval: str
+    allowed: bool
+    reason: str = ""
+
+
+Request = Trees | Send | Stop | Answer | Keep | PutSchedule | DropSchedule
+_requests = msgspec.json.Decoder(Request)
+
+
+class NoKernel(RametError):
+    """Nobody answers for this working directory."""
+
+
+class Refused(RametError):
+    """The kernel said no; `kind` is the name of the error there."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
+class House(Protocol):
+    """What a runtime lets those at the door reach."""
+
+    @property
+    def trees(self) -> Mapping[RunId, OpenTree]:
+        """The open trees by the id of their root."""
+
+    def get(self, run: str) -> Handle:
+        """A handle on a run, by id. Raises Unknown."""
+
+
+class Doorbell:
+    """The kernel's end: listens from `hang` to `take_down`, on behalf of all runtimes that share its journal."""
+
+    def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
+        """`houses` may change meanwhile; each of them is a `House`. `store` is open as long as this listens."""
+        self._given, self.path, self._store = houses, folder / SOCKET, store
+        self._hanging: asyncio.Task[asyncio.Server | None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def hang(self) -> None:
+        """Listen; idempotent. Only to be called by who holds the journal. What stands against it is logged."""
+        if self._hanging is None:
+            # In a context of its own: a call that happens to open the journal is not the one that answers here.
+            self._hanging = asyncio.create_task(self._hang(), name="ramet doorbell", context=contextvars.Context())
+        await asyncio.shield(self._hanging)
+
+    async def take_down(self) -> None:
+        """Listen no more, and leave nothing behind; idempotent."""
+        hanging, self._hanging = self._hanging, None
+        if hanging is None:
+            return
+        server = await hanging
+        if server is None:
+            return
+        server.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        answering = [task for task in self._answering if task is not asyncio.current_task()]
+        for task in answering:
+            task.cancel()
+        if answering:
+            await asyncio.wait(answering)
+        await server.wait_closed()
+
+    async def _hang(self) -> asyncio.Server | None:
+        try:
+            return await asyncio.start_unix_server(self._met, sock=_listener(self.path), limit=MAX_LINE)
+        except OSError as problem:
+            _log.warning("no other process can reach this kernel: %s: %s", self.path, problem.strerror)
+            return None
+
+    def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="ramet doorbell")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if _user_of(writer.get_extra_info("socket")) != os.geteuid():
+                return
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(READ_S):
+                    line = await _line(reader)
+                writer.write(await self._answer(line) + b"\n")
+                async with asyncio.timeout(READ_S):
+                    await writer.drain()
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer(self, line: bytes) -> bytes:
+        try:
+            return msgspec.json.encode({"ok": await self._do(_request(line))})
+        except RametError as refusal:
+            said = {"type": type(refusal).__name__, "message": str(refusal)}
+        except Exception as bug:
+            _log.exception("a request from outside failed")
+            said = {"type": "Bug", "message": f"{type(bug).__name__}: {bug}"[:2_000]}
+        return msgspec.json.encode({"error": said})
+
+    async def _do(self, request: Request) -> dict[str, Any]:
+        match request:
+            case Trees():
+                return {"pid": os.getpid(), "trees": [root for house in self._houses() for root in house.trees]}
+            case Send(run=run, text=text):
+                if not text.strip():
+                    raise InvalidValue("text", text, "text that is not empty")
+                return {"mail": self._find(run).send(text)}
+            case Stop(run=run, reason=reason):
+                receipt = await self._find(run).cancel(reason)
+                return {"stopped": receipt.stopped, "left": receipt.left}
+            case Answer(approval=approval, allowed=allowed, reason=reason):
+                inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
+                known = [each.id for inbox in inboxes for each in inbox.pending]
+                if approval not in known:
+                    raise Unknown("approval", approval, tuple(known))
+                for inbox in inboxes:
+                    if any(each.id == approval for each in inbox.pending):
+                        inbox.answer(approval, allowed, reason)
+                return {"approval": approval, "allowed": allowed}
+
+            case Keep(run=run, on=on):
+                return {"tree": await set_keep(self._store, run, on), "kept": on}
+            case PutSchedule() | DropSchedule():
+                return await answer(self._store, request)
+
+    def _houses(self) -> list[House]:
+        return [cast("House", each) for each in list(self._given)]
+
+    def _find(self, run: str) -> Handle:
+        for house in self._houses():
+            with contextlib.suppress(Unknown):
+                return house.get(run)
+        raise Unknown("run", run)
+
+
+async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:
+    """Ask the kernel of a working directory. Raises NoKernel if none answers in time, and Refused."""
+    here = f"no kernel runs in {working_dir}"
+    data = msgspec.json.encode(request)
+    if len(data) >= MAX_LINE:
+        raise InvalidValue("request", f"{len(data)} bytes", f"less than {MAX_LINE}")
+    try:
+        connection = _connected(working_dir / ".ramet" / SOCKET)
+    except OSError:
+        raise NoKernel(here) from None
+    try:
+        if _user_of(connection) not in (os.geteuid(), 0):
+            raise NoKernel(f"{here} that belongs to this user")
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_LINE)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        async with asyncio.timeout(patience_s):
+            writer.write(data + b"\n")
+            await writer.drain()
+            said = msgspec.json.decode(await _line(reader))
+    except TimeoutError:
+        raise NoKernel(f"the kernel in {working_dir} does not answer") from None
+    except (ConnectionError, msgspec.DecodeError):
+        raise NoKernel(f"the kernel in {working_dir} ended before it had answered") from None
+    finally:
+        writer.close()
+    if "error" in said:
+        raise Refused(said["error"]["type"], said["error"]["message"])
+    answer: dict[str, Any] = said["ok"]
+    return answer
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\n")
+    except asyncio.LimitOverrunError:
+        return b""
+    except asyncio.IncompleteReadError:
+        raise ConnectionResetError from None
+
+
+def _request(line: bytes) -> Request:
+    try:
+        request: Request = _requests.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue("request", line[:200], f"a request in one line of JSON ({problem})") from None
+    return request
+
+
+def _listener(path: pathlib.Path) -> socket.socket:
+    # Whoever holds the journal is alone here: what is there was left behind by a kernel that was killed.
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _with_short_path(path, listener.bind)
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _connected(path: pathlib.Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(READ_S)  # A kernel that is stopped takes nobody in once its backlog is full.
+        _with_short_path(path, connection.connect)
+        connection.setblocking(False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _with_short_path(path: pathlib.Path, use: Any) -> None:
+    if len(os.fsencode(path)) <= _SHORT_PATH:
+        return use(str(path))  # type: ignore[no-any-return]
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        use(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+def _user_of(connection: Any) -> int:
+    """The user at the other end."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(user)

@@ -1,0 +1,327 @@
+"""The journal as a runtime has it: one store, opened when the first tree needs it, and a page of it for each tree.
+
+What is appended to a page is published in its order once it survives a power cut. Where the store fails, nothing more
+is published as if it had been kept: who waits is told StoreFailed, and the runs of the tree end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from ramet.core import told
+from ramet.core.errors import Conflict, RametError, StoreFailed, StoreInUse
+from ramet.core.events import Event, encode
+from ramet.core.story import TreeStory
+from ramet.store.contract import Document, Entry, Store
+
+_log = logging.getLogger("ramet.journal")
+
+TREES = "tree"  #: the kind of documents that say what trees are open
+PAGE = 10_000  #: events that are read at once
+
+#: Those of working directories, as long as anybody has them.
+_shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
+
+#: Told None, or why what it waited for cannot be kept.
+After = Callable[[RametError | None], None]
+
+
+class Door(Protocol):
+    """What is there as long as the journal is open: the way in for other processes, for one."""
+
+    async def hang(self) -> None:
+        """Begin; never fails."""
+
+    async def take_down(self) -> None:
+        """End; idempotent."""
+
+
+class User(Protocol):
+    """A runtime, as its journal knows it."""
+
+    def _fence(self, error: StoreFailed) -> None:
+        """Another kernel may own the trees: begin nothing more, and end what is at work."""
+
+
+class Journal:
+    """A store that is opened once, by whoever needs it first, and closed by whoever needs it last.
+
+    The runtimes of one event loop that work in one directory share it: they are one kernel.
+    """
+
+    def __init__(self, store: Store, folder: pathlib.Path | None = None) -> None:
+        self.store, self.folder = store, folder
+        self.door: Door | None = None
+        self.caretaker: Door | None = None  #: removes what has expired
+        self.is_open = False
+        self.users: weakref.WeakSet[User] = weakref.WeakSet()  #: runtimes that have not stopped
+        self.living: set[str] = set()  #: roots of trees that one of them has
+        self._opening: asyncio.Task[Store] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._deaf: Callable[[], None] = lambda: None
+
+    async def open(self) -> None:
+        """Open the store; idempotent, and one failure is everybody's. Raises StoreInUse, StoreFailed, Damaged."""
+        if self._loop not in (None, asyncio.get_running_loop()):
+            raise StoreInUse(self.folder or self.store.name, "another event loop of this process")
+        if self.is_open:
+            return
+        if self._opening is None:
+            self._loop = asyncio.get_running_loop()
+            self._opening = asyncio.create_task(self._open(), name="ramet journal")
+        await asyncio.shield(self._opening)
+        self.is_open = True
+
+    async def _open(self) -> Store:
+        if self.folder is not None:
+            await asyncio.to_thread(make_folder, self.folder)
+        store = await self.store.open()
+        self._deaf = store.on_loss(self._lost)
+        for each in (self.door, self.caretaker):
+            if each is not None:
+                await each.hang()
+        return store
+
+    def _lost(self, error: StoreFailed) -> None:
+        """The lock is gone, and may be another's: so may the trees be."""
+        for user in list(self.users):
+            user._fence(error)
+
+    async def leave(self, user: User) -> None:
+        """Use it no more: whoever does so last closes the store, having written what was appended. Idempotent."""
+        self.users.discard(user)
+        if self.users:  # They have it written; each tree of this one was, when it was closed.
+            return
+        while self._closing:
+            await asyncio.wait(list(self._closing))
+        opening, self._opening, self.is_open = self._opening, None, False
+        if opening is not None:
+            await asyncio.wait([opening])
+        for each in (self.door, self.caretaker):
+            if each is not None:
+                await each.take_down()
+        self._deaf()
+        await self.store.close()
+        self._loop = None
+
+    def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> Page:
+        """A page for one tree, of which `about` says what is true for all of it."""
+        return Page(self, publish, about)
+
+    async def trees(self) -> list[Document]:
+        """What was said about each tree that was not closed, by the id of its root."""
+        await self.open()
+        return await self.store.list(TREES)
+
+    async def story(self, root: str, at: int | None = None) -> TreeStory:
+        """What is on record of a tree, up to an event's number. Raises InvalidValue for an event of a newer version."""
+        story, cursor, more = TreeStory(), 0, True
+        while more:
+            stored = await self.store.read(cursor, tree=root, limit=PAGE)
+            for each in stored:
+                if at is not None and each.seq > at:
+                    continue
+                if each.type in told.PASSED_OVER:
+                    story.pass_over(each.seq)
+                else:
+                    story.tell(told.decode(each.data))
+            if more := len(stored) == PAGE:
+                cursor = stored[-1].cursor
+        return story
+
+    async def story_of(self, run: str, at: int | None = None) -> TreeStory | None:
+        """The story of the tree that a run belongs to, up to an event's number; None if the run is not on record."""
+        await self.open()
+        first = await self.store.read(run=run, limit=1)
+        return await self.story(first[0].tree, at) if first else None
+
+    def tree_over(self, root: str, now: datetime) -> None:
+        """No runtime has it any more, and it is over: from now on it is only looked at. Said in the background."""
+        self.living.discard(root)
+        if self.is_open:
+            task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
+            self._closing.add(task)
+            task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            _log.warning("a tree that is over could not be marked as such: %s", problem)
+
+    async def about(self, root: str) -> dict[str, Any]:
+        """What was said to be true for a whole tree; nothing of one that is not known."""
+        found = await self.store.get(TREES, root)
+        return msgspec.json.decode(found.data) if found is not None else {}
+
+    async def close_tree(self, root: str, now: datetime) -> None:
+        """Nothing is left to go on with: from now on it is only looked at."""
+        await change_tree(self.store, root, over=True, ended=now)
+
+
+async def change_tree(store: Store, root: str, **facts: Any) -> bool:
+    """Write what became true of a tree into its document, whoever else does the same; False if there is none."""
+    while (found := await store.get(TREES, root)) is not None:
+        about = {**msgspec.json.decode(found.data), **facts}
+        with contextlib.suppress(Conflict):
+            await store.put(TREES, root, msgspec.json.encode(about), expected=found.version)
+            return True
+    return False
+
+
+class Page:
+    """The events of one tree on their way into the journal, and what is to be done when they are there."""
+
+    def __init__(
+        self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._journal, self._publish, self._about = journal, publish, about
+        self.is_known = False  #: the store knows of the tree
+        self._root = ""
+        self._early: list[Entry] = []  #: from before the store was open, and knew of the tree
+        self._waiting: deque[tuple[int, Event | After]] = deque()  #: in order, each with the ticket that it waits for
+        self._newest = 0  #: ticket
+        self._failure: RametError | None = None
+        self._listening: Callable[[], None] | None = None
+        self._pressing: asyncio.Task[None] | None = None
+        self._introducing: asyncio.Task[None] | None = None
+
+    def append(self, event: Event) -> None:
+        """Put an event into the journal's queue. Never raises: who must know asks `durable`."""
+        if self._failure is not None:
+            return
+        self._root = event.root
+        entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
+        if not (self._journal.is_open and self.is_known):
+            # A birth on record without its tree would be found by nobody: the store knows of the tree before.
+            self._early.append(entry)
+            self._waiting.append((0, event))
+            if self._journal.is_open:
+                self._introduced()
+            return
+        self._flush_early()
+        try:
+            self._newest = self._journal.store.append(entry)
+        except RametError as error:
+            return self._fail(error)
+        if self._journal.store.committed >= self._newest and not self._waiting:
+            self._publish(event)
+        else:
+            self._waiting.append((self._newest, event))
+
+    def after(self, do: After, hurry: bool = True) -> None:
+        """Have something done once all that was appended is there, or cannot be."""
+        if self._failure is not None or not self._waiting:
+            return do(self._failure)
+        self._waiting.append((self._newest, do))
+        if hurry and self._pressing is None:
+            self._pressing = asyncio.create_task(self._press(), name="ramet journal")
+
+    async def durable(self) -> None:
+        """Return once all that was appended survives. Raises StoreFailed."""
+        try:
+            await self._journal.open()
+            if not self.is_known and self._root:
+                await asyncio.shield(self._introduced())
+            self._flush_early()
+            if self._failure is None and self._newest:
+                await self._journal.store.durable(self._newest)
+        except RametError as error:
+            self._fail(error)
+        if self._failure is not None:
+            raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._listening is not None:
+            self._listening()
+            self._listening = None
+
+    def _introduced(self) -> asyncio.Task[None]:
+        if self._introducing is None:
+            self._introducing = asyncio.create_task(self._introduce(), name="ramet journal")
+        return self._introducing
+
+    async def _introduce(self) -> None:
+        """Let the store know of the tree, so that another process finds it; then write what waited for that."""
+        try:
+            await self._journal.store.put(TREES, self._root, msgspec.json.encode(self._about()))
+        except RametError as error:
+            return self._fail(error)
+        self.is_known = True
+        self._flush_early()
+
+    async def _press(self) -> None:
+        """Have it written at once for those who wait, until nobody does."""
+        try:
+            while any(not isinstance(each, Event) for _, each in self._waiting):
+                await self.durable()
+        except StoreFailed:
+            pass  # They were told.
+        finally:
+            self._pressing = None
+
+    def _flush_early(self) -> None:
+        if self._failure is not None:
+            return
+        if self._listening is None:
+            self._listening = self._journal.store.on_commit(self._committed)
+        early, self._early = self._early, []
+        try:
+            for entry in early:
+                self._newest = self._journal.store.append(entry)
+        except RametError as error:
+            return self._fail(error)
+        if early:
+            self._waiting = deque((ticket or self._newest, each) for ticket, each in self._waiting)
+            self._committed(self._journal.store.committed)
+
+    def _committed(self, ticket: int) -> None:
+        while self._waiting and 0 < self._waiting[0][0] <= ticket:
+            _, each = self._waiting.popleft()
+            if isinstance(each, Event):
+                self._publish(each)
+            else:
+                each(None)
+
+    def _fail(self, error: RametError) -> None:
+        """Nothing more is kept: what waits for it is told, in its order; events that were not kept are not shown."""
+        if self._failure is None:
+            _log.critical("nothing more can be kept: %s", error)
+            self._failure = error
+        waiting, self._waiting = self._waiting, deque()
+        for _, each in waiting:
+            if not isinstance(each, Event):
+                each(self._failure)
+
+
+def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal | None:
+    """The journal of a runtime: on `store`, else in its working directory; None where nothing is to be kept."""
+    if store is not None:
+        return Journal(store)
+    if working_dir is None:
+        return None
+    from ramet.store.sqlite import SqliteStore
+
+    folder = (working_dir / ".ramet").resolve()
+    found = _shared.get(folder)
+    if found is None:
+        found = _shared[folder] = Journal(SqliteStore(folder / "journal.db"), folder)
+    return found
+
+
+def make_folder(folder: pathlib.Path) -> None:
+    """Make ramet's own folder in a working directory, kept out of repositories: it holds what agents read and said."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x") as ignore:
+        ignore.write("*\n")

@@ -1,0 +1,85 @@
+"""Trees whose time is up are removed by the kernel itself, at its beginning and now and then. Never what lives.
+
+A tree's document says how long it is kept after its end, and whether somebody said that it is to be kept. What is
+removed leaves a note, so that whoever asks for its result is told why it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import pathlib
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+import msgspec
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import RametError
+from ramet.host.journal import TREES
+from ramet.host.lifetimes import lifetime_of
+from ramet.host.retention import EXPIRED, Removal, Removed
+from ramet.store.contract import Store
+
+LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
+NOTED = timedelta(days=30)  #: how long a note of what was removed stays
+
+_log = logging.getLogger("ramet.keeping")
+
+
+class Caretaker:
+    """Removes what has expired, from `hang` to `take_down`: as long as the journal is open."""
+
+    def __init__(
+        self,
+        store: Store,
+        living: Collection[str],
+        clock: Clock,
+        working_dir: pathlib.Path | None,
+        transcripts: pathlib.Path | None,
+    ) -> None:
+        """`living` are the roots of trees that this kernel has; it changes meanwhile."""
+        self._store, self._living, self._clock = store, living, clock
+        self._removal = Removal(store, working_dir, transcripts)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def hang(self) -> None:
+        """Begin; idempotent."""
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve(), name="ramet keeping", context=contextvars.Context())
+
+    async def take_down(self) -> None:
+        """End; idempotent. A removal that is cut short is finished by the next one."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait([serving])
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                await self.collect()
+            except RametError as problem:
+                _log.warning("what has expired could not be removed: %s", problem)
+            await asyncio.sleep(LOOK_S)
+
+    async def collect(self) -> list[str]:
+        """Remove every tree whose time is up; the ids of their roots."""
+        now, gone = self._clock.now(), []
+        for each in await self._store.list(TREES):
+            lifetime = lifetime_of(each.data)
+            if each.key in self._living or not lifetime.has_expired(now):
+                continue
+            try:
+                if await self._removal.expire(each.key, lifetime, now):
+                    gone.append(each.key)
+            except OSError as problem:
+                _log.warning("%s could not be removed: %s", each.key, problem)
+        await self._forget_notes(now)
+        return gone
+
+    async def _forget_notes(self, now: datetime) -> None:
+        for each in await self._store.list(EXPIRED):
+            if msgspec.json.decode(each.data, type=Removed).at + NOTED < now:
+                await self._store.delete(EXPIRED, each.key)

@@ -1,0 +1,204 @@
+"""A tree is opened: each gets services of its own here, and only here."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ramet.agent.compaction import Compaction
+from ramet.agent.definition import Agent
+from ramet.agent.hook_config import HookConfig
+from ramet.agent.hooks import HookRunner
+from ramet.concurrency.clock import Clock
+from ramet.core.ids import run_id
+from ramet.core.limits import SpawnLimits
+from ramet.core.policy import Policy, describe
+from ramet.host.approvals import Inbox
+from ramet.host.audit import Audit
+from ramet.host.blobs import keep_blob
+from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.dynamic.authoring import HostAuthoring
+from ramet.host.dynamic.memory import HostMemory
+from ramet.host.gateway import Gateway
+from ramet.host.journal import Journal
+from ramet.host.kept_results import KeptResults
+from ramet.host.prompts import Prompts
+from ramet.host.recipes import recipe
+from ramet.host.recorder import Recorder
+from ramet.host.sandboxes import Sandboxes
+from ramet.host.spill import Spill
+from ramet.host.telemetry import Telemetry
+from ramet.host.tool_processes import ToolProcesses
+from ramet.spawn.services import Services
+from ramet.spawn.tree import RunTree
+from ramet.tools.context import RunInfo
+
+if TYPE_CHECKING:
+    from langchain_core.messages import AIMessageChunk
+
+#: Tokens that a model is taken to read where it does not say how many.
+UNKNOWN_WINDOW = 128_000
+
+
+SyncTools = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreePlan:
+    """What is to be true for a whole tree."""
+
+    definitions: Mapping[str, Agent]
+    cwd: pathlib.Path | None
+    spawn_limits: SpawnLimits
+    hooks: Sequence[HookRunner | HookConfig] = ()
+    session: str | None = None
+    approver: Any = None
+    unattended: bool = False
+    omitted_type: Literal["fork", "general-purpose"] = "fork"
+    compaction: Compaction | Literal[False] | None = None
+    children: Policy | None = None  #: of children of a run of the host; None leaves them there
+    sync_tools: SyncTools = "thread"  #: where a run of the host has its synchronous tools run
+    keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
+    number: str = ""  #: of a tree that another process opened: where its transcripts are
+
+
+class OpenTree(NamedTuple):
+    """A tree with the parts that belong to it alone."""
+
+    tree: RunTree
+    recorder: Recorder
+    inbox: Inbox
+    spill: Spill
+    processes: ToolProcesses | None = None
+
+    def close(self) -> None:
+        """Let readers and questions end, and remove what was temporary."""
+        self.inbox.close()
+        self.recorder.close()
+        self.spill.close()
+        if self.processes is not None:
+            self.processes.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What the trees of one runtime share."""
+
+    gateway: Gateway
+    sandboxes: Sandboxes
+    clock: Clock
+    transcripts: pathlib.Path | None
+    user_dir: pathlib.Path | None
+    grace_s: float
+    entropy: Callable[[int], bytes]
+    telemetry: Telemetry
+    dynamic: DynamicAgents
+    journal: Journal | None = None
+    audit: Audit | None = None
+    keep_s: float | None = None
+    results: KeptResults | None = None
+
+    def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
+        journal = self.journal
+        return None if journal is None else lambda data: keep_blob(journal.store, run.root, data)
+
+    def _about(self, plan: TreePlan, number: str) -> Callable[[], dict[str, Any]]:
+        keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
+        return lambda: {**about(plan, number), "began": self.clock.now(), "keep_s": keep_s}
+
+    def open(self, plan: TreePlan) -> OpenTree:
+        """A tree without a root yet. Raises InvalidValue for a policy that its tools' processes cannot keep."""
+        processes = None
+        if plan.sync_tools == "process":
+            processes = ToolProcesses(self.sandboxes, plan.children or may_read(plan.cwd))
+        number = plan.number or self.entropy(8).hex()
+        folder = self.transcripts / number if self.transcripts is not None else None
+        recorder = Recorder(self.clock, folder, self.journal, about=self._about(plan, number))
+        self.telemetry.attach(recorder)
+        if self.audit is not None:
+            self.audit.attach(recorder)
+        inbox = Inbox(
+            clock=self.clock,
+            mint=lambda: self.entropy(6).hex(),
+            approver=plan.approver,
+            unattended=plan.unattended,
+        )
+        prompts = Prompts(plan.cwd, self.user_dir, plan.session)
+        runner = _merged(plan.hooks, plan.cwd, recorder)
+        spill = Spill(folder, number)
+
+        def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
+            recorder.feed(run, chunk, step)
+
+        def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
+            merged = runner
+            for gate in gates:
+                merged = merged.extended(gate)
+            if agent.hooks:
+                merged = merged.extended(agent.hooks, child=is_child)
+            return merged if len(merged) else None
+
+        def compaction_for(window: int | None) -> Compaction | None:
+            if plan.compaction is None:
+                return Compaction(window_tokens=window or UNKNOWN_WINDOW)
+            return plan.compaction or None
+
+        services = Services(
+            model=self.gateway.port,
+            record=recorder.append,
+            feed=feed,
+            clock=self.clock,
+            mint=lambda: run_id(self.entropy(8)),
+            definitions=plan.definitions,
+            instructions=prompts.system,
+            own_tools=prompts.tools,
+            spill=spill.of,
+            read_roots=spill.roots,
+            follow=recorder.follow,
+            hooks=hooks_of,
+            approve=inbox.ask,
+            compaction=compaction_for,
+            grace_s=self.grace_s,
+            omitted_type=plan.omitted_type,
+            placement=self.sandboxes.placement(plan.children),
+            processes=processes,
+            recipe=recipe,
+            durable=recorder.durable,
+            keep_blob=self._keep_blob,
+            memory=HostMemory(self.dynamic.registries),
+            after=recorder.after,
+            authoring=HostAuthoring(self.dynamic),
+            results=self.results,
+        )
+        return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes)
+
+
+def about(plan: TreePlan, number: str) -> dict[str, Any]:
+    """What is to be true for a whole tree, as data: enough to open it again, beside what only a process can hold."""
+    return {
+        "number": number,
+        "cwd": str(plan.cwd) if plan.cwd is not None else None,
+        "spawn_limits": dataclasses.asdict(plan.spawn_limits),
+        "session": plan.session,
+        "unattended": plan.unattended,
+        "omitted_type": plan.omitted_type,
+        "hooks": len(plan.hooks),
+        "children": describe(plan.children) if plan.children is not None else None,
+        "sync_tools": plan.sync_tools,
+    }
+
+
+def may_read(cwd: pathlib.Path | None) -> Policy:
+    """The defaults, and a folder to read."""
+    return Policy(readonly_mounts=(str(cwd.resolve()),) if cwd is not None else ())
+
+
+def _merged(configured: Sequence[HookRunner | HookConfig], cwd: pathlib.Path | None, recorder: Recorder) -> HookRunner:
+    """All hooks of a tree in one runner, each knowing where transcripts are."""
+    runner = HookRunner(project_dir=cwd, transcript=recorder.transcript_of)
+    for each in configured:
+        runner = runner.extended(each)
+    return runner

@@ -1,0 +1,127 @@
+"""The way out of a sandbox: a CONNECT proxy, one Unix socket for each run. The socket is the run: it needs no password.
+
+A target must be listed, and every address that its name has must be public (`ramet.host.addresses`). The name is
+looked up once, and the connection goes to an address that was looked at: it cannot lead elsewhere a moment later. "*"
+stands for every public address. A private one is reached in two ways only: the list names that very IP address and
+port, or it lists the name, other than by "*", and the operator gave the network to the `Proxy`.
+
+A tunnel that opens with TLS must ask for the listed name (`ramet.host.tunnel` says what that cannot see). In particular
+a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the encryption:
+to list a host is to trust what answers there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import pathlib
+import resource
+import socket
+from collections.abc import Callable, Sequence
+
+from ramet.core.errors import InvalidValue
+from ramet.host.addresses import IPNetwork, look_up
+from ramet.host.dialing import Dialer, Lookup
+from ramet.host.door import ProxyDecision, ProxyDoor, ProxyLimits, Room
+
+_BACKLOG = 128  #: connections that wait to be accepted; more than the relay in a sandbox holds
+_SHORT_PATH = 100  #: bytes; a socket's address holds 107 on Linux, 103 on macOS
+_SO_PASSRIGHTS = 83  #: Linux 6.16: whether descriptors may be sent along; Python's socket does not name it
+
+
+class Proxy:
+    """The doors of all runs of one event loop. Runs share nothing here but the bound on descriptors."""
+
+    def __init__(
+        self,
+        *,
+        limits: ProxyLimits | None = None,
+        lookup: Lookup = look_up,
+        private_networks: Sequence[str] = (),
+        max_connections: int | None = None,
+    ) -> None:
+        """`private_networks`, as "10.1.0.0/16", may be reached by names that a list holds other than by "*".
+
+        `max_connections` of all runs together; None lets them take a quarter of the descriptors that the process may
+        have. Raises InvalidValue for a network that is none.
+        """
+        self._limits = limits or ProxyLimits()
+        self._lookup = lookup
+        self._private = tuple(map(_network, private_networks))
+        self._room = Room(max_connections or resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self._doors: dict[pathlib.Path, ProxyDoor] = {}
+
+    async def open(
+        self,
+        path: pathlib.Path,
+        endpoints: tuple[str, ...],
+        *,
+        owner: tuple[int, int] | None,
+        on_event: Callable[[ProxyDecision], None],
+    ) -> ProxyDoor:
+        """Listen at `path` for one run that may reach `endpoints`, which are in the canonical form of a `Grant`.
+
+        Only `owner` (user and group; None: the host's own) may open the file. A socket that a dead kernel left there
+        is replaced. What `on_event` raises ends the connection it was told of. Raises InvalidValue if a door of this
+        proxy is open at `path`, OSError if there can be no socket.
+        """
+        if path in self._doors:
+            raise InvalidValue("path", str(path), "a path at which no door is open")
+        door = self._doors[path] = ProxyDoor(
+            _listen(path, owner),
+            Dialer(endpoints, lookup=self._lookup, private_networks=self._private),
+            path=path,
+            limits=self._limits,
+            room=self._room,
+            on_event=on_event,
+            on_closed=lambda: self._doors.pop(path, None),
+        )
+        return door
+
+    async def close(self) -> None:
+        """Close every door; idempotent."""
+        await asyncio.gather(*(door.close() for door in tuple(self._doors.values())))
+
+
+def _network(text: str) -> IPNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise InvalidValue("private_networks", text, "an IP network such as 10.1.0.0/16") from None
+
+
+def _listen(path: pathlib.Path, owner: tuple[int, int] | None) -> socket.socket:
+    if path.is_socket():
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        try:
+            # A file with descriptors is nothing that anybody sends to a proxy; inherited by what is accepted.
+            listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        except OSError:
+            pass  # An older kernel: they are closed unseen when the bytes beside them are read.
+        _bind(listener, path)
+        try:
+            path.chmod(0o600)
+            if owner is not None:
+                os.chown(path, *owner)
+            listener.listen(_BACKLOG)  # Before this nobody can connect, whatever the file's mode was.
+        except OSError:
+            path.unlink()
+            raise
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind(listener: socket.socket, path: pathlib.Path) -> None:
+    if len(os.fsencode(path)) <= _SHORT_PATH:
+        return listener.bind(str(path))
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:  # A path of a run may be longer than the address of a socket.
+        return listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)

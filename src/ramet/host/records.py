@@ -1,0 +1,253 @@
+"""What a journal says of trees and runs, for those who only look: rows for listings, whoever lists them.
+
+It is read beside a running kernel and without one. A state is held against reality: what is open in a journal that no
+kernel holds was interrupted, whatever was written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+from collections.abc import AsyncGenerator, Callable, Collection
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import RametError, Unknown
+from ramet.core.events import Event, RunEnded, decode
+from ramet.core.outcome import Result, Usage
+from ramet.core.story import RunStory, TreeStory
+from ramet.host.journal import PAGE, TREES
+from ramet.store.contract import Store, Stored
+from ramet.store.sqlite import SqliteStore
+
+INTERRUPTED = "interrupted"  #: at work, in a process that is gone
+PATIENCE_S = 2.0  #: with a kernel that is stopped, or busy in code that does not wait: then the journal's word stands
+LOOK_S = 1.0  #: how often who follows a journal looks whether its kernel is still there
+
+
+class NoJournal(RametError):
+    """Nothing is on record in a working directory."""
+
+
+class OpenCall(Struct, frozen=True, kw_only=True):
+    """A tool call that was begun and has no answer on record."""
+
+    call_id: str
+    tool: str
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """An approval that waits."""
+
+    approval_id: str
+    tool: str
+    question: str
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """One run as its tree's events tell it."""
+
+    id: str
+    root: str
+    path: str
+    agent: str
+    depth: int
+    parent: str | None
+    state: str  #: of its lifecycle, `interrupted`, or the status with which it ended
+    is_over: bool
+    born: datetime | None
+    ended: datetime | None
+    description: str
+    model: str
+    usage: Usage
+    usage_subtree: Usage
+    children: tuple[str, ...]
+    calls: tuple[OpenCall, ...]
+    unread: int
+    approvals: tuple[Question, ...]
+    result: Result | None
+
+    def seconds(self, now: datetime) -> float:
+        """How long it has lived, or did."""
+        return 0.0 if self.born is None else ((self.ended or now) - self.born).total_seconds()
+
+
+class Kernel(NamedTuple):
+    """Who holds a journal; `pid` is empty for the moment in which it is being written down."""
+
+    pid: str
+
+
+def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
+    """Where the journal of a working directory is. Raises NoJournal if there is none."""
+    path = working_dir / ".ramet" / "journal.db"
+    if not path.is_file():
+        raise NoJournal(f"there is no journal in {working_dir}: no agent has worked there on record")
+    return path
+
+
+def kernel_of(journal: pathlib.Path) -> Kernel | None:
+    """The kernel that holds this journal now, or None."""
+    try:
+        lock = os.open(journal.with_name(journal.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        said = os.pread(lock, 20, 0).strip()
+        if not said:
+            return None  # Whoever let go of it left it empty. To try the lock would disturb one that begins.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return Kernel(said.decode("ascii", "replace"))
+        return None
+    finally:
+        os.close(lock)
+
+
+class Records:
+    """A journal, to be read. Enter it to open it; `held` are trees that live in a kernel, None: all that are open."""
+
+    def __init__(
+        self,
+        store: Store,
+        held: Collection[str] | None = None,
+        *,
+        is_alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_alone` says whether nobody writes to it now."""
+        self.store, self._held, self._is_alone = store, held, is_alone
+
+    async def __aenter__(self) -> Records:
+        await self.store.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.store.close()
+
+    async def trees(self, *, ended: bool = False) -> list[str]:
+        """Ids of the roots of trees that may live, or with `ended` of all, in the order of their births."""
+        known: dict[str, None] = {}
+        if ended:
+            cursor = 0
+            while page := await self.store.read(cursor, limit=PAGE):
+                known |= dict.fromkeys(each.tree for each in page)
+                cursor = page[-1].cursor
+            return list(known)
+        said = [(each.key, msgspec.json.decode(each.data)) for each in await self.store.list(TREES)]
+        said.sort(key=lambda each: str(each[1].get("began", "")))  # Older kernels did not say when; theirs come first.
+        return [root for root, about in said if not about.get("over")]
+
+    async def tree_of(self, run: str) -> str:
+        """The root of the tree that a run belongs to. Raises Unknown."""
+        found = await self.store.read(run=run, limit=1)
+        if not found:
+            raise Unknown("run", run, tuple(await self.trees())[-20:])
+        return found[0].tree
+
+    async def rows(self, root: str) -> list[RunRow]:
+        """Every run of a tree, in the order of their births."""
+        telling = Telling()
+        async for event in self.events(root):
+            telling.tell(event)
+        return telling.rows(self.lives(root))
+
+    async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
+        """What is on record of a tree, or one run of it, in order."""
+        async for each in self._stored(root, run, after):
+            yield decode(each.data)
+
+    async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
+        """The same, and then what comes: until the run is over, or everybody in the tree, or no kernel is there."""
+        telling, cursor = Telling(), 0
+        while True:
+            is_alone, head = self._is_alone(), await self.store.head()  # Before it is read: nothing is passed over.
+            async for each in self._stored(root, None, cursor):
+                cursor, event = each.cursor, decode(each.data)
+                telling.tell(event)
+                if run is None or event.run == run:
+                    yield event
+            if telling.is_over(run) or is_alone:
+                return
+            await self.store.wait(head, timeout_s=LOOK_S)
+
+    def lives(self, root: str) -> bool:
+        """Whether a kernel has this tree at work."""
+        return self._held is None or root in self._held
+
+    async def _stored(self, root: str, run: str | None, after: int) -> AsyncGenerator[Stored]:
+        while page := await self.store.read(after, tree=root, run=run, limit=PAGE):
+            for each in page:
+                yield each
+            after = page[-1].cursor
+
+
+class Telling:
+    """A tree's story with the times at which its runs ended."""
+
+    def __init__(self) -> None:
+        self.story = TreeStory()
+        self._ended: dict[str, datetime | None] = {}
+
+    def tell(self, event: Event) -> None:
+        """Take in the next event."""
+        self.story.tell(event)
+        if isinstance(event, RunEnded):
+            self._ended[event.run] = event.at
+
+    def is_over(self, run: str | None = None) -> bool:
+        """Whether this run has ended; without one, everybody."""
+        if run is not None and run in self.story.runs:
+            return self.story.runs[run].is_over
+        return bool(self.story.runs) and self.story.is_over
+
+    def rows(self, lives: bool) -> list[RunRow]:
+        """Every run; `lives` says whether a kernel has the tree at work."""
+        children: dict[str, list[str]] = {}
+        for run in self.story.runs.values():
+            children.setdefault(run.born.parent or "", []).append(run.id)
+        return [self._row(run, tuple(children.get(run.id, ())), lives) for run in self.story.runs.values()]
+
+    def _row(self, run: RunStory, children: tuple[str, ...], lives: bool) -> RunRow:
+        born = run.born
+        return RunRow(
+            id=run.id,
+            root=born.root,
+            path=born.path,
+            agent=born.agent,
+            depth=born.depth,
+            parent=born.parent,
+            state=str(run.result.status) if run.result is not None else run.state if lives else INTERRUPTED,
+            is_over=run.is_over,
+            born=born.at,
+            ended=self._ended.get(run.id) if run.is_over else None,
+            description=born.description or born.prompt[:500],
+            model=born.model,
+            usage=run.usage,
+            usage_subtree=run.subtree,
+            children=children,
+            calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.begun.items()),
+            unread=len(run.left_unread()),
+            approvals=tuple(
+                Question(approval_id=id, tool=each.tool, question=each.question) for id, each in run.approvals.items()
+            ),
+            result=run.result,
+        )
+
+
+async def records_of(working_dir: pathlib.Path) -> Records:
+    """The journal of a working directory, to be read beside whoever writes it. Raises NoJournal, StoreFailed."""
+    from ramet.host.doorbell import NoKernel, Trees, ring
+
+    path = journal_in(working_dir)
+    held: Collection[str] | None = ()
+    if kernel_of(path) is not None:
+        held = None
+        with contextlib.suppress(NoKernel):  # A kernel that nobody can ask: what is open is taken to be at work in it.
+            held = (await ring(working_dir, Trees(), patience_s=PATIENCE_S)).get("trees", ())
+    return Records(SqliteStore(path, read_only=True), held, is_alone=lambda: kernel_of(path) is None)

@@ -1,0 +1,130 @@
+"""Secrets taken out of what people and machines will read: those that are known, and what looks like one.
+
+Against accidents: it finds a secret as it is, not one that somebody has encoded, and a guess may hit a harmless word.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.masking import Mask
+
+STARS = "***"
+#: A secret may be this long and still be found where it stands across the end of what is shown.
+MAX_SECRET = 8_192
+#: Shorter values of variables are not looked for: they occur by chance.
+MIN_SECRET = 8
+
+_NAMED = (
+    r"(?:(?:api|access|auth|secret|private|signing|encryption|account|client)[_-]?keys?|secrets?|tokens?"
+    r"|passw(?:or)?d|passphrase|credentials?|authorization)"
+)
+#: Names of fields and settings that hold one, and of variables, where a few more do.
+_FIELD = re.compile(rf"(?:\A|[_.-]){_NAMED}\Z", re.IGNORECASE)
+_VARIABLE = re.compile(rf"(?:(?:\A|_){_NAMED}|_(?:key|pass|pwd|dsn|cookie|pat|auth))\Z", re.IGNORECASE)
+
+
+class _Look(NamedTuple):
+    """What some kind of secret looks like. It is only looked for where one of `marks` is in the text, in small letters.
+
+    What the first group holds stays. Every repetition is bounded, or consumes what it looks at: hostile text costs time
+    in proportion to its length.
+    """
+
+    marks: tuple[str, ...]
+    found: re.Pattern[str]
+
+
+_APART = r"()(?<![A-Za-z0-9])"
+_LOOKS: Final = (
+    _Look(
+        ("private key-----",),
+        re.compile(r"()-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"),
+    ),
+    # OpenAI, Anthropic, Stripe, OpenRouter, …
+    _Look(("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"), re.compile(_APART + r"[spr]k[-_][A-Za-z0-9_-]{16,}")),
+    _Look(("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(_APART + r"gh[pousr]_[A-Za-z0-9]{20,}")),
+    _Look(("github_pat_",), re.compile(_APART + r"github_pat_\w{20,}")),
+    _Look(("glpat-", "gldt-", "glrt-"), re.compile(_APART + r"gl(?:pat|dt|rt)-[\w-]{16,}")),
+    _Look(("xox", "xapp-"), re.compile(_APART + r"(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}")),
+    _Look(("akia", "asia"), re.compile(_APART + r"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")),
+    _Look(("aiza", "ya29."), re.compile(_APART + r"(?:AIza[\w-]{30,}|ya29\.[\w-]{20,})")),
+    _Look(("hf_", "npm_"), re.compile(_APART + r"(?:hf|npm)_[A-Za-z0-9]{20,}")),
+    _Look(("pypi-", "lsv2_", "dop_v1_"), re.compile(_APART + r"(?:pypi-|lsv2_|dop_v1_)[\w-]{20,}")),
+    # JSON web tokens
+    _Look(("eyj",), re.compile(_APART + r"eyJ[\w-]{8,1000}+\.[\w-]{8,}(?:\.[\w-]*)?")),
+    _Look(("bearer",), re.compile(r"(\b[Bb]earer\s)\s{0,8}[A-Za-z0-9._~+/=-]{8,}")),
+    # the password of a URL
+    _Look(("://",), re.compile(r"(://[^\s/:@]{0,200}:)[^\s/@]{1,1000}+(?=@)")),
+    _Look(
+        ("key", "secret", "token", "passw", "passphrase", "credential", "authorization"),
+        re.compile(
+            rf"((?i:{_NAMED})[\"']{{0,2}}\s{{0,3}}[:=]\s{{0,3}}[\"']?(?:(?i:basic|bearer|token)\s)?+)"
+            r"(?!\d{1,20}\b|None\b|null\b|[Tt]rue\b|[Ff]alse\b|\*\*\*)[^\s\"',;&)}\]]{4,}"
+        ),
+    ),
+)
+
+
+class Redaction:
+    """Puts `***` in place of secrets: those given, those that variables of the environment hold, and what looks so."""
+
+    def __init__(self, secrets: Iterable[str] = (), environ: Mapping[str, str] | None = None) -> None:
+        """`environ` is the process's own unless another is given; what is added to it later counts, too."""
+        self._given = frozenset(_checked(secrets))
+        self._environ = os.environ if environ is None else environ
+        self._held: list[str] = []
+        self._mask = Mask(self._given)
+        self.look()
+
+    def clean(self, text: str) -> str:
+        """The text without what `look` found, and without what looks like a secret."""
+        data = text.encode("utf-8", "surrogatepass")
+        shown = self._mask.feed(data, last=True)
+        if shown != data:
+            text = shown.decode("utf-8", "replace")
+        small = text.lower()
+        for marks, found in _LOOKS:
+            for mark in marks:
+                if mark in small:
+                    text = found.sub(rf"\1{STARS}", text)
+                    break
+        return text
+
+    def look(self) -> None:
+        """See what the environment holds now; once for each line that is to be cleaned."""
+        values = [self._environ.get(name, "") for name in self._environ if _holds_secret(name)]
+        held = [value for value in values if len(value) >= MIN_SECRET]
+        if held != self._held:
+            self._held, self._mask = held, Mask(self._given.union(held))
+
+
+def names_secret(name: str, value: object) -> bool:
+    """Whether what a field of this name has is not to be shown at all; numbers of tokens are."""
+    if value is None or isinstance(value, bool) or (type(value) is str and not value):
+        return False
+    if _FIELD.search(name) is None:
+        return False
+    return not (isinstance(value, int | float) and "token" in name.lower())
+
+
+@lru_cache(maxsize=4_096)
+def _holds_secret(name: str) -> bool:
+    return _VARIABLE.search(name) is not None
+
+
+def _checked(secrets: Iterable[str]) -> list[str]:
+    """The secrets as a list; no message ever shows one."""
+    accepted = "a list of texts that are not empty"
+    if isinstance(secrets, str | bytes) or not isinstance(secrets, Iterable):
+        raise InvalidValue("secrets", type(secrets), accepted)
+    found = list(secrets)
+    for index, each in enumerate(found):
+        if not isinstance(each, str) or not each:
+            raise InvalidValue(f"secrets[{index}]", type(each), accepted)
+    return found

@@ -1,0 +1,155 @@
+"""Functions by name: where one can be found again, in this process and after a restart.
+
+A reference is `module:qualname`; for a function of a script `/its/file.py:qualname`, since `__main__` is something else
+in every process; for one typed at a prompt or in a notebook, which is in no file, a name that only this process knows.
+A reference never leads to another function than the one that was meant, unless its owner changed the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pathlib
+import re
+import secrets
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+from ramet.agent.definition import Agent
+from ramet.core.errors import DefinitionMissing, InvalidValue
+
+ACCEPTED: Final = "a function at the top level of a module, or of the script itself, which is found again by its name"
+_QUALNAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_MAIN: Final = "__main__"
+_MAIN_OF_CHILD: Final = "__mp_main__"  #: the script in a process that `multiprocessing` started
+#: Stands for the `__main__` of this process where that has no file.
+_PROMPT: Final = f"prompt-{secrets.token_hex(8)}"
+
+
+def reference_of(function: Callable[..., Any], *, field: str = "agent") -> str:
+    """Where a function can be found again. Raises InvalidValue for what is found nowhere, saying why.
+
+    Refused are lambdas, functions inside functions, methods of objects, partials, objects that can be called, and
+    functions whose name means something else by now.
+    """
+    if problem := _problem(function):
+        raise InvalidValue(field, function, f"{ACCEPTED}; {problem}")
+    module = sys.modules[function.__module__]
+    return f"{_place_of(module)}:{function.__qualname__}"
+
+
+def resolve(reference: str) -> Callable[..., Any]:
+    """The function of a reference, importing its module, or running its script under another name, if need be.
+
+    Raises DefinitionMissing when it is not there (any more), or its module cannot be imported, which is then the
+    cause; InvalidValue for what is no reference.
+    """
+    place, _, qualname = _checked(reference).rpartition(":")
+    try:
+        module = _module_at(place)
+        found: Any = module
+        for step in qualname.split("."):
+            found = getattr(found, step)
+    except (Exception, SystemExit) as problem:  # importing runs code that may raise anything
+        raise DefinitionMissing("function", reference) from problem
+    found = _undecorated(found)
+    if not callable(found):
+        raise DefinitionMissing("function", reference)
+    return found  # type: ignore[no-any-return]  # it can be called
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form of a reference."""
+    place, colon, qualname = text.rpartition(":")
+    return bool(colon and place and _QUALNAME.match(qualname))
+
+
+def _checked(reference: str) -> str:
+    if not isinstance(reference, str) or not is_reference(reference):
+        raise InvalidValue("reference", reference, "module:function, or /path/of/a/script.py:function")
+    return reference
+
+
+def _problem(function: Any) -> str:
+    """Why it cannot be found again; empty if it can."""
+    if inspect.ismethod(function):
+        return "this is a method of an object"
+    name, qualname = getattr(function, "__name__", None), getattr(function, "__qualname__", None)
+    if not isinstance(name, str) or not isinstance(qualname, str):
+        return f"a {type(function).__name__} has no name of its own"
+    if name == "<lambda>":
+        return "this is a lambda"
+    if "<locals>" in qualname:
+        return "this one lives inside another function"
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is None:
+        return "its module is not loaded"
+    found: Any = module
+    for step in qualname.split("."):
+        found = getattr(found, step, None)
+    return "" if _undecorated(found) is function else f"{function.__module__}.{qualname} is something else"
+
+
+def _undecorated(found: Any) -> Any:
+    """The function itself, where its name stands for the definition that a decorator made of it."""
+    return found.function if isinstance(found, Agent) and found.function is not None else found
+
+
+def _place_of(module: types.ModuleType) -> str:
+    if module is not sys.modules.get(_MAIN) and module.__name__ != _MAIN_OF_CHILD:
+        return _script_of(module) or module.__name__
+    spec = getattr(module, "__spec__", None)
+    if spec is not None and spec.name not in (_MAIN, _MAIN_OF_CHILD):  # python -m package.module
+        return str(spec.name)
+    file = _file_of(module)
+    return str(file) if file is not None else _PROMPT
+
+
+def _module_at(place: str) -> types.ModuleType:
+    main = sys.modules[_MAIN]
+    if place == _place_of(main):
+        return main
+    if place.startswith("/"):
+        return _script(pathlib.Path(place))
+    return importlib.import_module(place)
+
+
+def _script(file: pathlib.Path) -> types.ModuleType:
+    """A script as a module under a name of its own, so that what it does as `__main__` is not done again."""
+    name = _name_for(file)
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and pickle look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _script_of(module: types.ModuleType) -> str:
+    """The path of the script that `_script` loaded as this module; empty for any other."""
+    file = _file_of(module)
+    return str(file) if file is not None and module.__name__ == _name_for(file) else ""
+
+
+def _name_for(file: pathlib.Path) -> str:
+    digest = hashlib.sha256(str(file).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"script_{digest}_{re.sub(r'[^a-zA-Z0-9_]', '_', file.stem)}"
+
+
+def _file_of(module: types.ModuleType) -> pathlib.Path | None:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not pathlib.Path(file).is_file():  # "<stdin>", or a notebook's
+        return None
+    return pathlib.Path(file).resolve()

@@ -1,0 +1,197 @@
+"""Trees that a process left behind when it was killed: found in the journal, and opened again."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ramet.agent.compaction import repair
+from ramet.agent.definition import Agent
+from ramet.agent.hook_config import HookConfig
+from ramet.agent.hooks import HookRunner
+from ramet.agent.loop import left_open
+from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.ids import CallId, RunId
+from ramet.core.limits import SpawnLimits
+from ramet.core.policy import from_json
+from ramet.core.story import RunStory, TreeStory
+from ramet.host.journal import Journal
+from ramet.host.opening import OpenTree, TreePlan
+from ramet.host.project import Project
+from ramet.host.recipes import agent_of
+from ramet.models.messages import decode
+from ramet.spawn.births import cwd_of
+from ramet.spawn.reviving import Supplies, revive
+from ramet.spawn.run import Run
+from ramet.tools.agents import agent_tool, companion_tools
+from ramet.tools.stock import stock_tools
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
+    from langchain_core.tools import BaseTool
+
+
+#: What `AgentRuntime.spawn` gives every root by itself.
+SPAWNING = frozenset(tool.name for tool in (agent_tool({}), *companion_tools()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supplied:
+    """What whoever resumes brings along."""
+
+    llm: BaseChatModel | None
+    models: Mapping[str, BaseChatModel]
+    tools: Sequence[BaseTool]
+    agents: tuple[Agent, ...]
+    secrets: Mapping[str, str]
+    hooks: tuple[HookRunner | HookConfig, ...]
+
+    def model(self, name: str) -> BaseChatModel:
+        """The model object of that name. Raises DefinitionMissing."""
+        found = self.models.get(name, self.llm)
+        if found is None:
+            raise DefinitionMissing("model", name)
+        return found
+
+    @cached_property
+    def supplies(self) -> Supplies:
+        """The same for runs: made once for all trees."""
+        agents = {each.name: each for each in self.agents}
+        return Supplies(
+            agent=lambda data: agent_of(data, agents=agents, model=self.model),
+            tools=(*stock_tools({}).values(), *self.tools),
+            secrets=self.secrets,
+        )
+
+
+@dataclass(frozen=True)
+class Left:
+    """A tree that was not closed."""
+
+    root: str
+    about: Mapping[str, Any]
+    _journal: Journal
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a runtime of this process has it."""
+        return self.root in self._journal.living
+
+    async def story(self) -> TreeStory:
+        """What is on record of it."""
+        return await self._journal.story(self.root)
+
+    async def close(self, now: datetime) -> None:
+        """Nothing is left to go on with."""
+        await self._journal.close_tree(self.root, now)
+
+    def plan(self, supplied: Supplied, user_dir: pathlib.Path | None) -> TreePlan:
+        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone."""
+        about = self.about
+        cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
+        if cwd is not None and not cwd.is_dir():
+            raise DefinitionMissing("folder", str(cwd))
+        project = Project.open(cwd, user_dir=user_dir, call=supplied.agents)
+        children = about["children"]
+        return TreePlan(
+            definitions=project,
+            cwd=cwd,
+            spawn_limits=SpawnLimits(**about["spawn_limits"]),
+            hooks=_hooks(about, supplied, project),
+            session=about["session"],
+            unattended=about["unattended"],
+            omitted_type=about["omitted_type"],
+            children=from_json(children) if children is not None else None,
+            sync_tools=about.get("sync_tools", "thread"),
+            number=about["number"],
+        )
+
+
+def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tuple[HookRunner | HookConfig, ...]:
+    """The hooks of a tree: gates that it had must not be missing. Raises DefinitionMissing for fewer than it had."""
+    hooks = (*supplied.hooks, *project.hooks)
+    had = about.get("hooks", 0)
+    if len(hooks) < had:
+        raise DefinitionMissing("hooks", f"{had} that it had, of which {len(hooks)} are here")
+    return hooks
+
+
+async def left_behind(journal: Journal | None) -> list[Left]:
+    """Trees that are not known to be over."""
+    if journal is None:
+        return []
+    found = [Left(each.key, msgspec.json.decode(each.data), journal) for each in await journal.trees()]
+    return [each for each in found if not each.about.get("over")]
+
+
+class Point(NamedTuple):
+    """A run at some moment, for another one to begin with."""
+
+    agent: Agent
+    tools: tuple[BaseTool, ...]
+    messages: list[BaseMessage]
+    cwd: pathlib.Path | None
+
+
+def point_of_run(run: Run, at: int | None) -> Point:
+    """A run of this process, where nothing is on record. Raises InvalidValue."""
+    if run.agent.function is not None or at is not None:
+        raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
+    tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
+    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd)
+
+
+async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
+    """A run up to the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
+    story = await journal.story_of(run, at) if journal is not None else None
+    if journal is None or story is None or run not in story.runs:
+        raise Unknown("run", run)
+    about = await journal.about(story.root.id)
+    told = story.runs[run]
+    if "agent" not in told.born.birth or told.born.birth["agent"].get("function"):
+        raise InvalidValue("run", run, "a run of a model: a function has no conversation to go on from")
+    agents = {each.name: each for each in supplied.agents}
+    agent = agent_of(told.born.birth["agent"], agents=agents, model=supplied.model)
+    here = {tool.name: tool for tool in (*stock_tools({}).values(), *supplied.tools)}
+    missing = [name for name in told.born.tools if name not in here]
+    if missing:
+        raise DefinitionMissing("tool", missing[0])
+    tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
+    return Point(
+        agent, tools, repair([decode(each) for each in told.messages]), cwd_of(about) if about.get("cwd") else None
+    )
+
+
+def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
+    """Put the runs of a story into a tree that was opened for them; its root. Raises DefinitionMissing."""
+    opened.recorder.go_on(story.seq)
+    root = revive(opened.tree, story, supplied.supplies)
+    for each in story.runs.values():
+        run = opened.tree.register.runs[RunId(each.id)]
+        _check_gate(run, each)
+        opened.inbox.recall(each, partial(_still_asks, run))
+    return root
+
+
+def _check_gate(run: Run, story: RunStory) -> None:
+    """A call about which a person was asked must not run because whoever asked for that is not here any more."""
+    hooks = run.context.hooks
+    waits = any(
+        id not in story.words and _still_asks(run, CallId(asked.call_id or "")) for id, asked in story.approvals.items()
+    )
+    if waits and (hooks is None or not hooks.listens("PreToolUse")):
+        raise DefinitionMissing("PreToolUse hook", f"of {run.info.path}")
+
+
+def _still_asks(run: Run, call: CallId) -> bool:
+    """Whether a call that a person was asked about has neither begun nor been answered."""
+    context = run.context
+    is_open = any(each["id"] == call for each in left_open(context.history) or ())
+    return run.is_living and is_open and call not in context.begun and call not in context.answered

@@ -1,0 +1,215 @@
+"""What is removed from a working directory: trees that ended long ago, with all that they left. Never what lives."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import shutil
+from collections.abc import Collection, Iterator
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
+from ramet.core.events import decode
+from ramet.host.blobs import drop_blobs
+from ramet.host.journal import TREES
+from ramet.host.kept_results import forget_results
+from ramet.host.lifetimes import Lifetime, lifetime_of
+from ramet.host.records import Records, RunRow
+from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.store.contract import Store
+
+EXPIRED = "expired"  #: the kind of documents that say what outlived its time
+
+
+class Gone(Struct, frozen=True, kw_only=True):
+    """A tree that was removed, or would be."""
+
+    root: str
+    path: str
+    agent: str
+    state: str
+    ended: datetime | None
+    runs: int
+    events: int  #: 0 where nothing was removed yet
+    folders: int  #: of runs and of transcripts
+
+
+class Removed(Struct, frozen=True, kw_only=True):
+    """What is left of a tree that outlived its time: enough to say so to whoever asks for a result."""
+
+    runs: tuple[str, ...]
+    ended: datetime | None
+    keep_s: float | None
+    at: datetime
+
+
+class Removal:
+    """Removes one tree after the other, with all that they left."""
+
+    def __init__(self, store: Store, working_dir: pathlib.Path | None, transcripts: pathlib.Path | None) -> None:
+        self._store = store
+        self._records = Records(store, ())
+        self._folders = RunFolders(working_dir) if working_dir is not None else None
+        self._transcripts = transcripts
+
+    async def expire(self, root: str, lifetime: Lifetime, now: datetime) -> Gone | None:
+        """Remove a tree whose time is up, and note that; None if it is to be kept, as somebody said meanwhile."""
+        found = await self._store.get(TREES, root)
+        rows = await self._records.rows(root)
+        if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(rows))):
+            return None
+        note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
+        await self._store.put(EXPIRED, root, msgspec.json.encode(note))
+        return await self.remove(root, rows)
+
+    async def remove(self, root: str, rows: list[RunRow], *, dry_run: bool = False) -> Gone | None:
+        """Remove a tree, or say what would be; None if a folder of it is marked to be kept."""
+        left = self._left(rows)
+        if any(map(_is_kept, left)):
+            return None
+        transcripts = (await asyncio.to_thread(_transcripts, self._transcripts)).get(root, [])
+        events = 0
+        if not dry_run:
+            # Folders first, the document last: what is cut short here is found again, and finished, by the next one.
+            await asyncio.to_thread(_remove, left, transcripts)
+            await drop_blobs(self._store, root)
+            events = await self._store.forget(root)
+            await self._store.delete(TREES, root)
+        return Gone(
+            root=root,
+            path=rows[0].path if rows else "",
+            agent=rows[0].agent if rows else "",
+            state=rows[0].state if rows else "",
+            ended=_ended(rows),
+            runs=len(rows),
+            events=events,
+            folders=len(left) + len(transcripts),
+        )
+
+    def _left(self, rows: list[RunRow]) -> list[RunFolder]:
+        if self._folders is None:
+            return []
+        return [each for row in rows if (each := _folder(self._folders, row.id)) is not None]
+
+
+async def sweep(
+    store: Store,
+    working_dir: pathlib.Path,
+    *,
+    before: datetime,
+    now: datetime | None = None,
+    keep: Collection[str] = (),
+    dry_run: bool = False,
+) -> list[Gone]:
+    """Remove trees whose last run ended before a moment: events, documents, folders of runs, transcripts.
+
+    A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, so
+    that what is open and at work nowhere was interrupted: it stays, to be resumed. So does a tree in `keep` (by the id
+    of any of its runs), one that is kept on record, and one of which a run's folder is marked to be kept. What a kernel
+    left that died between a tree's document and its first event cannot be gone on with, and goes, too. With `dry_run` a
+    store that is only read will do. Results that stood for equal calls until then go as well. Raises Unknown for what
+    is to be kept and is not there.
+    """
+    records, gone = Records(store, ()), []
+    if not dry_run:
+        await forget_results(store, before=before)
+    kept = {await _known(records, run) for run in keep}
+    removal = Removal(store, working_dir, working_dir / ".ramet" / "transcripts")
+    known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
+    roots = await records.trees(ended=True)
+    await _drop_empty(store, set(known) - set(roots), before, dry_run=dry_run)
+    for root in roots:
+        lifetime = known.get(root)
+        if root in kept or (lifetime is not None and lifetime.keep):
+            continue
+        try:
+            rows = await records.rows(root)
+        except InvalidValue:  # Of a newer version: not ours to judge.
+            continue
+        ended = _ended(rows) if lifetime is not None else _newest(rows)
+        if not rows or ended is None:
+            continue
+        if lifetime is None or lifetime.keep_s is None or now is None:
+            removed = await removal.remove(root, rows, dry_run=dry_run) if ended < before else None
+        else:  # Nobody may have noted its end: its kernel was killed.
+            lifetime = replace(lifetime, over=True, ended=lifetime.ended or ended)
+            removed = None
+            if lifetime.has_expired(now):
+                removing = removal.remove(root, rows, dry_run=True) if dry_run else removal.expire(root, lifetime, now)
+                removed = await removing
+        gone += [removed] if removed is not None else []
+    return gone
+
+
+async def _known(records: Records, run: str) -> str:
+    try:
+        return await records.tree_of(run)
+    except Unknown:
+        raise Unknown("run to keep", run) from None
+
+
+def _ended(rows: list[RunRow]) -> datetime | None:
+    """When the last one ended; None while anybody lives, or was interrupted."""
+    if not all(row.is_over for row in rows):
+        return None
+    return max((row.ended for row in rows if row.ended is not None), default=None)
+
+
+def _newest(rows: list[RunRow]) -> datetime | None:
+    """When something was last heard of a tree that has no document: older kernels recorded births before these."""
+    return max((moment for row in rows if (moment := row.ended or row.born) is not None), default=None)
+
+
+async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *, dry_run: bool) -> None:
+    """Forget trees of which nothing is on record: their kernel died before anything happened in them."""
+    for root in roots if not dry_run else ():
+        found = await store.get(TREES, root)
+        if found is not None and lifetime_of(found.data).began < before:
+            await store.delete(TREES, root)
+
+
+def _folder(folders: RunFolders, run: str) -> RunFolder | None:
+    try:
+        path = folders.root / run
+        return folders.find(run) if path.is_dir() else None
+    except RametError:
+        return None
+
+
+def _is_kept(folder: RunFolder) -> bool:
+    try:
+        return folder.about().keep
+    except Damaged:
+        return False
+
+
+def _transcripts(transcripts: pathlib.Path | None) -> dict[str, list[pathlib.Path]]:
+    """Folders of transcripts by the root of their tree, which the first line of its file tells."""
+    found: dict[str, list[pathlib.Path]] = {}
+    for root, folder in _told(transcripts) if transcripts is not None else ():
+        found.setdefault(root, []).append(folder)
+    return found
+
+
+def _told(transcripts: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    if not transcripts.is_dir() or transcripts.is_symlink():
+        return
+    for folder in sorted(transcripts.iterdir()):
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        try:
+            with (folder / "main.jsonl").open("rb") as lines:
+                yield decode(lines.readline(1024 * 1024)).root, folder
+        except (OSError, InvalidValue, msgspec.DecodeError):
+            continue  # Not ours to judge.
+
+
+def _remove(folders: list[RunFolder], transcripts: list[pathlib.Path]) -> None:
+    for each in folders:
+        each.remove()
+    for path in transcripts:
+        shutil.rmtree(path)

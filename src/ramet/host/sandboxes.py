@@ -1,0 +1,240 @@
+"""Where a runtime's sandboxed runs work: the backend it was told to use, their folders, their way to the network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, IsolationUnavailable
+from ramet.core.events import EndpointAsked, ThresholdCrossed
+from ramet.core.policy import Grant, Isolation, Policy
+from ramet.host.door import ProxyDecision
+from ramet.host.proxy import Proxy
+from ramet.isolation.contract import Backend
+from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.tools.context import RunInfo, ToolUseContext
+
+_log = logging.getLogger("ramet.sandboxes")
+BackendName = Literal["bwrap", "local"]
+
+
+class Sandboxes:
+    """One per runtime. Nothing is started, and no folder made, before the first sandboxed run."""
+
+    def __init__(
+        self,
+        working_dir: pathlib.Path | None,
+        backend: BackendName | Backend | None,
+        traceparent: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        if isinstance(backend, str) and backend not in ("bwrap", "local"):
+            raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
+        self._working_dir, self._wanted = working_dir, backend
+        self.traceparent = traceparent
+        self._temporary: pathlib.Path | None = None
+        self._folders: RunFolders | None = None
+        self._backend: Backend | None = None
+        self._opening = asyncio.Lock()
+        self._later: set[asyncio.Task[None]] = set()
+        self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
+        self.proxy = Proxy()
+        self._local: Backend | None = None  #: of synchronous tools
+        self._tools: pathlib.Path | None = None  #: holds their folders, and goes with the runtime
+
+    def placement(self, children: Policy | None = None) -> TreePlacement:
+        """The sandboxes as one tree sees them. `children` is for what a run of the host starts with no policy."""
+        return TreePlacement(self, children)
+
+    @property
+    def folders(self) -> RunFolders:
+        """The runs' folders: in the working directory, else in a temporary one that goes with the runtime."""
+        if self._folders is None:
+            where = self._working_dir
+            if where is None:
+                where = self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-"))
+            self._folders = RunFolders(where)
+        return self._folders
+
+    async def backend(self) -> Backend:
+        """The backend, opened. Raises IsolationUnavailable where none was named and bwrap does not work."""
+        if self._backend is None:
+            async with self._opening:
+                if self._backend is None:
+                    self._backend = await self._open()
+        return self._backend
+
+    async def _open(self) -> Backend:
+        wanted = self._wanted
+        if wanted == "local":
+            from ramet.isolation.local import LocalBackend
+
+            backend: Backend = LocalBackend(runs=self.folders.root, on_threshold=self._crossed)
+        elif wanted in (None, "bwrap"):
+            from ramet.isolation.bwrap import BwrapBackend
+
+            backend = BwrapBackend(runs=self.folders.root, on_threshold=self._crossed)
+        else:
+            assert not isinstance(wanted, str), "checked when it was given"
+            assert wanted is not None, "as above"
+            return wanted
+        probe = await backend.probe()
+        if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:
+            await backend.close()
+            way_out = probe.remedy if wanted else f"{probe.remedy}, or say backend='local' and accept less"
+            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
+        await backend.reap()
+        await self.folders.tidy(living=())
+        return backend
+
+    async def local(self) -> Backend:
+        """What runs synchronous tools that are not to run in threads: processes of the kind `local`."""
+        if self._local is None:
+            from ramet.isolation.local import LocalBackend
+
+            self._local = LocalBackend(runs=self._tools_root)
+        return self._local
+
+    @property
+    def _tools_root(self) -> pathlib.Path:
+        if self._tools is None:
+            self._tools = pathlib.Path(tempfile.mkdtemp(prefix="ramet-tools-"))
+        return self._tools
+
+    def tool_folder(self, root: str, run: str) -> pathlib.Path:
+        """Where the tools of a run may write, below `work`: made now, or as they have left it."""
+        folder = self._tools_root / root / run
+        (folder / "work").mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def drop_tool_folders(self, root: str) -> None:
+        """A tree is over: what its tools have written goes."""
+        if self._tools is not None and (self._tools / root).exists():
+            self.later(asyncio.to_thread(shutil.rmtree, self._tools / root, ignore_errors=True))
+
+    def _crossed(self, run: str, resource: str, used: float, limit: float) -> None:
+        context = self.attended.get(run)
+        if context is not None:
+            context.emit(ThresholdCrossed, resource=resource, used=round(used, 3), limit=limit)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done beside everything else, and waited for by `close`."""
+        task = asyncio.create_task(work)
+        self._later.add(task)
+        task.add_done_callback(self._done_later)
+
+    def _done_later(self, task: asyncio.Task[None]) -> None:
+        self._later.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a sandbox could not be cleaned up", exc_info=error)
+
+    async def close(self) -> None:
+        """End every sandbox, and remove what was temporary, all of it even if whoever closes is cancelled."""
+        await to_its_end(self._close())
+
+    async def _close(self) -> None:
+        if self._backend is not None:
+            backend, self._backend = self._backend, None
+            await backend.close()
+        if self._local is not None:
+            local, self._local = self._local, None
+            await local.close()
+        while self._later:
+            await asyncio.wait(list(self._later))
+        if self._tools is not None:
+            tools, self._tools = self._tools, None
+            await asyncio.to_thread(shutil.rmtree, tools, ignore_errors=True)
+        if self._temporary is not None:
+            self._folders = None
+            temporary, self._temporary = self._temporary, None
+            await asyncio.to_thread(shutil.rmtree, temporary, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class TreePlacement:
+    """What `ramet.spawn.services.Placement` promises, for one tree."""
+
+    sandboxes: Sandboxes
+    children: Policy | None
+    environ: Mapping[str, str] | None = None  #: None: the host's own
+
+    async def backend(self, grant: Grant) -> Backend:
+        """What keeps a run of this grant in. Raises IsolationUnavailable."""
+        backend = await self.sandboxes.backend()
+        probe = await backend.probe()
+        if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
+            missing = probe.missing or (f"a backend that offers {grant.isolation}",)
+            way_out = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
+            raise IsolationUnavailable(grant.isolation, probe.level, missing, way_out)
+        return backend
+
+    def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
+        """The run's own folder."""
+        if is_there:
+            return self.sandboxes.folders.find(run.id)
+        return self.sandboxes.folders.create(run.id, path=run.path, agent=run.agent)
+
+    def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
+        """What it is allowed of the host's variables, the trace that it belongs to, and what its policy sets."""
+        environ = os.environ if self.environ is None else self.environ
+        allowed = {name: environ[name] for name in grant.allowed_env_vars if name in environ}
+        header = self.sandboxes.traceparent(run.id)
+        return allowed | ({"TRACEPARENT": header} if header else {}) | dict(grant.env_vars)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Done beside everything else, and waited for when the runtime stops."""
+        self.sandboxes.later(work)
+
+    @asynccontextmanager
+    async def attending(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+        """Thresholds and endpoints go on the run's record; gives a proxy's socket, or None without any endpoint."""
+        self.sandboxes.attended[run.run.id] = run
+        try:
+            async with self._network(run, grant) as proxy:
+                yield proxy
+        finally:
+            del self.sandboxes.attended[run.run.id]
+
+    @asynccontextmanager
+    async def _network(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+        if not grant.allowed_endpoints:
+            yield None
+            return
+        backend = await self.sandboxes.backend()
+        path = self.sandboxes.folders.find(run.run.id).path / "proxy.sock"
+        async with self.way_out(run, grant, path, backend):
+            yield path
+
+    @asynccontextmanager
+    async def way_out(
+        self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
+    ) -> AsyncGenerator[None]:
+        """While this is open, a process of this backend reaches its allowed endpoints through a socket at `path`."""
+
+        def tell(decision: ProxyDecision) -> None:
+            run.emit(
+                EndpointAsked,
+                host=decision.host,
+                port=decision.port,
+                allowed=decision.allowed,
+                reason=decision.reason,
+            )
+
+        door = await self.sandboxes.proxy.open(path, grant.allowed_endpoints, owner=backend.owner, on_event=tell)
+        try:
+            yield
+        finally:
+            await to_its_end(door.close())
+
+
+def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:
+    """A backend that offers L2 with a zygote offers it without one, too."""
+    return backend.name == "bwrap" and grant.isolation is Isolation.FRESH and offered is Isolation.L2

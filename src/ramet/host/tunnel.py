@@ -1,0 +1,191 @@
+"""A tunnel: two streams joined end to end. What one side is slow to take is not read from the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from ramet.core.errors import ProtocolError
+from ramet.wire.hello import OpeningReader
+
+_CHUNK = 64 * 1024
+
+
+class _Buffers(threading.local):
+    """What was read is copied out before the next read: one buffer serves all ends of a thread, which has one loop."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_CHUNK))
+
+
+_buffers = _Buffers()
+
+
+class End(asyncio.BufferedProtocol):
+    """One end: a stream whose bytes go to `take`, and whose end of file to `at_end`. Nothing is read before `start`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.take: Callable[[bytes], object] = bytes
+        self.at_end: Callable[[], object] = bool
+        self.other: End | None = None
+        self.is_ended = False  #: nothing more will come from it
+        self.received = 0
+        self.moved_at = self._loop.time()
+        self.lost: asyncio.Future[None] = self._loop.create_future()  #: done when it is closed, for whatever reason
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, sock: socket.socket) -> AsyncIterator[End]:
+        """An end on a connected socket, which is closed on leaving."""
+        try:
+            _, end = await asyncio.get_running_loop().connect_accepted_socket(cls, sock)
+        except BaseException:
+            sock.close()
+            raise
+        try:
+            yield end
+        finally:
+            end.transport.abort()
+            await asyncio.wait({end.lost})
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.pause_reading()
+
+    def start(self) -> None:
+        """Begin to read, or go on."""
+        self.transport.resume_reading()
+
+    def stop(self) -> None:
+        """Read no more until `start`."""
+        self.transport.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by asyncio."""
+        return _buffers.view
+
+    def buffer_updated(self, size: int) -> None:
+        """Called by asyncio."""
+        self.received += size
+        self.moved_at = self._loop.time()
+        self.take(bytes(_buffers.view[:size]))
+
+    def eof_received(self) -> bool:
+        """Called by asyncio; what was not sent yet is still sent."""
+        self.is_ended = True
+        self.at_end()
+        return True
+
+    def pause_writing(self) -> None:
+        """Called by asyncio: it is slower than its other end."""
+        if self.other is not None and not self.other.is_ended:
+            self.other.stop()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio."""
+        if self.other is not None and not self.other.is_ended:
+            self.other.start()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by asyncio. The other end still gets what had come for it."""
+        self.is_ended = True
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self.at_end()
+        if self.other is not None:
+            self.other.transport.close()
+
+
+class Tunnel:
+    """A client joined with a server. If it opens with TLS, the server it asks for must be `host`.
+
+    A hello that asks for no server passes, as does what is not TLS. What lies inside the encryption cannot be seen:
+    the name in a `Host` field, an encrypted ClientHello, a second hello after a retry, TLS that begins later.
+    """
+
+    def __init__(
+        self, client: End, server: End, *, host: str, hello_s: float, on_refused: Callable[[str], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client, self._server, self._host = client, server, host
+        self._hello_s, self._on_refused = hello_s, on_refused
+        self._opening: OpeningReader | None = OpeningReader()
+        self._deadline: asyncio.TimerHandle | None = None
+        client.other, server.other = server, client
+        client.take, client.at_end = self._open, lambda: self._end(server)
+        server.take, server.at_end = client.transport.write, lambda: self._end(client)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that came from the client, its request included."""
+        return self._client.received
+
+    @property
+    def received(self) -> int:
+        """Bytes that came from the server."""
+        return self._server.received
+
+    async def run(self, first: bytes, *, idle_s: float) -> None:
+        """Pass on `first`, then everything, until both sides have ended or nothing has moved for `idle_s`."""
+        client, server = self._client, self._server
+        if first:
+            self._open(first)
+        client.start()
+        server.start()
+        pending = {client.lost, server.lost}
+        try:
+            while pending:
+                left = max(client.moved_at, server.moved_at) + idle_s - self._loop.time()
+                if left <= 0:
+                    return
+                _, pending = await asyncio.wait(pending, timeout=left)
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+
+    def _open(self, data: bytes) -> None:
+        assert self._opening is not None
+        try:
+            opening = self._opening.feed(data)
+        except ProtocolError as error:
+            return self._refuse(str(error))
+        if opening is None:
+            if self._deadline is None:
+                self._deadline = self._loop.call_later(
+                    self._hello_s, self._refuse, f"the TLS ClientHello was not complete after {self._hello_s:g} s"
+                )
+            return None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if opening.server_name not in (None, self._host):
+            return self._refuse(f"TLS asks for another server: {opening.server_name}")
+        held, self._opening = bytes(self._opening.held), None
+        self._client.take = self._server.transport.write
+        return self._server.transport.write(held)
+
+    def _refuse(self, reason: str) -> None:
+        if self._client.transport.is_closing():
+            return
+        self._client.transport.abort()
+        self._server.transport.abort()
+        self._on_refused(reason)
+
+    def _end(self, other: End) -> None:
+        """Pass on an end of file; the second one closes both."""
+        if other is self._server and self._opening is not None and self._opening.held:
+            return self._refuse("the TLS ClientHello is cut off")
+        if other.is_ended:
+            self._client.transport.close()
+            self._server.transport.close()
+            return None
+        with contextlib.suppress(OSError):  # It has gone meanwhile; its loss is told by itself.
+            other.transport.write_eof()
+        return None

@@ -1,0 +1,484 @@
+"""The audit log: what is of consequence reaches every sink, and a file shows what was done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core import events
+from ramet.core.errors import Damaged, InvalidValue, StoreInUse
+from ramet.core.events import Event
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.host.audit import Audit, AuditEntry, to_log
+from ramet.host.audit_file import NOTHING, AuditFile, verify
+from ramet.host.recorder import Recorder
+from ramet.host.session import Session
+from ramet.models.dialogue import Script
+from ramet.models.scripted import Call, ScriptedModel
+from tests.support.context import run_info
+from tests.support.waiting import alive, eventually
+from tests.trips.kit import background, fresh, opened
+
+ROOT, CHILD = run_info(), run_info(1, path="main/child", depth=1)
+OF_CONSEQUENCE: list[Event] = [
+    events.RunSpawned(**ROOT.stamp, name="main", prompt="a prompt", description="a description"),
+    events.RunEnded(**ROOT.stamp, result=Result(status=Status.FAILED, value="a value", partial="a partial")),
+    events.RunResumed(**ROOT.stamp, turn=2),
+    events.RunRetried(**ROOT.stamp, attempt=1, status="crashed"),
+    events.ClampEvent(**CHILD.stamp, field="memory_mb", asked=512, given=128),
+    events.BudgetRefused(**ROOT.stamp, resource="usd", asked=float("inf"), left=0, scope="main"),
+    events.ApprovalAsked(**ROOT.stamp, approval_id="a-1", tool="Bash", question="may it?", args={"command": "rm -r x"}),
+    events.ApprovalAnswered(**ROOT.stamp, approval_id="a-1", allowed=True, reason="fine"),
+    events.HookFailed(**ROOT.stamp, hook="check", event="PreToolUse", reason="timeout"),
+    events.SandboxStarted(**CHILD.stamp, backend="bwrap", level="L2"),
+    events.EndpointAsked(**CHILD.stamp, host="example.org", port=443, allowed=False),
+    events.CommandRun(**CHILD.stamp, argv=("ls", "-l"), code=0),
+    events.MailPushed(**CHILD.stamp, mail_id="mail-1", sender="main", kind="agent", text="a letter"),
+    events.ToolEnded(**ROOT.stamp, tool="Bash", status="denied", preview="a preview"),
+    events.Notice(**ROOT.stamp, text="it broke", error=ErrorInfo(type="OSError", message="disk full")),
+]
+OF_NONE: list[Event] = [
+    events.StateChanged(**ROOT.stamp, state="running"),
+    events.TurnStarted(**ROOT.stamp, turn=1),
+    events.MessageRecorded(**ROOT.stamp, message={"type": "human", "content": "hello"}),
+    events.ToolEnded(**ROOT.stamp, tool="Bash", status="ok"),
+    events.Notice(**ROOT.stamp, text="by the way"),
+]
+
+
+def told(*sent: Event, **settings: Any) -> list[AuditEntry]:
+    """What a sink is told of these events."""
+    entries: list[AuditEntry] = []
+    recorder = Recorder(FakeClock())
+    Audit([entries.append], **settings).attach(recorder)
+    for event in sent:
+        recorder.append(event)
+    recorder.close()
+    return entries
+
+
+def written(path: Path, count: int = 5) -> list[bytes]:
+    """A file of some entries: its lines, with their ends."""
+    file = AuditFile(path)
+    for number in range(count):
+        file({"type": "test", "number": number})
+    file.close()
+    return path.read_bytes().splitlines(keepends=True)
+
+
+# --- what is told
+
+
+def test_what_is_of_consequence_is_told_and_nothing_else() -> None:
+    """Each once, in order, typed, timed, with whose it is."""
+    entries = told(*OF_CONSEQUENCE, *OF_NONE)
+
+    assert [entry["type"] for entry in entries] == [type(event).__struct_config__.tag for event in OF_CONSEQUENCE]
+    assert {entry["time"] for entry in entries} == {"2026-01-01T00:00:00.000Z"}
+    assert all(entry["root"] == "run-00" and entry["path"] and entry["seq"] for entry in entries)
+    assert all(list(entry)[:2] == ["time", "type"] for entry in entries)
+
+
+def test_nobodys_words_are_told_but_what_was_to_be_approved() -> None:
+    """Prompts, mail and results are in the transcripts; a decision can only be judged with what it was about."""
+    entries = told(*OF_CONSEQUENCE)
+
+    text = json.dumps(entries, allow_nan=False)
+    for words in ("a prompt", "a description", "a value", "a partial", "a letter", "a preview"):
+        assert words not in text
+    asked = entries[6]
+    assert (asked["question"], asked["args"]) == ("may it?", {"command": "rm -r x"})
+
+
+def test_entries_are_bounded_and_hold_no_secrets() -> None:
+    """Whatever a model puts into the arguments of a call."""
+    deep: Any = "x"
+    for _ in range(500):
+        deep = [deep]
+    args = {"text": "x" * 1_000_000, "many": list(range(100_000)), "deep": deep, "password": "p", "nan": float("nan")}
+    args |= {"key": "sk-ant-" + "a1B2" * 10, "other": "open sesame", "object": {1: b"bytes"}, "half": "\ud800"}
+    [entry] = told(
+        events.ApprovalAsked(**ROOT.stamp, approval_id="a", tool="t", question="?", args=args), secrets=["open sesame"]
+    )
+
+    assert len(json.dumps(entry, allow_nan=False)) < 20_000
+    shown = entry["args"]
+    assert (shown["password"], shown["key"], shown["other"], shown["nan"]) == ("***", "***", "***", "nan")
+
+
+async def test_a_real_tree_is_told_of() -> None:
+    """Births, mail and ends of a session with children, from its beginning, also where the audit comes late."""
+    early: list[AuditEntry] = []
+    late: list[AuditEntry] = []
+    script: Script = {"dig": ["found"], "": [[fresh("dig", "one"), background("dig", "two")], "done", "done"]}
+    async with Session(ScriptedModel(script)) as session:
+        Audit([early.append]).attach(opened(session).recorder)
+        await session.ask("Go.")
+        Audit([late.append]).attach(opened(session).recorder)
+        await eventually(lambda: [view.state for view in session.runs()].count("completed") == 2)
+
+    assert early == late
+    assert [entry["path"] for entry in early if entry["type"] == "run_spawned"] == ["main", "main/one", "main/two"]
+    ends = {entry["path"]: entry["result"]["status"] for entry in early if entry["type"] == "run_ended"}
+    assert ends == {"main": "completed", "main/one": "completed", "main/two": "completed"}
+    assert [entry["sender"] for entry in early if entry["type"] == "mail_pushed"] == ["main/two"]
+
+
+async def test_a_denied_call_is_told_of() -> None:
+    """With the question and the answer."""
+    entries: list[AuditEntry] = []
+
+    async def ask(*_: object) -> dict[str, str]:
+        return {"decision": "ask"}
+
+    script: Script = [Call("Agent", {"prompt": "x", "subagent_type": "general-purpose"}), "done"]
+    hooks = {"PreToolUse": [ask]}
+    async with Session(ScriptedModel(script), hooks=hooks, unattended=True) as session:
+        Audit([entries.append]).attach(opened(session).recorder)
+        await session.ask("Go.")
+
+    assert "denied" in [entry.get("status") for entry in entries if entry["type"] == "tool_ended"]
+
+
+# --- sinks
+
+
+def test_a_sink_that_fails_is_named_once_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again with each entry; when it works again and fails again, that is news."""
+    good: list[AuditEntry] = []
+    calls: list[bool] = []
+
+    def bad(entry: AuditEntry) -> None:
+        entry.clear()
+        calls.append(len(calls) == 2)
+        if not calls[-1]:
+            raise OSError("no space left")
+
+    recorder = Recorder(FakeClock())
+    Audit([bad, good.append]).attach(recorder)
+    for number in range(5):
+        recorder.append(events.CommandRun(**ROOT.stamp, argv=("ls",), code=number))
+
+    assert [entry["code"] for entry in good] == [0, 1, 2, 3, 4]
+    assert len(calls) == 5
+    failures = [record.getMessage() for record in caplog.records if record.name == "ramet.audit"]
+    assert len(failures) == 2
+    assert "bad failed: no space left" in failures[0]
+
+
+def test_the_log_is_a_sink(caplog: pytest.LogCaptureFixture) -> None:
+    """One line per entry, with the session's id and the entry itself."""
+    recorder = Recorder(FakeClock())
+    Audit([to_log]).attach(recorder)
+    with caplog.at_level(logging.INFO, "ramet.audit"):
+        recorder.append(OF_CONSEQUENCE[0])
+
+    [record] = caplog.records
+    assert (record.name, record.getMessage()) == ("ramet.audit", "run_spawned main")
+    assert vars(record)["session_id"] == "run-00"
+    assert vars(record)["audit"]["type"] == "run_spawned"
+
+
+def test_only_plain_functions_are_sinks() -> None:
+    """A path, or a coroutine function that nobody would await, is refused by its place."""
+
+    async def later(_: AuditEntry) -> None: ...
+
+    for sink in ("audit.jsonl", later):
+        with pytest.raises(InvalidValue, match=r"sinks\[1\]"):
+            Audit([to_log, sink])  # type: ignore[list-item]  # as said
+
+
+async def test_nothing_is_told_after_the_end_of_either() -> None:
+    """Closing what `attach` returned, or the tree, is the end; both may be done twice."""
+    entries: list[AuditEntry] = []
+    recorder = Recorder(FakeClock())
+    listening = Audit([entries.append]).attach(recorder)
+    recorder.append(OF_CONSEQUENCE[0])
+    listening.close()
+    listening.close()
+    recorder.append(OF_CONSEQUENCE[0])
+    recorder.close()
+    Audit([entries.append]).attach(recorder)
+
+    assert len(entries) == 3  # the one heard live, and the two that are kept
+    assert [item async for item in listening.items()] == []
+
+
+# --- the file
+
+
+def test_a_file_is_a_chain_that_anybody_can_follow(tmp_path: Path) -> None:
+    """Whole lines of JSON, 0600; each holds the SHA-256 of the line before, as sha256sum says it."""
+    path = tmp_path / "logs" / "audit.jsonl"
+    lines = written(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    entries = [json.loads(line) for line in lines]
+    assert [(entry["n"], entry["number"]) for entry in entries] == [(n + 1, n) for n in range(5)]
+    hashes = [hashlib.sha256(line.rstrip(b"\n")).hexdigest() for line in lines]
+    assert [entry["prev"] for entry in entries] == [NOTHING, *hashes[:-1]]
+    assert verify(path) == (5, hashes[-1], ())
+    assert verify(path).ok
+
+
+def test_it_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """With the numbers and the chain; a mode that others could read is put right."""
+    path = tmp_path / "audit.jsonl"
+    first = written(path, 3)
+    path.chmod(0o644)
+    lines = written(path, 3)
+
+    assert lines[:3] == first
+    assert [json.loads(line)["n"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert verify(path).ok
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def changed(lines: list[bytes], at: int) -> list[bytes]:
+    return [line.replace(b'"number":', b'"numbeR":') if index == at else line for index, line in enumerate(lines)]
+
+
+def forged(lines: list[bytes], at: int) -> list[bytes]:
+    """Changed by somebody who knows how a line is made."""
+    line = changed(lines, at)[at]
+    body = line[: line.rindex(b',"own"')]
+    line = body + b',"own":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+    return [*lines[:at], line, *lines[at + 1 :]]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_changed_line_is_found(at: int, tmp_path: Path) -> None:
+    """Any of them, the last included; that one is named, and no other."""
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"".join(changed(written(path), at)))
+
+    assert verify(path).faults == ((at + 1, f"line {at + 1} was changed: entry {at + 1}"),)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_line_with_a_new_hash_of_its_own_is_found_by_the_next(at: int, tmp_path: Path) -> None:
+    """Which names both."""
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"".join(forged(written(path), at)))
+
+    [fault] = verify(path).faults
+    assert fault == (at + 2, f"line {at + 2} does not follow: it was written behind another line {at + 1}")
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_removed_line_is_found(at: int, tmp_path: Path) -> None:
+    """The first included; it is named by its number."""
+    path = tmp_path / "audit.jsonl"
+    lines = written(path)
+    path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+
+    assert verify(path).faults == ((at + 1, f"line {at + 1} does not follow: entry {at + 1} before it was removed"),)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_lines_that_changed_places_are_found(at: int, tmp_path: Path) -> None:
+    """The one that should have come before is named."""
+    path = tmp_path / "audit.jsonl"
+    lines = written(path)
+    lines[at], lines[at + 1] = lines[at + 1], lines[at]
+    path.write_bytes(b"".join(lines))
+
+    assert verify(path).faults == (
+        (at + 2, f"line {at + 2} is out of its place: entry {at + 1} stands behind entry {at + 2}"),
+    )
+
+
+def cut_end(lines: list[bytes]) -> list[bytes]:
+    return lines[:-2]
+
+
+def anew(lines: list[bytes]) -> list[bytes]:
+    """A chain that is right in itself."""
+    forged_lines: list[bytes] = []
+    prev = NOTHING
+    for line in lines:
+        body = line[: line.rindex(b',"own"')].replace(line[15:79], prev.encode()).replace(b"test", b"fake")
+        forged_lines.append(body + b',"own":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n')
+        prev = hashlib.sha256(forged_lines[-1].rstrip(b"\n")).hexdigest()
+    return forged_lines
+
+
+@pytest.mark.parametrize("change", [cut_end, anew, lambda _: []], ids=["cut", "anew", "empty"])
+def test_a_head_that_was_kept_finds_what_the_file_alone_cannot_show(
+    change: Callable[[list[bytes]], list[bytes]], tmp_path: Path
+) -> None:
+    """An end that was cut off, a file that was made anew: right in itself, and not what it was."""
+    path = tmp_path / "audit.jsonl"
+    lines = written(path)
+    head = verify(path).head
+    path.write_bytes(b"".join(change(lines)))
+
+    assert verify(path).ok
+    assert "not behind the given head" in verify(path, head=head).faults[0].what
+
+
+def test_a_head_holds_while_the_file_grows(tmp_path: Path) -> None:
+    """It need not be the newest."""
+    path = tmp_path / "audit.jsonl"
+    written(path, 2)
+    head = verify(path).head
+    written(path, 2)
+
+    assert verify(path, head=head).ok
+
+
+def test_what_is_no_line_is_found(tmp_path: Path) -> None:
+    """Garbage, a line that is there twice, one that has no end; and a fault of one does not become one of all."""
+    path = tmp_path / "audit.jsonl"
+    lines = written(path)
+    path.write_bytes(b"".join([*lines[:2], b"\xff\x00 garbage\n", *lines[2:4], lines[3], lines[4].rstrip(b"\n")]))
+
+    assert [fault.what for fault in verify(path).faults] == [
+        "line 3 is not a line of an audit log",
+        "line 6 is there twice: entry 4",
+        "line 7 is cut off, or too long",
+    ]
+
+
+def test_a_line_that_was_cut_in_half_is_removed_and_that_is_said(tmp_path: Path) -> None:
+    """The next process goes on behind the last whole one, and the chain holds."""
+    path = tmp_path / "audit.jsonl"
+    lines = written(path)
+    path.write_bytes(b"".join(lines[:4]) + lines[4][:30])
+    written(path, 1)
+
+    assert verify(path).ok
+    cut = json.loads(path.read_bytes().splitlines()[4])
+    assert (cut["type"], cut["bytes"]) == ("line_cut_off", 30)
+
+
+def test_a_file_that_was_tampered_with_at_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
+    """A chain on a false line would make it look true; the file stays as it is."""
+    path = tmp_path / "audit.jsonl"
+    for content in (b"".join(changed(written(path), 4)), b"notes of somebody\n"):
+        path.write_bytes(content)
+        with pytest.raises(Damaged, match="last line"):
+            AuditFile(path)
+        assert path.read_bytes() == content
+
+
+def test_a_file_has_one_writer(tmp_path: Path) -> None:
+    """A second one, which would fork the chain, is refused; when the first has closed it is taken."""
+    path = tmp_path / "audit.jsonl"
+    first = AuditFile(path)
+    with pytest.raises(StoreInUse):
+        AuditFile(path)
+    first.close()
+    first.close()
+    AuditFile(path).close()
+    with pytest.raises(OSError, match="was closed"):
+        first({"type": "late"})
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """A pipe would block, a link may lead anywhere."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidValue, match="regular file"):
+        AuditFile(tmp_path / "pipe")
+    for name in ("link", "."):
+        with pytest.raises(OSError, match=r"link|directory"):
+            AuditFile(tmp_path / name)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_leaves_whole_lines_and_says_what_it_missed(tmp_path: Path) -> None:
+    """In a process whose files may not grow: half a line is taken back, and the chain goes on when there is room."""
+    path = tmp_path / "audit.jsonl"
+    program = textwrap.dedent(
+        """
+        import resource, signal, sys
+        from ramet.host.audit_file import AuditFile
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        file = AuditFile(sys.argv[1])
+        file({"type": "first"})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+        for _ in range(3):
+            try:
+                file({"type": "lost"})
+            except OSError as error:
+                print(error.errno)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        file({"type": "again"})
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["27"] * 3  # EFBIG
+    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [entry["type"] for entry in entries] == ["first", "entries_lost", "again"]
+    assert entries[1]["count"] == 3
+    assert verify(path).ok
+
+
+async def test_every_line_outlives_a_kill(tmp_path: Path) -> None:
+    """What was told before kill -9 is in the file, whole, without fsync; and another process may go on."""
+    path = tmp_path / "audit.jsonl"
+    program = textwrap.dedent(
+        """
+        import sys
+        from ramet.host.audit_file import AuditFile
+        file = AuditFile(sys.argv[1])
+        for number in range(10**9):
+            file({"type": "test", "number": number})
+            print(number, flush=True)
+        """
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    while int(await process.stdout.readline()) < 50:
+        pass
+    process.send_signal(signal.SIGKILL)
+    rest = await process.stdout.read()
+    await process.wait()
+    last = int(rest.split(b"\n")[-2] if b"\n" in rest else b"50")
+    assert not alive(process.pid)
+
+    assert len(written(path, 1)) >= last + 2
+    assert verify(path).ok
+
+
+def test_fsync_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it each line is on disk before the run goes on; without it when the file is closed."""
+    synced: list[str] = []
+
+    def watched(name: str) -> Callable[[int], None]:
+        real: Callable[[int], None] = getattr(os, name)
+
+        def sync(fd: int) -> None:
+            synced.append(name)
+            real(fd)
+
+        return sync
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, watched(name))
+    for fsync, expected in ((False, ["fsync"]), (True, ["fsync", "fdatasync", "fdatasync", "fsync"])):
+        synced.clear()
+        file = AuditFile(tmp_path / "audit.jsonl", fsync=fsync)
+        file({"type": "one"})
+        file({"type": "two"})
+        file.close()
+        assert synced == expected

@@ -1,0 +1,208 @@
+"""The door of a running kernel: who is heard, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.core.errors import InvalidValue
+from ramet.host.doorbell import MAX_LINE, Answer, NoKernel, Refused, Send, Stop, Trees, ring
+
+LONG = "a-folder-whose-name-is-long-" * 7
+
+
+@asynccontextmanager
+async def kernel(folder: Path) -> AsyncIterator[AgentRuntime]:
+    """A runtime whose journal is open."""
+    async with AgentRuntime(folder) as runtime:
+        assert runtime.journal is not None
+        await runtime.journal.open()
+        yield runtime
+
+
+async def said_to(folder: Path, data: bytes, *, end: bool = True) -> bytes:
+    """What the door answers to bytes."""
+    reader, writer = await asyncio.open_unix_connection(folder / ".ramet" / "kernel.sock")
+    try:
+        writer.write(data)
+        if end:
+            writer.write_eof()
+        return await reader.read()
+    except ConnectionError:  # It has hung up on what was still to be sent.
+        return b""
+    finally:
+        writer.close()
+
+
+async def wait_for_ever() -> None:
+    """A function that never returns."""
+    await asyncio.Event().wait()
+
+
+async def test_the_door_is_there_as_long_as_the_journal_is_open(tmp_path: Path) -> None:
+    """Before and after it, nobody answers, and no file is left."""
+    door = tmp_path / ".ramet" / "kernel.sock"
+    async with AgentRuntime(tmp_path) as runtime:
+        assert not door.exists()
+        assert runtime.journal is not None
+        await runtime.journal.open()
+        assert await ring(tmp_path, Trees()) == {"pid": os.getpid(), "trees": []}
+        assert door.stat().st_mode & 0o777 == 0o600
+
+    assert not door.exists()
+    with pytest.raises(NoKernel):
+        await ring(tmp_path, Trees())
+
+
+async def test_a_run_is_stopped_through_the_door(tmp_path: Path) -> None:
+    """Its trees are listed; what was stopped is said."""
+    async with kernel(tmp_path) as runtime:
+        handle = await runtime.spawn(wait_for_ever)
+        await handle.run.context.settled()
+        listed = await ring(tmp_path, Trees())
+        stopped = await ring(tmp_path, Stop(run=handle.id))
+        result = await handle.result()
+
+    assert listed["trees"] == [handle.id]
+    assert stopped == {"stopped": ["main"], "left": []}
+    assert (result.status, result.error and result.error.message) == ("cancelled", "stopped by its user")
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [
+        (Stop(run="run-0"), "Unknown"),
+        (Send(run="run-0", text="hello"), "Unknown"),
+        (Send(run="run-0", text=" "), "InvalidValue"),
+        (Answer(approval="0", allowed=True), "Unknown"),
+    ],
+)
+async def test_a_refusal_comes_back_as_one(tmp_path: Path, request_: Stop | Send | Answer, kind: str) -> None:
+    """With the name of the error there, and its sentence."""
+    async with kernel(tmp_path):
+        with pytest.raises(Refused) as refusal:
+            await ring(tmp_path, request_)
+
+    assert refusal.value.kind == kind
+
+
+async def test_a_request_that_is_too_long_is_not_sent(tmp_path: Path) -> None:
+    """It is the caller's."""
+    with pytest.raises(InvalidValue):
+        await ring(tmp_path, Send(run="run-0", text="x" * MAX_LINE))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n",
+        b"hello\n",
+        b"\xff\xfe\n",
+        b'{"type":"format"}\n',
+        b'{"type":"stop"}\n',
+        b'{"type":"stop","run":5}\n',
+        b'{"type":"stop","run":"run-0","more":1}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_and_the_door_stays(tmp_path: Path, data: bytes) -> None:
+    """A typed error; the next one is heard."""
+    async with kernel(tmp_path):
+        assert json.loads(await said_to(tmp_path, data))["error"]["type"] == "InvalidValue"
+        assert (await ring(tmp_path, Trees()))["trees"] == []
+
+
+@pytest.mark.parametrize("data", [b"", b'{"type":"trees"}', b"x" * (3 * MAX_LINE)])
+async def test_half_a_request_and_a_flood_disturb_nobody(tmp_path: Path, data: bytes) -> None:
+    """Neither is kept; the next one is heard."""
+    async with kernel(tmp_path):
+        assert b"ok" not in await said_to(tmp_path, data)
+        assert (await ring(tmp_path, Trees()))["trees"] == []
+
+
+async def test_who_says_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A runtime that stops hangs up on them."""
+    async with kernel(tmp_path):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / ".ramet" / "kernel.sock")
+        await ring(tmp_path, Trees())
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_door_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+    """It leads nowhere: a kernel was killed."""
+    (tmp_path / ".ramet").mkdir()
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(tmp_path / ".ramet" / "kernel.sock"))
+    with pytest.raises(NoKernel):
+        await ring(tmp_path, Trees())
+
+    async with kernel(tmp_path):
+        assert (await ring(tmp_path, Trees()))["pid"] == os.getpid()
+
+
+async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
+    """Both ends find the door."""
+    folder = tmp_path / LONG
+    folder.mkdir()
+    async with kernel(folder):
+        assert (await ring(folder, Trees()))["pid"] == os.getpid()
+
+
+async def test_a_door_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -> None:
+    """The kernel works; nobody can ask it."""
+    (tmp_path / ".ramet" / "kernel.sock").mkdir(parents=True)
+    async with kernel(tmp_path) as runtime:
+        result = await (await runtime.spawn(int)).result()
+        with pytest.raises(NoKernel):
+            await ring(tmp_path, Trees())
+
+    assert result.value == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_another_user_is_not_heard(tmp_path: Path) -> None:
+    """Even where the file's mode would let them in: the credentials are looked at."""
+    async with kernel(tmp_path):
+        door = tmp_path / ".ramet" / "kernel.sock"
+        door.chmod(0o777)
+        folder = os.open(door.parent, os.O_RDONLY)
+        program = (
+            "import os, socket, sys\n"
+            f"os.chdir('/proc/self/fd/{folder}')\n"
+            "os.setresuid(65534, 65534, 65534)\n"
+            "s = socket.socket(socket.AF_UNIX)\n"
+            "s.connect('kernel.sock')\n"
+            's.sendall(b\'{"type":"trees"}\\n\')\n'
+            "sys.stdout.write(repr(s.recv(100)))\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[folder]
+        )
+        out, err = await process.communicate()
+        os.close(folder)
+
+    assert (out, err.decode()) == (b"b''", "") or b"ConnectionReset" in err or b"BrokenPipe" in err
+
+
+async def test_runtimes_that_share_a_journal_share_its_door(tmp_path: Path) -> None:
+    """A run is found wherever it is; the door is there until the last of them has gone."""
+    async with AgentRuntime(tmp_path) as first:
+        async with AgentRuntime(tmp_path) as second:
+            handles = [await each.spawn(wait_for_ever) for each in (first, second)]
+            for handle in handles:
+                await handle.run.context.settled()
+            assert set((await ring(tmp_path, Trees()))["trees"]) == {each.id for each in handles}
+            await ring(tmp_path, Stop(run=handles[1].id))
+            assert (await handles[1].result()).status == "cancelled"
+        assert (await ring(tmp_path, Trees()))["trees"] == [handles[0].id]

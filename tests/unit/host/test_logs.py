@@ -1,0 +1,538 @@
+"""Logs that a machine can read: one record is one line, one line is one JSON object, and no secret is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ramet
+from ramet.core.errors import InvalidValue
+from ramet.host.logs import MAX_LINE, Lines, setup_logging
+from ramet.host.redaction import Redaction
+from ramet.tools.context import current
+from tests.support.context import calling, make_context, run_info
+
+SEED = (
+    '{"timestamp": "2026-05-22T14:30:00.123Z", "level": "INFO", "logger": "runtime", '
+    '"message": "Agent session started", "session_id": "abc-123"}'
+)
+
+
+@pytest.fixture(autouse=True)
+def root() -> Iterator[logging.Logger]:
+    """The root logger, put back as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield root
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture
+def out() -> io.StringIO:
+    """What a log is written to."""
+    return io.StringIO()
+
+
+def read(out: io.StringIO) -> list[dict[str, Any]]:
+    """The lines of a log, each of which must be one JSON object."""
+    text = out.getvalue()
+    assert text.endswith("\n") or not text
+    lines = text.split("\n")[:-1]
+    assert len(lines) == len(text.splitlines()), "no other line end is in a line"
+    found = [json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")) for line in lines]
+    assert all(isinstance(each, dict) for each in found)
+    return found
+
+
+def last(out: io.StringIO) -> dict[str, Any]:
+    return read(out)[-1]
+
+
+class Broken:
+    """Fails at whatever it is asked."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+    __eq__ = __bool__ = __len__ = __str__  # type: ignore[assignment]  # broken, as said
+    __hash__ = None  # type: ignore[assignment]
+
+
+# --- what a line is
+
+
+def test_the_seeds_example_runs_and_its_line_is_the_one_shown(out: io.StringIO) -> None:
+    """AC-S0-10: the call as it is shown; the fields, their order and their form as in the line that is shown."""
+    from ramet import setup_logging
+
+    setup_logging(structured=True, level="INFO", stream=out)
+    logging.getLogger("runtime").info("Agent session started", extra={"session_id": "abc-123"})
+
+    line = out.getvalue().rstrip("\n")
+    time = json.loads(line)["timestamp"]
+    assert line.replace(time, "2026-05-22T14:30:00.123Z") == SEED
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time)
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()) < 60
+    assert ramet.setup_logging is setup_logging
+
+
+def test_every_logger_is_in_it(out: io.StringIO) -> None:
+    """AC-S0-10: ours, those of others, the root's own, asyncio's and uvicorn's."""
+    setup_logging(stream=out)
+    names = ["ramet.session", "httpx", "asyncio", "uvicorn.error", "uvicorn.access", "root"]
+    for name in names:
+        logging.getLogger(None if name == "root" else name).warning("from %s", name)
+
+    assert [line["logger"] for line in read(out)] == names
+
+
+def test_uvicorn_gives_up_the_handlers_of_its_own(out: io.StringIO) -> None:
+    """What uvicorn set up before is taken away, so that its lines are JSON, and once."""
+    from logging.config import dictConfig
+
+    from uvicorn.config import LOGGING_CONFIG
+
+    loggers = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access")]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    try:
+        dictConfig(LOGGING_CONFIG)
+        setup_logging(stream=out)
+        logging.getLogger("uvicorn.error").info("Started", extra={"color_message": "\x1b[1mStarted"})
+        logging.getLogger("uvicorn.access").info('%s - "%s" %d', "127.0.0.1", "GET / HTTP/1.1", 200)
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate, logger.level = handlers, propagate, level
+
+    started, served = read(out)
+    assert started | {"timestamp": ""} == {
+        "timestamp": "",
+        "level": "INFO",
+        "logger": "uvicorn.error",
+        "message": "Started",
+    }
+    assert served["message"] == '127.0.0.1 - "GET / HTTP/1.1" 200'
+
+
+def test_an_exception_is_a_field(out: io.StringIO) -> None:
+    """With its traceback, in the same line; without one there is no such field."""
+    setup_logging(stream=out)
+    try:
+        raise ValueError("line one\nline two")
+    except ValueError:
+        logging.getLogger("x").exception("it failed")
+        logging.getLogger("x").info("with a stack", stack_info=True)
+    logging.getLogger("x").warning("none", exc_info=True)
+
+    failed, stacked, none = read(out)
+    assert failed["exception"].startswith("Traceback (most recent call last):\n")
+    assert failed["exception"].endswith("ValueError: line one\nline two")
+    assert "test_an_exception_is_a_field" in stacked["stack"]
+    assert "exception" not in none
+
+
+def test_extras_are_json_or_their_repr(out: io.StringIO) -> None:
+    """What JSON holds is itself, however deep; the rest is its repr; what is no JSON number is text."""
+    setup_logging(stream=out)
+    ring: list[Any] = []
+    ring.append(ring)
+    extra = {
+        "plain": {"a": [1, 2.5, None, True, "x"]},
+        "path": Path("/tmp"),
+        "pair": (1, 2),
+        "keys": {1: "one"},
+        "nan": float("nan"),
+        "huge": 10**10_000,
+        "ring": ring,
+        "bytes": b"\x00" * 10_000_000,
+        "level": "mine",
+        "broken": Broken(),
+    }
+    logging.getLogger("x").info("m", extra=extra)
+
+    line = last(out)
+    assert line["plain"] == {"a": [1, 2.5, None, True, "x"]}
+    assert (line["path"], line["pair"], line["keys"]) == (repr(Path("/tmp")), [1, 2], {"1": "one"})
+    assert (line["nan"], line["huge"]) == ("nan", "an integer of 33220 bits")
+    assert (line["level"], line["extra.level"]) == ("INFO", "mine")
+    assert line["broken"] == "(a Broken whose repr failed: RuntimeError)"
+    assert "ring" in line
+    assert line["bytes"].startswith("b'\\x00")
+
+
+def test_nothing_is_raised_and_nothing_is_lost_by_what_is_broken(out: io.StringIO, root: logging.Logger) -> None:
+    """A message, argument, extra or exception that cannot be shown costs itself, not the line and not its caller."""
+    root.handlers.clear()  # pytest's own raise what they meet
+    setup_logging(stream=out)
+    log = logging.getLogger("x")
+    log.info(Broken())
+    log.info("%s", Broken())
+    log.info("%d", "no number")
+    log.info("one", "too many")
+    try:
+        raise RuntimeError(Broken())
+    except RuntimeError:
+        log.exception("raised")
+    log.info("m", extra={"api_key": Broken(), Broken.__name__: Broken()})
+    log.handle(logging.makeLogRecord({"msg": "m", "levelno": 40, "created": float("nan")}))
+
+    lines = read(out)
+    assert len(lines) == 7
+    assert all({"timestamp", "level", "logger", "message"} <= set(line) for line in lines)
+    assert lines[2]["message"] == "'%d' % ('no number',) (it could not be put together: TypeError)"
+
+
+@pytest.mark.parametrize("kind", ["closed", "raises", "none"])
+def test_a_stream_that_is_gone_raises_nothing(
+    kind: str, out: io.StringIO, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The line is lost; whoever logs goes on, and nothing else is printed."""
+
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    stream: io.StringIO | None = Full() if kind == "raises" else out
+    if kind == "closed":
+        out.close()
+    elif kind == "none":
+        stream = None
+        monkeypatch.setattr(sys, "stderr", None)
+    setup_logging(stream=stream)
+    logging.getLogger("x").error("lost")
+
+    monkeypatch.undo()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_stream_that_cannot_write_every_letter_gets_a_line_all_the_same() -> None:
+    """Plain lines have letters as they are where the stream takes them, and escaped where it does not."""
+    raw = io.BytesIO()
+    setup_logging(structured=False, stream=io.TextIOWrapper(raw, "ascii"))
+    logging.getLogger("x").warning("größer")
+
+    assert raw.getvalue().endswith(b"WARNING x: gr\\xf6\\xdfer\n")
+
+
+# --- one record is one line
+
+
+HOSTILE = st.text(st.characters(), max_size=200) | st.sampled_from(
+    ["a\nb", "a\r\nb", "\x1b[2J", "\x00", "\x7f\x9b1m", "\u2028\u2029\x85", "\ud800", '"}\n{"level": "ERROR"}']
+)
+
+
+@given(message=HOSTILE, value=st.recursive(HOSTILE | st.floats() | st.integers(), st.lists), name=HOSTILE)
+def test_one_record_is_one_line_whatever_it_holds(message: str, value: object, name: str) -> None:
+    """No text can end its line, begin another, or act on a terminal."""
+    out = io.StringIO()
+    record = logging.makeLogRecord({"name": name, "msg": message, "levelname": "INFO", "value": value})
+    for structured in (True, False):
+        Lines(out, Redaction(environ={}), structured=structured).emit(record)
+
+    structured_line, plain_line, rest = out.getvalue().split("\n")
+    assert rest == ""
+    assert isinstance(json.loads(structured_line), dict)
+    assert structured_line.isascii()
+    assert structured_line.isprintable()
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029]", plain_line)
+
+
+def test_a_line_is_bounded(out: io.StringIO) -> None:
+    """However much there is, a line is JSON, has its four fields, and is below what container runtimes cut."""
+    setup_logging(stream=out)
+    log = logging.getLogger("x")
+    log.info("m" * 1_000_000)
+    log.info("😀" * 100_000)
+    log.info("many", extra={f"field_{number}": "ä" * 1_000 for number in range(1_000)})
+    log.info("deep", extra={"rows": [["x" * 100] * 100] * 100})
+    try:
+        raise ValueError("x" * 100_000 + " the end")
+    except ValueError:
+        log.exception("failed")
+
+    lines = read(out)
+    assert max(map(len, out.getvalue().splitlines())) <= MAX_LINE
+    assert [line["message"][:4] for line in lines] == ["mmmm", "😀😀😀😀", "many", "deep", "fail"]
+    assert lines[0]["message"].endswith("… (cut)")
+    assert lines[2]["left_out"] > 0
+    assert lines[4]["exception"].endswith(" the end")
+
+
+def test_lines_of_many_threads_are_whole(out: io.StringIO) -> None:
+    """Nobody's line is inside of another's."""
+    setup_logging(stream=out)
+    log = logging.getLogger("x")
+
+    def work() -> None:
+        for number in range(50):
+            log.info("m", extra={"n": number})
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(line["n"] for line in read(out)) == sorted(list(range(50)) * 8)
+
+
+# --- secrets
+
+
+KEYS = [
+    "sk-ant-api03-" + "a1B2" * 10,
+    "sk-proj-" + "Zz9_" * 10,
+    "ghp_" + "a1B2" * 9,
+    "github_pat_" + "a1B2" * 9,
+    "glpat-" + "a1B2" * 5,
+    "xoxb-123456789012-abcdefghij",
+    "AKIA" + "ABCD1234" * 2,
+    "AIza" + "a1B2" * 9,
+    "hf_" + "a1B2" * 8,
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=[key[:6] for key in KEYS])
+@pytest.mark.parametrize("structured", [True, False])
+def test_what_looks_like_a_key_is_starred(key: str, structured: bool, out: io.StringIO) -> None:
+    """AC-S0-10: in the message, an argument, an extra, a nested one, a name, a repr and an exception."""
+    setup_logging(structured, stream=out)
+    log = logging.getLogger("x")
+    log.info(f"with {key} in it")
+    log.info("with %s", key)
+    log.info("m", extra={"value": key, "nested": {"list": [key], key: 1}, "object": Path(key)})
+    try:
+        raise ValueError(f"bad: {key}")
+    except ValueError:
+        log.exception("failed")
+
+    assert key not in out.getvalue()
+    assert json.dumps(key)[1:-1] not in out.getvalue()
+    assert key.splitlines()[-1] not in out.getvalue()
+    assert out.getvalue().count("***") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
+        ("headers {'authorization': 'Basic dXNlcjpwYXNz'}", "headers {'authorization': 'Basic ***'}"),
+        ("password=hunter22 user=me", "password=*** user=me"),
+        ('{"api_key": "abcdef"}', '{"api_key": "***"}'),
+        ("postgresql://me:hunter22@db/x", "postgresql://me:***@db/x"),
+        ("used 1234 tokens, max_tokens=4096", "used 1234 tokens, max_tokens=4096"),
+        ("tokens: 12, token: None", "tokens: 12, token: None"),
+        ("task-notification-of-an-agent, ask-a-question", "task-notification-of-an-agent, ask-a-question"),
+        ("run-0123456789abcdef:12 http://localhost:80/x", "run-0123456789abcdef:12 http://localhost:80/x"),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_a_secret_stays(text: str, shown: str, out: io.StringIO) -> None:
+    """A reader sees what kind of secret was there; what only resembles one is left as it is."""
+    setup_logging(stream=out)
+    logging.getLogger("x").info(text)
+
+    assert last(out)["message"] == shown
+
+
+def test_secrets_that_are_known_are_starred(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those given, and what secret variables hold now, set after `setup_logging` or before; not what others hold."""
+    monkeypatch.setenv("BEFORE_API_KEY", "before the setup")
+    monkeypatch.setenv("HARMLESS", "nothing to hide")
+    monkeypatch.setenv("PWD", "nothing to hide")  # the folder, no password
+    setup_logging(stream=out, secrets=["open sesame", "über geheim"])
+    monkeypatch.setenv("MY_TOKEN", "set after it")
+    monkeypatch.setenv("SHORT_KEY", "ab")
+    logging.getLogger("x").info("open sesame, über geheim, before the setup, set after it, nothing to hide, ab")
+    monkeypatch.setenv("MY_TOKEN", "changed since")
+    logging.getLogger("x").info("changed since")
+
+    first, second = read(out)
+    assert first["message"] == "***, ***, ***, ***, nothing to hide, ab"
+    assert second["message"] == "***"
+
+
+def test_what_has_a_secrets_name_is_not_shown(out: io.StringIO) -> None:
+    """Whatever it looks like; counts of tokens are no secrets."""
+    setup_logging(stream=out)
+    extra = {"password": "x", "api_key": 7, "request": {"auth_token": ["y"]}, "max_tokens": 5, "primary_key": "z"}
+    logging.getLogger("x").info("m", extra=extra | {"token": None})
+
+    line = last(out)
+    assert (line["password"], line["api_key"], line["request"]) == ("***", "***", {"auth_token": "***"})
+    assert (line["max_tokens"], line["primary_key"], line["token"]) == (5, "z", None)
+
+
+@pytest.mark.parametrize("place", [7_990, 8_000, 1_990, 0])
+def test_a_secret_is_not_shown_in_part_where_a_text_is_cut(place: int, out: io.StringIO) -> None:
+    """Texts are cut behind the masking, at both ends."""
+    setup_logging(stream=out, secrets=["correct horse battery staple"])
+    log = logging.getLogger("x")
+    text = "x" * place + "correct horse battery staple" + "x" * 20_000
+    log.info(text)
+    try:
+        raise ValueError(text[::-1].replace("elpats yrettab esroh tcerroc", "correct horse battery staple"))
+    except ValueError:
+        log.exception("m", extra={"other": text})
+
+    for part in ("correct", "horse", "battery", "staple"):
+        assert part not in out.getvalue()
+
+
+@pytest.mark.parametrize("secrets", ["one text", b"bytes", 7, [""], [7], [None]])
+def test_secrets_are_a_list_of_texts(secrets: Any) -> None:
+    """Anything else is refused, and not shown: it may be one."""
+    with pytest.raises(InvalidValue, match="a list of texts") as refused:
+        setup_logging(secrets=secrets)
+
+    assert "one text" not in str(refused.value)
+    assert "bytes'" in str(refused.value) or not isinstance(secrets, bytes)
+
+
+HARD = ["eyJ-", "a-", "a://b:", "a://b", "token", "token:", "-----BEGIN ", "sk-", "Bearer ", "password: ", "secret"]
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_looking_for_secrets_takes_time_in_proportion_to_a_text(text: str) -> None:
+    """A megabyte of beginnings of secrets: with the square of its length in steps this would not end today."""
+    Redaction(environ={}).clean(text * (1_000_000 // len(text)))
+
+
+# --- set up
+
+
+def test_twice_is_as_once(root: logging.Logger) -> None:
+    """The second call replaces what the first did; handlers of others stay."""
+    other = logging.NullHandler()
+    root.addHandler(other)
+    first, second = io.StringIO(), io.StringIO()
+    setup_logging(stream=first)
+    setup_logging(level="debug", stream=second)
+    logging.getLogger("x").debug("m")
+
+    assert (len(read(first)), len(read(second))) == (0, 1)
+    assert other in root.handlers
+    assert len([handler for handler in root.handlers if isinstance(handler, Lines)]) == 1
+
+
+@pytest.mark.parametrize(("level", "shown"), [("INFO", 3), ("warning", 2), (" Error ", 1), (logging.WARNING, 2)])
+def test_levels_go_by_name(level: str | int, shown: int, out: io.StringIO) -> None:
+    """In any case; what is below is not shown."""
+    setup_logging(level=level, stream=out)
+    log = logging.getLogger("x")
+    log.debug("d")
+    log.info("i")
+    log.warning("w")
+    log.error("e")
+
+    assert len(read(out)) == shown
+
+
+@pytest.mark.parametrize("level", ["", "LOUD", "NOTSET", 0, 15, True, None, 20.0, []])
+def test_a_level_that_is_none_is_refused(level: Any, root: logging.Logger) -> None:
+    """With the names that are accepted; nothing was changed."""
+    before = list(root.handlers), root.level
+    with pytest.raises(InvalidValue, match="DEBUG, INFO"):
+        setup_logging(level=level)
+
+    assert (root.handlers, root.level) == before
+
+
+@pytest.mark.parametrize("settings", [{"structured": "yes"}, {"stream": "stderr"}, {"structured": None}])
+def test_other_settings_are_checked(settings: Any) -> None:
+    """By name."""
+    with pytest.raises(InvalidValue, match=next(iter(settings))):
+        setup_logging(**settings)
+
+
+def test_plain_lines_are_for_people(out: io.StringIO) -> None:
+    """Time, level, logger, message, extras; an exception is on the same line."""
+    setup_logging(structured=False, stream=out)
+    logging.getLogger("runtime").info("Agent session\nstarted", extra={"session_id": "abc-123", "n": 1, "text": "a b"})
+
+    line = out.getvalue()
+    assert line.count("\n") == 1
+    assert line.partition(" ")[2] == 'INFO runtime: Agent session\\nstarted session_id=abc-123 n=1 text="a b"\n'
+
+
+# --- whose line it is
+
+
+def test_a_line_of_a_run_says_whose_it_is(out: io.StringIO) -> None:
+    """Inside a tool call: the root's id as `session_id`, the run's own, its path; what is given as extra wins."""
+    setup_logging(stream=out)
+    log = logging.getLogger("a.tool")
+    with calling(make_context(run=run_info(1, path="main/child", depth=1))):
+        log.info("inside")
+        log.info("inside", extra={"session_id": "mine"})
+    log.info("outside")
+
+    inside, own, outside = read(out)
+    assert (inside["session_id"], inside["run"], inside["path"]) == ("run-00", "run-01", "main/child")
+    assert (own["session_id"], own["run"]) == ("mine", "run-01")
+    assert not {"session_id", "run", "path"} & set(outside)
+
+
+async def test_functions_and_tools_of_a_real_run_log_under_its_name(out: io.StringIO) -> None:
+    """An async function and one in a thread; two at once are told apart."""
+    setup_logging(stream=out)
+
+    async def waits(word: str) -> str:
+        await asyncio.sleep(0)
+        logging.getLogger("f").info(word)
+        return current().run.id
+
+    def works(word: str) -> str:
+        logging.getLogger("f").info(word)
+        return current().run.id
+
+    async with ramet.AgentRuntime() as runtime:
+        handles = [await runtime.spawn(f, args=(f"{f.__name__}-{n}",)) for f in (waits, works) for n in range(2)]
+        ids = [(await handle.result()).value for handle in handles]
+
+    lines = {line["message"]: line for line in read(out) if line["logger"] == "f"}
+    words = ["waits-0", "waits-1", "works-0", "works-1"]
+    assert [lines[word]["run"] for word in words] == ids
+    assert [lines[word]["session_id"] for word in words] == ids
+    assert len(set(ids)) == 4
+
+
+def test_a_process_of_its_own_writes_nothing_but_json(tmp_path: Path) -> None:
+    """With standard error as it is, warnings of asyncio and an exception of a thread's logger included."""
+    program = textwrap.dedent(
+        """
+        import asyncio, logging
+        from ramet import setup_logging
+        setup_logging(structured=True, level="INFO")
+        setup_logging(structured=True, level="INFO")
+        async def main():
+            asyncio.get_running_loop().call_exception_handler({"message": "two\\nlines"})
+            await asyncio.to_thread(logging.getLogger("third.party").error, "from a thread")
+        asyncio.run(main())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
+
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["message"]) for line in lines] == [
+        ("asyncio", "two\nlines"),
+        ("third.party", "from a thread"),
+    ]
+    assert done.stdout == ""

@@ -1,0 +1,321 @@
+"""What the proxy decides: who is let through, to which address, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import socket
+import stat
+import threading
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.host.door import ProxyDecision, ProxyLimits
+from ramet.host.proxy import Proxy
+from tests.support.tunnels import House, client, server
+
+LOOPBACK = ("127.0.0.0/8",)
+
+
+async def test_a_listed_address_is_reached(tmp_path: pathlib.Path) -> None:
+    """Bytes go both ways and are counted; one event says so."""
+    async with server() as port, House(tmp_path) as house:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}", first=b"early ") == 200
+            await tunnel.send(b"late")
+            assert await tunnel.reader.readexactly(10) == b"early late"
+            assert run.door.received == 10
+            assert run.door.sent > 10
+
+    assert run.events == [ProxyDecision(True, "127.0.0.1", port, "", 200)]
+
+
+async def test_what_is_not_listed_is_refused_and_not_looked_up(tmp_path: pathlib.Path) -> None:
+    """A lookup alone would carry data out, in the name that is looked up."""
+    async with House(tmp_path, names={"listed.test": ["127.0.0.1"]}, private=LOOPBACK) as house:
+        run = await house.open("listed.test:1", "*.wild.test:443")
+        targets = ["secret.listed.test:1", "listed.test:2", "wild.test:443", "a.wild.test:80", "127.0.0.1:1", "[::1]:1"]
+
+        assert [await run.ask(target) for target in targets] == [403] * 6
+
+    assert house.looked_up == []
+    assert [f"{event.host}:{event.port}" for event in run.events] == [*targets[:5], "::1:1"]
+    assert not any(event.allowed for event in run.events)
+    assert "not in the list" in run.events[0].reason
+
+
+async def test_an_empty_list_lets_nobody_through(tmp_path: pathlib.Path) -> None:
+    """Nor does one of empty words."""
+    async with server() as port, House(tmp_path) as house:
+        for endpoints in ((), ("",)):
+            run = await house.open(*endpoints)
+            assert await run.ask(f"127.0.0.1:{port}") == 403
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (["127.0.0.1"], "127.0.0.1: its address is not public"),
+        (["93.184.215.14", "10.0.0.1"], "10.0.0.1: its address is not public"),
+        (["::ffff:93.184.215.14"], "its address is not public"),
+        (["169.254.169.254"], "its address is not public"),
+        (["64:ff9b::7f00:1"], "its address is not public"),
+    ],
+)
+async def test_a_name_that_leads_to_a_private_address_is_refused(
+    tmp_path: pathlib.Path, found: list[str], says: str
+) -> None:
+    """One such address among public ones is enough; a wildcard does not cover it either."""
+    async with House(tmp_path, names={"a.test": found}) as house:
+        for endpoint in ("a.test:443", "*.test:443", "*"):
+            run = await house.open(endpoint)
+            assert await run.ask("a.test:443") == 403
+            assert says in run.events[0].reason
+
+
+async def test_localhost_by_name_is_refused_though_it_is_listed(tmp_path: pathlib.Path) -> None:
+    """As this machine's own resolver answers."""
+    events: list[ProxyDecision] = []
+    async with server() as port:
+        proxy, path = Proxy(), tmp_path / "s"
+        door = await proxy.open(path, (f"localhost:{port}",), owner=None, on_event=events.append)
+        async with client(path) as asking:
+            assert await asking.ask(f"localhost:{port}") == 403
+        await door.close()
+
+    assert events[0].host == "localhost"
+
+
+async def test_a_star_covers_no_private_address(tmp_path: pathlib.Path) -> None:
+    """Not even in a network that the operator opened for names that are listed."""
+    names = {"a.test": ["127.0.0.1"]}
+    async with server() as port, House(tmp_path, names=names, private=LOOPBACK) as house:
+        star, named = await house.open("*"), await house.open("*", f"a.test:{port}")
+
+        assert [await star.ask(f"a.test:{port}"), await star.ask(f"127.0.0.1:{port}")] == [403, 403]
+        assert [await named.ask(f"127.0.0.1:{port}"), await named.ask(f"a.test:{port}")] == [403, 200]
+
+
+async def test_a_name_is_looked_up_once_and_connected_to_what_was_found(tmp_path: pathlib.Path) -> None:
+    """A resolver that answers otherwise a moment later changes nothing."""
+
+    def rebinding(host: str, port: int) -> list[str]:
+        answers.append(host)
+        return ["127.0.0.1"] if len(answers) == 1 else ["127.0.0.2"]
+
+    answers: list[str] = []
+    async with server() as port:
+        proxy, path = Proxy(lookup=rebinding, private_networks=["127.0.0.1/32"]), tmp_path / "s"
+        await proxy.open(path, (f"a.test:{port}",), owner=None, on_event=lambda event: None)
+        async with client(path) as first, client(path) as second:
+            assert await first.ask(f"a.test:{port}") == 200
+            assert len(answers) == 1
+            assert await second.ask(f"a.test:{port}") == 403
+        await proxy.close()
+
+
+async def test_an_address_that_does_not_answer_is_followed_by_the_next(tmp_path: pathlib.Path) -> None:
+    """Of the other family, too, however many there are of the first."""
+    dead6 = [f"::{number}" for number in range(1, 9)]
+    names = {"a.test": ["127.0.0.9", "127.0.0.1"], "b.test": [*dead6, "127.0.0.1"]}
+    async with server() as port, House(tmp_path, names=names, private=(*LOOPBACK, "::/96")) as house:
+        run = await house.open(f"a.test:{port}", f"b.test:{port}")
+
+        assert [await run.ask(f"{name}:{port}") for name in names] == [200, 200]
+
+
+async def test_a_failed_connection_is_told_after_it_was_allowed(tmp_path: pathlib.Path) -> None:
+    """With 502: nothing listens there, the name has no address, or is unknown."""
+
+    def look_up(host: str, port: int) -> list[str]:
+        if host == "empty.test":
+            return []
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    events: list[ProxyDecision] = []
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        proxy, path = Proxy(lookup=look_up), tmp_path / "s"
+        await proxy.open(path, (f"127.0.0.1:{port}", "*"), owner=None, on_event=events.append)
+        for target in (f"127.0.0.1:{port}", "unknown.test:1", "empty.test:1"):
+            async with client(path) as asking:
+                assert await asking.ask(target) == 502
+        await proxy.close()
+
+    assert [(event.allowed, event.status) for event in events] == [
+        (True, 200),
+        (False, 502),
+        (False, 502),
+        (False, 502),
+    ]
+    assert "Connection refused" in events[1].reason
+
+
+async def test_a_server_that_does_not_answer_is_given_up(tmp_path: pathlib.Path) -> None:
+    """With 504."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # Its queue is full: the next one's SYN is not answered.
+            async with House(tmp_path, limits=ProxyLimits(connect_s=0.05)) as house:
+                run = await house.open(f"127.0.0.1:{port}")
+
+                assert await run.ask(f"127.0.0.1:{port}") == 504
+
+    assert [event.allowed for event in run.events] == [True, False]
+
+
+async def test_a_resolver_that_never_answers_holds_up_only_the_run_that_asked(tmp_path: pathlib.Path) -> None:
+    """More such lookups than asyncio has threads for; another run's are answered, and at once."""
+    release = threading.Event()
+
+    def look_up(host: str, port: int) -> list[str]:
+        if host == "stuck.test":
+            release.wait()
+        return ["127.0.0.1"]
+
+    proxy = Proxy(lookup=look_up, private_networks=LOOPBACK, limits=ProxyLimits(connect_s=0.05))
+    try:
+        async with server() as port:
+            stuck, free = tmp_path / "stuck", tmp_path / "free"
+            await proxy.open(stuck, ("*",), owner=None, on_event=lambda event: None)
+            await proxy.open(free, (f"a.test:{port}",), owner=None, on_event=lambda event: None)
+
+            async def ask_stuck() -> int:
+                async with client(stuck) as asking:
+                    return await asking.ask("stuck.test:1")
+
+            assert set(await asyncio.gather(*(ask_stuck() for _ in range(60)))) == {504}
+            assert sum(thread.name == "ramet-lookup" for thread in threading.enumerate()) <= 8
+            async with client(free) as asking:
+                assert await asking.ask(f"a.test:{port}") == 200
+    finally:
+        release.set()
+        await proxy.close()
+
+
+async def test_what_cannot_be_told_is_not_done(tmp_path: pathlib.Path) -> None:
+    """A journal that fails ends the connection before anything is connected to."""
+    reached: list[int] = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(1)
+
+    def fail(event: ProxyDecision) -> None:
+        raise RuntimeError("the journal is full")
+
+    raised: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: raised.append(context.get("exception")))
+    async with server(speak) as port:
+        proxy, path = Proxy(), tmp_path / "s"
+        await proxy.open(path, (f"127.0.0.1:{port}",), owner=None, on_event=fail)
+        async with client(path) as asking:
+            asking.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
+            assert await asking.rest() == b""
+        await proxy.close()
+
+    assert reached == []
+
+
+async def test_a_plain_http_request_is_told_to_use_connect(tmp_path: pathlib.Path) -> None:
+    """With 405; the event names no host, for none was understood."""
+    async with House(tmp_path) as house:
+        run = await house.open("example.org:80")
+        async with client(run.path) as asking:
+            await asking.send(b"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n")
+            answer = await asking.rest()
+
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert b"use CONNECT" in answer
+    assert [(event.allowed, event.host, event.status) for event in run.events] == [(False, "", 405)]
+
+
+async def test_a_client_that_leaves_before_it_asked_is_no_event(tmp_path: pathlib.Path) -> None:
+    """Nothing was decided."""
+    async with House(tmp_path) as house:
+        run = await house.open("*")
+        async with client(run.path) as asking:
+            await asking.send(b"CONNECT exam")
+            asking.writer.write_eof()
+            assert await asking.rest() == b""
+
+    assert run.events == []
+
+
+async def test_only_the_owner_can_open_the_socket(tmp_path: pathlib.Path) -> None:
+    """Mode 0600 whatever the umask; given to another user where we may."""
+    old = os.umask(0)
+    try:
+        proxy = Proxy()
+        owner = (60700, 60700) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        await proxy.open(tmp_path / "s", (), owner=owner, on_event=lambda event: None)
+    finally:
+        os.umask(old)
+    found = (tmp_path / "s").stat()
+    await proxy.close()
+
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    assert (found.st_uid, found.st_gid) == owner
+
+
+async def test_a_closed_door_is_gone_and_may_be_opened_again(tmp_path: pathlib.Path) -> None:
+    """Its tunnels are cut, its file is removed; a second close touches nothing that came later."""
+    async with server() as port:
+        proxy, path = Proxy(), tmp_path / "s"
+        listed = (f"127.0.0.1:{port}",)
+        first = await proxy.open(path, listed, owner=None, on_event=lambda event: None)
+        with pytest.raises(InvalidValue, match="at which no door is open"):
+            await proxy.open(path, (), owner=None, on_event=lambda event: None)
+        async with client(path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            await first.close()
+            assert await tunnel.rest() == b""
+        assert not path.exists()
+        await proxy.open(path, listed, owner=None, on_event=lambda event: None)
+        await first.close()
+        async with client(path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+        await proxy.close()
+        await proxy.close()
+    assert not path.exists()
+
+
+async def test_a_socket_left_by_a_dead_kernel_is_replaced(tmp_path: pathlib.Path) -> None:
+    """A file that is no socket is not."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    (tmp_path / "file").write_text("mine")
+    proxy = Proxy()
+
+    await proxy.open(tmp_path / "s", (), owner=None, on_event=lambda event: None)
+    with pytest.raises(OSError, match="in use"):
+        await proxy.open(tmp_path / "file", (), owner=None, on_event=lambda event: None)
+    await proxy.close()
+
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_a_path_may_be_longer_than_the_address_of_a_socket(tmp_path: pathlib.Path) -> None:
+    """As those below a working directory are."""
+    deep = tmp_path / ("a" * 100) / ("b" * 100)
+    deep.mkdir(parents=True)
+    proxy = Proxy()
+
+    await proxy.open(deep / "proxy.sock", (), owner=None, on_event=lambda event: None)
+
+    (tmp_path / "short").symlink_to(deep)  # What binds it into a sandbox gives it a short path, too.
+    async with client(tmp_path / "short" / "proxy.sock") as asking:
+        assert await asking.ask("example.org:443") == 403
+    await proxy.close()
+    assert not (deep / "proxy.sock").exists()
+
+
+def test_a_private_network_that_is_none_is_refused() -> None:
+    """By name, with what would be accepted."""
+    with pytest.raises(InvalidValue, match="private_networks"):
+        Proxy(private_networks=["10.1.0.1/16"])

@@ -1,0 +1,159 @@
+"""What one run can take of the proxy, and that it takes it from nobody else."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import errno
+import pathlib
+import socket
+
+import pytest
+
+from ramet.host.door import ProxyLimits
+from tests.support.tunnels import House, client, server
+from tests.support.waiting import eventually
+
+
+def connect(path: pathlib.Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    sock.connect(str(path))
+    return sock
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir())
+
+
+async def test_no_more_tunnels_than_are_allowed(tmp_path: pathlib.Path) -> None:
+    """The next one is refused with 503, until one has ended; another run's are not counted."""
+    async with server() as port, House(tmp_path, limits=ProxyLimits(tunnels=2)) as house:
+        target = f"127.0.0.1:{port}"
+        run, other = await house.open(target), await house.open(target)
+        async with client(run.path) as first:
+            async with client(run.path) as second:
+                assert [await first.ask(target), await second.ask(target), await run.ask(target)] == [200, 200, 503]
+                assert await other.ask(target) == 200
+            async with asyncio.timeout(60):
+                while await run.ask(target) != 200:
+                    pass
+
+    assert "2 tunnels are open" in run.events[2].reason
+
+
+async def test_a_tunnel_whose_server_broke_off_takes_no_place(tmp_path: pathlib.Path) -> None:
+    """Though its client holds on."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing it resets the connection
+
+    async with server(speak) as port, House(tmp_path, limits=ProxyLimits(tunnels=1)) as house:
+        target = f"127.0.0.1:{port}"
+        run = await house.open(target)
+        async with client(run.path) as holding:
+            assert await holding.ask(target) == 200
+            async with asyncio.timeout(60):
+                while await run.ask(target) != 200:
+                    pass
+
+
+async def test_a_run_that_asks_slowly_waits_for_itself_alone(tmp_path: pathlib.Path) -> None:
+    """As many requests as may be half open are read; the next is read when one of them has been decided."""
+    async with House(tmp_path, limits=ProxyLimits(half_open=2)) as house:
+        run, other = await house.open(), await house.open()
+        slow = [connect(run.path) for _ in range(2)]
+        try:
+            for each in slow:
+                each.send(b"CONNECT ")
+            async with client(run.path) as waiting:
+                waiting.writer.write(b"CONNECT a.test:1 HTTP/1.1\r\n\r\n")
+                assert [await other.ask("b.test:1") for _ in range(20)] == [403] * 20
+                assert run.events == []
+                slow[0].send(b"b.test:1 HTTP/1.1\r\n\r\n")
+                assert await waiting.status() == 403
+        finally:
+            for each in slow:
+                each.close()
+
+    assert [event.host for event in run.events] == ["b.test", "a.test"]
+
+
+async def test_a_request_that_does_not_end_is_given_up(tmp_path: pathlib.Path) -> None:
+    """With 408, though bytes of it keep coming."""
+    async with House(tmp_path, limits=ProxyLimits(header_s=0.1)) as house:
+        run = await house.open()
+        async with client(run.path) as drip:
+
+            async def dripping() -> None:
+                drip.writer.write(b"CONNECT a.test:1 HTTP/1.1\r\n")
+                while not drip.writer.is_closing():
+                    drip.writer.write(b"a")
+                    await asyncio.sleep(0.005)
+
+            task = asyncio.ensure_future(dripping())
+            assert await drip.status() == 408
+            await task
+
+    assert run.events[0].status == 408
+
+
+async def test_connections_beyond_the_rate_wait(tmp_path: pathlib.Path) -> None:
+    """So that asking in a loop costs the host little: here five may come at once, and then one in three hours."""
+    async with House(tmp_path, limits=ProxyLimits(per_second=0.000_1, burst=5)) as house:
+        run, other = await house.open(), await house.open()
+        assert [await run.ask("a.test:1") for _ in range(5)] == [403] * 5
+        with connect(run.path) as waiting:
+            waiting.send(b"CONNECT a.test:1 HTTP/1.1\r\n\r\n")
+            assert await other.ask("b.test:1") == 403
+            with pytest.raises(BlockingIOError):
+                waiting.recv(1)
+
+    assert len(run.events) == 5
+
+
+async def test_all_runs_together_leave_the_process_its_descriptors(tmp_path: pathlib.Path) -> None:
+    """Beyond that each is refused at once, with 503 and an event."""
+    async with server() as port, House(tmp_path, max_connections=2) as house:
+        target = f"127.0.0.1:{port}"
+        run, other = await house.open(target), await house.open(target)
+        async with client(run.path) as first, client(run.path) as second:
+            assert [await first.ask(target), await second.ask(target)] == [200, 200]
+            async with client(other.path) as third:
+                assert await third.status() == 503
+        async with asyncio.timeout(60):
+            while await other.ask(target) != 200:
+                pass
+
+    assert "of all sandboxes" in other.events[0].reason
+
+
+async def test_descriptors_sent_along_do_not_pile_up(tmp_path: pathlib.Path) -> None:
+    """The kernel refuses them where it can (Linux 6.16), else they are dropped; a plain socket takes them."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "file").open("wb") as file:
+        sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))]
+        assert ours.sendmsg([b"x"], sent) == 1
+        async with House(tmp_path) as house:
+            run = await house.open()
+            before = open_descriptors()
+            with connect(run.path) as sending:
+                try:
+                    for byte in b"CONNECT":
+                        sending.sendmsg([bytes([byte])], sent)
+                    refused = False
+                except PermissionError as error:
+                    refused = error.errno == errno.EPERM
+                sending.send(b" a.test:1 HTTP/1.1\r\n\r\n")
+                await eventually(lambda: run.events)
+                assert open_descriptors() <= before + 2
+            assert refused or run.events[0].host == "a.test"
+            assert refused or not kernel_can_refuse()
+
+
+def kernel_can_refuse() -> bool:
+    with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):
+        return sock.getsockopt(socket.SOL_SOCKET, 83) == 1  # SO_PASSRIGHTS
+    return False

@@ -1,0 +1,286 @@
+"""What happens inside a tunnel: ends, slowness, and TLS that asks for another server."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ramet.host.door import ProxyLimits
+from tests.support.tls import client_hello, make_certificate
+from tests.support.tunnels import Client, House, Opened, client, echo, server
+from tests.support.waiting import eventually
+
+LOCAL = {"localhost": ["127.0.0.1"], "other.localhost": ["127.0.0.1"]}
+PRIVATE = ("127.0.0.0/8",)
+
+
+@pytest.fixture
+async def house(tmp_path: pathlib.Path) -> AsyncIterator[House]:
+    """Names of this machine lead to its loopback."""
+    async with House(tmp_path, names=LOCAL, private=PRIVATE) as house:
+        yield house
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """For localhost and other.localhost."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+def tls_server(certificate: pathlib.Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+async def test_a_client_that_has_ended_still_gets_its_answer(house: House) -> None:
+    """The end of file goes through, the other direction stays open."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"you said " + await reader.read())
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}", first=b"all ") == 200
+            await tunnel.send(b"of it")
+            tunnel.writer.write_eof()
+            assert await tunnel.rest() == b"you said all of it"
+
+
+async def test_a_client_may_end_together_with_its_request(house: House) -> None:
+    """Before there is a tunnel."""
+    async with server() as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            tunnel.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\nhello".encode())
+            tunnel.writer.write_eof()
+            assert (await tunnel.rest()).endswith(b"\r\n\r\nhello")
+
+
+async def test_a_server_that_has_ended_still_gets_what_is_sent(house: House) -> None:
+    """The other way round."""
+    got: list[bytes] = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write_eof()
+        got.append(await reader.read())
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            assert await tunnel.rest() == b""
+            await tunnel.send(b"late")
+            tunnel.writer.write_eof()
+            await eventually(lambda: got)
+
+    assert got == [b"late"]
+
+
+async def test_a_server_may_speak_first(house: House) -> None:
+    """The proxy does not wait for the client's first bytes."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready\r\n")
+        await reader.read()
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            assert await tunnel.reader.readline() == b"220 ready\r\n"
+
+
+async def test_what_a_server_sent_before_it_broke_off_arrives(house: House) -> None:
+    """A reset ends the tunnel, and takes nothing back."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"so far")
+        await writer.drain()
+        await reader.read(1)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing it resets the connection
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}", first=b"1") == 200
+            assert await tunnel.reader.readexactly(6) == b"so far"
+            await tunnel.send(b"2")
+            assert await tunnel.rest() == b""
+
+
+async def test_a_client_that_goes_away_takes_its_connection_along(house: House) -> None:
+    """The server is told, and nothing of the tunnel is left."""
+    ended = asyncio.Event()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        ended.set()
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+        await ended.wait()
+
+
+@pytest.mark.parametrize("slow", ["server", "client"])
+async def test_what_one_side_does_not_take_is_not_read_from_the_other(house: House, slow: str) -> None:
+    """However much comes; once it takes, all of it arrives."""
+    size, go = 64 * 2**20, asyncio.Event()
+    got = 0
+
+    async def swallow(reader: asyncio.StreamReader) -> int:
+        total = 0
+        while piece := await reader.read(2**20):
+            total += len(piece)
+        return total
+
+    async def pour(writer: asyncio.StreamWriter) -> None:
+        for _ in range(size // 2**20):
+            writer.write(bytes(2**20))
+            await writer.drain()
+        writer.write_eof()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal got
+        if slow == "client":
+            return await pour(writer)
+        await go.wait()
+        got = await swallow(reader)
+
+    async with server(speak) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            pouring = asyncio.ensure_future(pour(tunnel.writer)) if slow == "server" else None
+            moved = await stalled(run)
+            assert 0 < moved < size / 2
+            go.set()
+            if pouring is not None:
+                await pouring
+                assert await tunnel.rest() == b""
+            else:
+                tunnel.writer.write_eof()
+                got = await swallow(tunnel.reader)
+
+    assert got == size
+
+
+async def stalled(run: Opened) -> int:
+    """How much went through the door when for many turns of the event loop no more does."""
+    moved, still = 0, 0
+    while still < 200 or moved == 0:
+        await asyncio.sleep(0.001)
+        now = run.door.sent + run.door.received
+        moved, still = now, still + 1 if now == moved else 0
+    return moved
+
+
+async def test_a_tunnel_in_which_nothing_moves_is_cut(tmp_path: pathlib.Path) -> None:
+    """After `idle_s`."""
+    async with server() as port, House(tmp_path, limits=ProxyLimits(idle_s=0.05)) as house:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            assert await tunnel.rest() == b""
+
+
+async def handshake(tunnel: Client, certificate: pathlib.Path, name: str, says: bytes) -> bytes:
+    """Speak TLS through a tunnel as if to `name`; returns the answer."""
+    context = ssl.create_default_context(cafile=certificate)
+    loop = asyncio.get_running_loop()
+    protocol = tunnel.writer.transport.get_protocol()
+    wrapped = await loop.start_tls(tunnel.writer.transport, protocol, context, server_hostname=name)
+    assert wrapped is not None
+    wrapped.write(says)
+    try:
+        return await tunnel.reader.readexactly(len(says))
+    finally:
+        wrapped.close()
+
+
+async def test_tls_to_the_listed_server_passes(house: House, certificate: pathlib.Path) -> None:
+    """End to end: the client checks the server's certificate."""
+    async with server(tls=tls_server(certificate)) as port:
+        run = await house.open(f"localhost:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"LocalHost.:{port}") == 200
+            assert await handshake(tunnel, certificate, "localhost", b"secret") == b"secret"
+
+    assert [event.allowed for event in run.events] == [True]
+
+
+async def test_tls_to_an_address_passes_without_a_name(house: House, certificate: pathlib.Path) -> None:
+    """Clients send none there."""
+    async with server(tls=tls_server(certificate)) as port:
+        run = await house.open(f"127.0.0.1:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"127.0.0.1:{port}") == 200
+            assert await handshake(tunnel, certificate, "127.0.0.1", b"secret") == b"secret"
+
+
+async def test_tls_to_another_server_is_cut(house: House, certificate: pathlib.Path) -> None:
+    """Nothing of it reaches the server, though that would answer for both; the event names whom it asked for."""
+    got: list[bytes] = []
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(await reader.read())
+
+    async with server(speak) as port:
+        run = await house.open(f"localhost:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"localhost:{port}", first=client_hello("other.localhost")) == 200
+            assert await tunnel.rest() == b""
+        await eventually(lambda: got)
+
+    assert got == [b""]
+    assert [(event.allowed, event.host, event.status) for event in run.events] == [
+        (True, "localhost", 200),
+        (False, "localhost", 403),
+    ]
+    assert run.events[1].reason == "TLS asks for another server: other.localhost"
+
+
+@pytest.mark.parametrize(("name", "passes"), [("localhost", True), ("other.localhost", False)])
+async def test_a_hello_in_pieces_is_judged_as_a_whole(house: House, name: str, passes: bool) -> None:
+    """And reaches the server whole, if it passes."""
+    hello = client_hello(name)
+    async with server() as port:
+        run = await house.open(f"localhost:{port}")
+        async with client(run.path) as tunnel:
+            assert await tunnel.ask(f"localhost:{port}", first=hello[:3]) == 200
+            before = run.door.sent
+            await tunnel.send(hello[3:100])
+            await eventually(lambda: run.door.sent == before + 97)
+            assert run.door.received == 0
+            await tunnel.send(hello[100:])
+            if passes:
+                assert await tunnel.reader.readexactly(len(hello)) == hello
+            else:
+                assert await tunnel.rest() == b""
+
+
+@pytest.mark.parametrize("how", ["never whole", "cut off", "unreadable"])
+async def test_a_hello_that_cannot_be_judged_is_cut(tmp_path: pathlib.Path, how: str) -> None:
+    """With one event more than that the tunnel was allowed."""
+    limits = ProxyLimits(header_s=0.2 if how == "never whole" else 60.0)
+    async with server(echo) as port, House(tmp_path, names=LOCAL, private=PRIVATE, limits=limits) as house:
+        run = await house.open(f"localhost:{port}")
+        async with client(run.path) as tunnel:
+            first = b"\x15\x03\x01\x00\x02\x01\x5a" if how == "unreadable" else client_hello("localhost")[:50]
+            assert await tunnel.ask(f"localhost:{port}", first=first) == 200
+            if how == "cut off":
+                tunnel.writer.write_eof()
+            assert await tunnel.rest() == b""
+
+    assert [event.allowed for event in run.events] == [True, False]
+    assert "TLS" in run.events[1].reason
