@@ -30,7 +30,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import SpawnLimits
 from ramet.host.runtime import AgentRuntime
-from ramet.host.session import MAX_PROMPT, Session
+from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.tools.workspace import workspace_tools
 
 OFFLINE = "offline"
@@ -60,7 +60,10 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
             err.print(Text(remark, "dim"), soft_wrap=True)
     view = _view(options, err, picture, clock, logs=logs)
     questions = Questions(err, view, _answerer(session), sys.stdin.fileno()) if attended else None
-    asked = await Asking(session, picture, view, questions, timeout_s=options.timeout).run(question)
+    try:
+        asked = await Asking(session, picture, view, questions, timeout_s=options.timeout).run(question)
+    finally:
+        await session.runtime.stop()
     if asked.unread:
         raise BrokenPipeError
     if isinstance(view, Written):
@@ -114,7 +117,13 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
         project=found,
-        runtime=AgentRuntime(transcripts=keeping, clock=clock, user_dir=user_dir()),
+        runtime=AgentRuntime(
+            transcripts=keeping,
+            clock=clock,
+            user_dir=user_dir(),
+            backend=None if options.backend == "inline" else options.backend,
+        ),
+        policy=None if options.backend == "inline" else sandboxed_children(options.dir),
     )
     return session, remarks
 

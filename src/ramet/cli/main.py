@@ -60,6 +60,30 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.trust import trust
 
             return trust(options)
+        case "ps" | "tree" | "show":
+            from ramet.cli import looking
+
+            return looking.VERBS[options.command](options)
+        case "logs" | "export" | "replay":
+            from ramet.cli import reading
+
+            return reading.VERBS[options.command](options)
+        case "run" | "resume":
+            from ramet.cli import working
+
+            return working.VERBS[options.command](options)
+        case "gc" | "keep":
+            from ramet.cli import collecting
+
+            return collecting.VERBS[options.command](options)
+        case "send" | "stop" | "approve" | "deny":
+            from ramet.cli.steering import steer
+
+            return steer(options)
+        case "schedule":
+            from ramet.cli.scheduling import schedule
+
+            return schedule(options)
         case _:
             parser.print_help(sys.stderr)
             return 2

@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from ramet.cli.values import amount, folder, name, whole
+from ramet.cli.verbs import add_verbs
 from ramet.core.limits import SpawnLimits
 
 _USUAL = SpawnLimits()
@@ -41,6 +42,7 @@ def build_parser() -> Parser:
     _ask(commands)
     _agents(commands)
     _trust(commands)
+    add_verbs(commands, STATUSES)
     return parser
 
 
@@ -59,7 +61,12 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
     ask.add_argument("--model", type=name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
     ask.add_argument("--agent", type=name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
     ask.add_argument("--transcripts", metavar="DIR", help="where transcripts go (default: DIR/.ramet/transcripts)")
-    ask.add_argument("--backend", choices=["inline"], default="inline", help="where agents run")
+    ask.add_argument(
+        "--backend",
+        choices=["inline", "local", "bwrap"],
+        default="inline",
+        help="where the agents below the first work: in this process, in processes of their own, in sandboxes",
+    )
 
     limits = ask.add_argument_group("limits of the whole tree")
     limits.add_argument("--max-tokens", type=whole(0), metavar="N", help="tokens, input and output")

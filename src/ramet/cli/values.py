@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 MOST = 2**53  #: as for limits in code: whole numbers above it are not exact in JSON
@@ -58,6 +59,29 @@ def name(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("'' is not accepted; expected a name")
     return text
+
+
+def span(text: str) -> float:
+    """Take a length of time as seconds: `90`, `30s`, `5m`, `2h`, `7d`."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+    unit = units.get(text[-1:])
+    try:
+        return amount(text if unit is None else text[:-1]) * (unit or 1.0)
+    except argparse.ArgumentTypeError:
+        accepted = "a length of time such as 90, 30s, 5m, 2h, 7d"
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}") from None
+
+
+def moment(text: str) -> datetime:
+    """Take a time that says whose: ISO 8601 with its distance from UTC."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        accepted = "a time such as 2030-01-31T08:00Z or 2030-01-31T08:00+01:00"
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected {accepted}")
+    return when
 
 
 def _shown(text: str) -> str:

@@ -35,7 +35,7 @@ class Story:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def add(self, kind: type[Event], path: str, seconds: float, **fields: Any) -> Event:
+    def add(self, kind: type[Event], path: str, seconds: float, /, **fields: Any) -> Event:
         """One event of the run at `path`."""
         above = path.rpartition("/")[0]
         event = kind(

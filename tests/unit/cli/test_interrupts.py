@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,6 +23,15 @@ with Interrupts(lambda name: print("stop:", name, flush=True), lambda: print("at
 """
 
 
+@pytest.fixture
+def not_nohup() -> Iterator[None]:
+    """Whoever started the tests may have asked that a hang-up is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("not_nohup")
 @pytest.mark.parametrize("number", NAMES)
 def test_the_first_word_stops_in_good_order(number: signal.Signals) -> None:
     """Whoever was told to stop knows by whom, and the process goes on."""

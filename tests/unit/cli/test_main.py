@@ -17,6 +17,28 @@ HELPS = {
     "agents": "help-agents",
     "agents list": "help-agents-list",
     "trust": "help-trust",
+    **{
+        each: f"help-{each.replace(' ', '-')}"
+        for each in (
+            *(
+                "ps",
+                "tree",
+                "show",
+                "logs",
+                "export",
+                "replay",
+                "run",
+                "resume",
+                "gc",
+                "keep",
+                "send",
+                "stop",
+                "approve",
+                "deny",
+            ),
+            *("schedule", "schedule list", "schedule add", "schedule rm", "schedule trigger"),
+        )
+    },
 }
 HEAVY = "{'langchain_core', 'pydantic', 'rich', 'asyncio', 'yaml'}"
 LOAD = (
@@ -52,6 +74,15 @@ def test_help_is_as_it_was_approved(
         (["ask", "x", "--model", " "], "ramet ask: --model: '' is not accepted; expected a name"),
         (["agents"], "ramet agents: the following arguments are required: VERB"),
         (["trust"], "ramet trust: the following arguments are required: DIR"),
+        (["logs"], "ramet logs: the following arguments are required: ID"),
+        (["gc", "--older-than", "7 weeks"], "ramet gc: --older-than: '7 weeks' is not accepted; expected a length"),
+        (["replay", "run-1", "--speed", "-1"], "ramet replay: --speed: '-1' is not accepted; expected a number from 0"),
+        (["schedule", "add", "a:b"], "ramet schedule add: one of the arguments --every --in --at --cron is required"),
+        (
+            ["schedule", "add", "a:b", "--at", "08:00"],
+            "ramet schedule add: --at: '08:00' is not accepted; expected a time",
+        ),
+        (["schedule", "add", "a:b", "--every", "1m", "--in", "1m"], "ramet schedule add: --in: not allowed with"),
         (["sak"], "ramet: COMMAND: invalid choice: 'sak'"),
         (["\x1b[2J\n"], "ramet: COMMAND: invalid choice: "),
     ],

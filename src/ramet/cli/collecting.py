@@ -1,0 +1,87 @@
+"""`ramet gc` and `ramet keep`: what ended long ago is removed, with all that it left, unless it is to be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli import figures
+from ramet.cli.clean import one_line
+from ramet.cli.consoles import console
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import StoreInUse, Unknown
+from ramet.host.doorbell import NoKernel, Refused, ring
+from ramet.host.lifetimes import Keep, set_keep
+from ramet.host.records import journal_in
+from ramet.host.retention import Gone, sweep
+from ramet.store.sqlite import SqliteStore
+
+
+def gc(options: Namespace) -> int:
+    """Remove, or say what would be removed."""
+    gone = asyncio.run(_sweep(options))
+    out, err = console(sys.stdout), console(sys.stderr)
+    for each in gone:
+        if options.json:
+            print(msgspec.json.encode(each).decode())
+        else:
+            ended = f", ended {each.ended:%Y-%m-%d %H:%M} UTC" if each.ended else ""
+            text = f"{each.root}  {one_line(each.agent, 40)}, {each.state}{ended}, {figures.count(each.runs, 'run')}"
+            out.print(Text(text), soft_wrap=True)
+    if not options.json:
+        what = "would be removed" if options.dry_run else "removed"
+        err.print(Text(f"{figures.count(len(gone), 'tree')} {what}", "dim"), soft_wrap=True)
+    return 0
+
+
+def keep(options: Namespace) -> int:
+    """Keep the tree of a run, or no longer."""
+    said = asyncio.run(_keep(options))
+    if options.json:
+        print(json.dumps(said, ensure_ascii=True))
+    else:
+        text = f"{said['tree']} is {'kept' if said['kept'] else 'kept no longer than others'}"
+        console(sys.stdout).print(Text(text), soft_wrap=True)
+    return 0
+
+
+async def _keep(options: Namespace) -> dict[str, Any]:
+    """Written here, or by the kernel that holds the journal."""
+    store, on = SqliteStore(journal_in(options.dir)), not options.off
+    try:
+        await store.open()
+    except StoreInUse as held:
+        try:
+            return await ring(options.dir, Keep(run=options.id, on=on))
+        except NoKernel:
+            raise held from None
+        except Refused as refusal:
+            if refusal.kind == Unknown.__name__:
+                raise Unknown("run", options.id) from None
+            raise
+    try:
+        return {"tree": await set_keep(store, options.id, on), "kept": on}
+    finally:
+        await store.close()
+
+
+async def _sweep(options: Namespace) -> list[Gone]:
+    store = SqliteStore(journal_in(options.dir), read_only=options.dry_run)
+    now = SystemClock().now()
+    before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
+    await store.open()
+    try:
+        return await sweep(store, options.dir, before=before, now=now, keep=options.keep, dry_run=options.dry_run)
+    finally:
+        await store.close()
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

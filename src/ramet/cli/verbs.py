@@ -1,0 +1,142 @@
+"""The commands on a working directory's journal, as they are typed. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from ramet.cli.values import amount, folder, moment, name, span
+
+Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
+
+
+def add_verbs(commands: Commands, statuses: str) -> None:
+    """Add them all."""
+    for add in (_looking, _reading, _working, _steering, _schedule):
+        add(_adder(commands, statuses))
+
+
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def _adder(commands: Commands, statuses: str = "") -> Add:
+    def add(
+        verb: str, usage: str, words: str, more: str = "", *, runs: bool = False, bare: bool = False
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(
+            verb.rpartition(" ")[2],
+            usage=f"ramet {verb} {usage}".rstrip(),
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.{' ' if more else ''}{more}",
+            epilog=statuses if runs else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter if runs else argparse.HelpFormatter,
+            allow_abbrev=False,
+        )
+        if not bare:
+            parser.add_argument("--dir", type=folder, default=".", help="the working directory (default: this one)")
+            parser.add_argument("--json", action="store_true", help="one JSON object a line")
+        return parser
+
+    return add
+
+
+def _looking(add: Add) -> None:
+    ps = add("ps", "[--all] [--dir DIR]", "list the living runs of all trees")
+    ps.add_argument("--all", action="store_true", help="also those that have ended")
+    tree = add("tree", "[ID] [-f] [--dir DIR]", "show trees: all that live, or that of a run")
+    tree.add_argument("id", nargs="?", type=name, metavar="ID", help="any run of the tree")
+    tree.add_argument("-f", "--follow", action="store_true", help="go on showing it until its end, or Ctrl-C")
+    show = add("show", "ID [--dir DIR]", "show one run: state, result, usage, children, open calls, mail, approvals")
+    show.add_argument("id", type=name, metavar="ID", help="the run")
+
+
+def _reading(add: Add) -> None:
+    logs = add("logs", "ID [-f] [--dir DIR]", "tell what a run did, or with a root's ID what its tree did")
+    logs.add_argument("id", type=name, metavar="ID", help="the run")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on telling until its end, or Ctrl-C")
+    export = add("export", "ID [--tree] [--dir DIR]", "write the transcript of a run to stdout, as JSON lines")
+    export.add_argument("id", type=name, metavar="ID", help="the run")
+    export.add_argument("--tree", action="store_true", help="of all runs of its tree")
+    replay = add("replay", "ID [--speed X] [--dir DIR]", "tell what happened again, with its pauses")
+    replay.add_argument("id", type=name, metavar="ID", help="the run, or the root of a tree")
+    replay.add_argument("--speed", type=amount, default=1.0, metavar="X", help="times as fast (default: 1); 0: at once")
+
+
+def _working(add: Add) -> None:
+    run = add(
+        "run",
+        "MODULE:FUNCTION [ARG…] [options]",
+        "run a function as an agent, on record",
+        "Its value goes to stdout, all else to stderr.",
+        runs=True,
+    )
+    run.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or path/to/script.py:FUNCTION")
+    run.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON: 3, '\"text\"', '{\"a\": 1}'")
+    run.add_argument("--policy", type=name, metavar="FILE|JSON", help="what its sandbox may do; without: no sandbox")
+    run.add_argument("--backend", choices=["local", "bwrap"], help="what the sandbox is made of")
+    run.add_argument("--timeout", type=amount, metavar="S", help="seconds that it may take")
+    run.add_argument("--quiet", action="store_true", help="print nothing but the value, and errors")
+    resume = add(
+        "resume",
+        "[ID] [--dir DIR]",
+        "go on with what a kernel that was killed left behind",
+        "Waits for the ends and prints each result.",
+        runs=True,
+    )
+    resume.add_argument("id", nargs="?", type=name, metavar="ID", help="only the tree of this run")
+    resume.add_argument("--quiet", action="store_true", help="print nothing but results, and errors")
+    gc = add(
+        "gc",
+        "[--older-than 7d] [--dry-run] [--keep ID]… [--dir DIR]",
+        "remove trees that have ended, with all that they left",
+        "What lives, or was interrupted, stays.",
+    )
+    gc.add_argument("--older-than", type=span, default=span("7d"), metavar="TIME", help="ago (default: 7d); 0: all")
+    gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    gc.add_argument("--keep", type=name, action="append", default=[], metavar="ID", help="never the tree of this run")
+    keep = add("keep", "ID [--off] [--dir DIR]", "keep the tree of a run on record, whatever its time is")
+    keep.add_argument("id", type=name, metavar="ID", help="any run of the tree")
+    keep.add_argument("--off", action="store_true", help="no longer")
+
+
+def _steering(add: Add) -> None:
+    send = add("send", "ID TEXT [--dir DIR]", "send a message to a run of the kernel that is at work here")
+    send.add_argument("id", type=name, metavar="ID", help="the run")
+    send.add_argument("text", type=name, metavar="TEXT", help="what to say")
+    stop = add("stop", "ID [--dir DIR]", "stop a run and all below it")
+    stop.add_argument("id", type=name, metavar="ID", help="the run")
+    for verb, words in (("approve", "allow what a run asks for"), ("deny", "do not allow what a run asks for")):
+        each = add(verb, "ID [--reason TEXT] [--dir DIR]", words)
+        each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet show)")
+        each.add_argument("--reason", default="", metavar="TEXT", help="why")
+
+
+def _schedule(add: Add) -> None:
+    schedule = add("schedule", "list|add|rm|pause|resume|trigger …", "agents that run later, or again", bare=True)
+    verbs = schedule.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="ramet schedule", required=True)
+    each = _adder(verbs)
+    each("schedule list", "[--dir DIR]", "list the schedules: their next times, and how they went last")
+    new = each(
+        "schedule add",
+        "MODULE:FUNCTION [ARG…] --every|--in|--at|--cron … [options]",
+        "have a function run later, or again",
+        "It runs when a scheduler is at work in this folder.",
+    )
+    new.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
+    new.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON")
+    when = new.add_mutually_exclusive_group(required=True)
+    when.add_argument("--every", type=span, metavar="TIME", help="again and again: 90, 30s, 5m, 2h, 1d")
+    when.add_argument("--in", dest="after", type=span, metavar="TIME", help="once, so long from now")
+    when.add_argument("--at", type=moment, metavar="WHEN", help="once, at a time such as 2030-01-31T08:00+01:00")
+    when.add_argument("--cron", type=name, metavar="LINE", help="by the calendar; needs --tz")
+    new.add_argument("--tz", type=name, metavar="ZONE", help="whose clocks a cron line means: Europe/Berlin, UTC")
+    new.add_argument("--name", type=name, metavar="NAME", help="its id; without one it gets one of its own")
+    for verb, words in (
+        ("rm", "forget a schedule; a run that is going goes on"),
+        ("pause", "begin nothing of a schedule until it is resumed"),
+        ("resume", "go on with a schedule that was paused"),
+        ("trigger", "run a schedule once now, beside its times"),
+    ):
+        known = each(f"schedule {verb}", "ID [--dir DIR]", words)
+        known.add_argument("id", type=name, metavar="ID", help="the schedule")

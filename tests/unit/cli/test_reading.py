@@ -1,0 +1,96 @@
+"""Events told again, with their pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from ramet.cli.picture import Picture
+from ramet.cli.reading import LONGEST_PAUSE_S, with_pauses
+from ramet.cli.telling import line_of
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed
+from tests.unit.cli.story import Story, hostile, under_way
+
+
+async def told(events: list[Event]) -> AsyncGenerator[Event]:
+    """Events, one after the other."""
+    for event in events:
+        yield event
+
+
+class Slept(FakeClock):
+    """A clock on which every pause is over at once, and noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Note it."""
+        self.pauses.append(round(seconds, 3))
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("speed", "pauses"), [(1.0, [1.5, 0.0, 2.5]), (5.0, [0.3, 0.0, 0.5]), (0.0, [])])
+async def test_pauses_are_as_they_were_so_many_times_as_fast(speed: float, pauses: list[float]) -> None:
+    """Speed 0 is at once; a clock that went back makes no pause."""
+    story, clock = Story(), Slept()
+    for second in (0.0, 1.5, 0.5, 3.0):
+        story.add(RunResumed, "main", second, turn=1)
+
+    again = [event async for event in with_pauses(told(story.events), speed, clock)]
+
+    assert (again, clock.pauses) == (story.events, pauses)
+
+
+async def test_no_pause_is_without_end() -> None:
+    """A tree may have slept for days, and a speed may be close to nothing."""
+    story, clock = Story(), Slept()
+    for second in (0.0, 1e6):
+        story.add(RunResumed, "main", second, turn=1)
+
+    assert len([event async for event in with_pauses(told(story.events), 1e-300, clock)]) == 2
+    assert clock.pauses == [LONGEST_PAUSE_S]
+
+
+def lines(story: Story) -> list[str]:
+    """What is told of a story."""
+    picture, found = Picture(), []
+    for event in story.events:
+        picture.take(event)
+        if (line := line_of(event, picture)) is not None:
+            found.append(line)
+    return found
+
+
+def test_what_was_said_is_told_with_its_time() -> None:
+    """Births, calls, answers, words, mail, a new process: a line each."""
+    story = under_way()
+    story.add(MessageRecorded, "main", 3, message={"type": "ai", "content": [{"type": "text", "text": "It is late."}]})
+    story.add(MessageRecorded, "main", 3, message={"type": "tool", "content": "told by its call"})
+    story.add(MailPushed, "main", 4, mail_id="m", sender="user", kind="user", text="Hurry\nup")
+    story.add(RunResumed, "main", 5, turn=1, cut=("c1",))
+
+    assert lines(story)[:2] == [
+        "2026-11-20 12:00:00 main: started general-purpose",
+        "2026-11-20 12:00:00 main/logs: started explore: Search the logs for errors",
+    ]
+    assert lines(story)[-3:] == [
+        "2026-11-20 12:00:03 main: says: It is late.",
+        "2026-11-20 12:00:04 main: mail from user: Hurry up",
+        "2026-11-20 12:00:05 main: goes on in another process, 1 call cut off",
+    ]
+
+
+def test_nothing_that_is_told_acts_on_a_terminal() -> None:
+    """Whatever names, words and errors hold."""
+    story = hostile()
+    bad = "\x1b[2J\x1b]0;owned\x07red\u202e\r\nsecond"
+    story.add(MessageRecorded, "main", 1, message={"type": "ai", "content": bad})
+    story.add(MessageRecorded, "main", 1, message={"type": 5, "content": {"no": "text"}})
+    story.add(MailPushed, "main", 1, mail_id="m", sender=bad, kind="user", text=bad)
+
+    assert not [line for line in lines(story) if {"\x1b", "\x07", "\n", "\r", "\u202e"} & set(line)]
