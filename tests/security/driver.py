@@ -1,0 +1,58 @@
+"""A kernel in a process of its own, that plays scenes it is told: one JSON object a line in, one out.
+
+{"scene": "tests.security.scenes:run", "given": {…}}  →  {"value": …} or {"error": {"type": …, "message": …}}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import sys
+from importlib import import_module
+from typing import Any
+
+import ramet
+from tests.security.scenes import Host, plain
+
+#: Longer than any line that is said.
+LINE_BYTES = 256 << 20
+
+
+def told(problem: BaseException) -> dict[str, Any]:
+    """An error as data: type, words, and the attributes that say more."""
+    more = {key: plain(value) for key, value in vars(problem).items() if not key.startswith("_")}
+    return {"type": type(problem).__name__, "message": str(problem)[:2000], **more}
+
+
+async def play(host: Host, line: bytes) -> dict[str, Any]:
+    """One scene; what it raises is an answer."""
+    asked = json.loads(line)
+    module, _, name = asked["scene"].partition(":")
+    try:
+        return {"value": plain(await getattr(import_module(module), name)(host, **asked["given"]))}
+    except Exception as problem:
+        return {"error": told(problem)}
+
+
+async def serve(backend: Any, base: pathlib.Path, answers: int) -> None:
+    """Play scenes until the input ends."""
+    reader = asyncio.StreamReader(limit=LINE_BYTES)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    work = base / "home" / "work"
+    async with ramet.AgentRuntime(working_dir=work, backend=backend) as runtime, Host(runtime, base) as host:
+        os.write(answers, b'{"value": "ready"}\n')
+        while line := await reader.readline():
+            said = memoryview(json.dumps(await play(host, line)).encode() + b"\n")
+            while said:
+                said = said[os.write(answers, said) :]
+    transport.close()
+
+
+if __name__ == "__main__":
+    out = os.dup(1)
+    os.dup2(2, 1)  # what anything prints goes to the log, not between the answers
+    asyncio.run(serve(sys.argv[1], pathlib.Path(sys.argv[2]), out))

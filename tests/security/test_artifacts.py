@@ -1,0 +1,297 @@
+"""A hostile workspace gives up its plain files, and gets nothing of the host's in return.
+
+Each attack is shown to be real: a reader without our care falls for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import OutputTooLarge
+from ramet.isolation import artifacts
+from ramet.isolation.artifacts import collect
+from tests.support.hostile import field, fill
+
+SECRET = "the-secret-of-the-host"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A folder of the host, with a secret in it."""
+    path = tmp_path / "host"
+    path.mkdir()
+    (path / "secret").write_text(SECRET)
+    return path
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    (path / "mine").write_text("plain")
+    return path
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    return tmp_path / "artifacts"
+
+
+def read(folder: Path) -> str:
+    """All that was copied."""
+    return "".join(each.read_text(errors="replace") for each in sorted(folder.rglob("*")) if each.is_file())
+
+
+def link_to_file(workspace: Path, host: Path) -> None:
+    (workspace / "x").symlink_to(host / "secret")
+
+
+def link_to_folder(workspace: Path, host: Path) -> None:
+    (workspace / "x").symlink_to(host, target_is_directory=True)
+
+
+def relative_link(workspace: Path, host: Path) -> None:
+    (workspace / "x").symlink_to("../host/secret")
+
+
+def second_name(workspace: Path, host: Path) -> None:
+    (workspace / "x").hardlink_to(host / "secret")
+
+
+@pytest.mark.parametrize("attack", [link_to_file, link_to_folder, relative_link, second_name])
+def test_no_name_leads_to_a_file_of_the_host(
+    workspace: Path, host: Path, into: Path, tmp_path: Path, attack: Callable[[Path, Path], None]
+) -> None:
+    """It is refused and listed; the plain file beside it is taken."""
+    attack(workspace, host)
+    shutil.copytree(workspace, tmp_path / "naive")
+    assert SECRET in read(tmp_path / "naive")
+
+    found = collect(workspace, into, max_bytes=1000)
+
+    assert read(into) == "plain"
+    assert [line.split(",")[0] for line in found.refused] == [
+        "x: it has 2 names" if attack is second_name else "x: a link"
+    ]
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def listener(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(path.parent):
+        server.bind(path.name)
+
+
+def device(path: Path) -> None:
+    try:
+        os.mknod(path, 0o20666, os.makedev(1, 5))  # /dev/zero
+    except PermissionError:
+        pytest.skip("making a device takes root")
+
+
+@pytest.mark.parametrize(("make", "kind"), [(fifo, "a FIFO"), (listener, "a socket"), (device, "a device")])
+def test_what_is_no_file_is_not_opened(workspace: Path, into: Path, make: Callable[[Path], None], kind: str) -> None:
+    """A reader would wait for a FIFO, and read a device without end."""
+    make(workspace / "x")
+
+    found = collect(workspace, into, max_bytes=1000)
+
+    assert found.refused == (f"x: {kind}",)
+    assert [each.name for each in found.artifacts] == ["mine"]
+
+
+def test_a_workspace_full_of_tricks_costs_nobody_anything(host: Path) -> None:
+    """What can be taken is; each of the rest is listed in printable words."""
+    with field() as path:
+        workspace, into = path / "workspace", path / "artifacts"
+        workspace.mkdir()
+        fill(workspace, host)
+
+        found = collect(workspace, into, max_bytes=1000)
+
+        assert {each.name for each in found.artifacts} == {
+            "plain",
+            "Ä.txt",
+            "A\u0308.txt",
+            "x",
+            "X",
+            "locked/inside",
+            "read only/kept",
+        }
+        refused = "\n".join(found.refused)
+        for name in ("link to file", "link to folder", "link to itself", "fifo", "socket", "hard", "hard too"):
+            assert f"{name}: " in refused
+        for shown in ("\\udcff utf-8: its name is not UTF-8", "two\\nlines\\x1b[31m", "\\u202egnp.exe", "too deep"):
+            assert shown in refused
+        assert all(line.isprintable() for line in found.refused)
+        assert SECRET not in read(into)
+
+
+def test_a_long_list_of_refusals_is_cut_and_says_so(workspace: Path, into: Path) -> None:
+    """The host's memory is not theirs to fill."""
+    for number in range(artifacts.MAX_REFUSED + 7):
+        os.mkfifo(workspace / f"{number}{'n' * 200}")
+
+    refused = collect(workspace, into, max_bytes=1000).refused
+
+    assert len(refused) == artifacts.MAX_REFUSED + 1
+    assert refused[-1] == "… and 7 more"
+    assert all(len(line) < 250 for line in refused)
+
+
+def test_a_name_too_long_for_a_path_is_refused(workspace: Path, into: Path) -> None:
+    """A copy that nobody could open is no copy."""
+    folder = workspace.joinpath(*["n" * 200] * 6)
+    folder.mkdir(parents=True)
+    (folder / "file").touch()
+
+    [line] = collect(workspace, into, max_bytes=1000).refused
+
+    assert "bytes, at most" in line
+
+
+# --- while it is being read -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def just_before_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
+    """`act` at the worst moment: everything is looked at, nothing is copied."""
+    copied = artifacts._copied
+
+    def later(*args: object) -> object:
+        act()
+        return copied(*args)  # type: ignore[arg-type]  # passed on as they came
+
+    with monkeypatch.context() as patch:
+        patch.setattr(artifacts, "_copied", later)
+        yield
+
+
+def test_a_file_that_grows_is_cut_at_the_size_that_was_checked(
+    workspace: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no more is copied than was allowed."""
+    with just_before_copying(monkeypatch, lambda: (workspace / "mine").write_text("plain" * 1000)):
+        found = collect(workspace, into, max_bytes=5)
+
+    assert (read(into), found.total) == ("plain", 5)
+    with pytest.raises(OutputTooLarge):
+        collect(workspace, into, max_bytes=5)
+
+
+def test_a_file_that_shrinks_has_the_size_that_is_left(
+    workspace: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of a copy is true of the copy."""
+    with just_before_copying(monkeypatch, lambda: (workspace / "mine").write_text("pl")):
+        found = collect(workspace, into, max_bytes=5)
+
+    assert ([each.size for each in found.artifacts], found.total) == ([2], 2)
+
+
+def swap_for_link(workspace: Path, host: Path) -> None:
+    (workspace / "mine").unlink()
+    (workspace / "mine").symlink_to(host / "secret")
+
+
+def swap_for_hard_link(workspace: Path, host: Path) -> None:
+    (workspace / "mine").unlink()
+    (workspace / "mine").hardlink_to(host / "secret")
+
+
+def swap_for_other_file(workspace: Path, host: Path) -> None:
+    (workspace / "other").write_text("other")
+    (workspace / "other").rename(workspace / "mine")
+
+
+def swap_for_fifo(workspace: Path, host: Path) -> None:
+    (workspace / "mine").unlink()
+    os.mkfifo(workspace / "mine")
+
+
+def second_name_too_late(workspace: Path, host: Path) -> None:
+    (workspace / "again").hardlink_to(workspace / "mine")
+
+
+def gone(workspace: Path, host: Path) -> None:
+    (workspace / "mine").unlink()
+
+
+@pytest.mark.parametrize(
+    "swap", [swap_for_link, swap_for_hard_link, swap_for_other_file, swap_for_fifo, second_name_too_late, gone]
+)
+def test_a_file_that_is_swapped_is_refused(
+    workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
+) -> None:
+    """What is copied is what was looked at, or nothing."""
+    with just_before_copying(monkeypatch, lambda: swap(workspace, host)):
+        found = collect(workspace, into, max_bytes=1000)
+
+    assert found.artifacts == ()
+    assert [line.split(":")[0] for line in found.refused] == ["mine"]
+    assert read(into) == ""
+
+
+def test_a_folder_that_is_swapped_for_a_link_is_refused(
+    workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No component of a name is followed."""
+    (workspace / "folder").mkdir()
+    (workspace / "folder" / "secret").write_text("my own")
+
+    def swap() -> None:
+        shutil.rmtree(workspace / "folder")
+        (workspace / "folder").symlink_to(host, target_is_directory=True)
+
+    with just_before_copying(monkeypatch, swap):
+        found = collect(workspace, into, max_bytes=1000)
+
+    assert read(into) == "plain"
+    assert [line.split(":")[0] for line in found.refused] == ["folder/secret"]
+
+
+def folder_at(path: Path) -> None:
+    path.mkdir()
+    (path / "secret").write_text("mine")
+
+
+def test_a_workspace_in_motion_never_gives_away_the_secret(workspace: Path, host: Path, into: Path) -> None:
+    """Somebody exchanges a file, a link and a folder without pause; the collecting never follows, and never fails."""
+    over = threading.Event()
+
+    def move() -> None:
+        target = workspace / "moving"
+        while not over.is_set():
+            for make in (
+                lambda: target.write_text("plain"),
+                lambda: target.symlink_to(host / "secret"),
+                lambda: folder_at(target),
+                lambda: target.symlink_to(host),
+                lambda: target.hardlink_to(host / "secret"),
+            ):
+                make()
+                if target.is_dir() and not target.is_symlink():
+                    target.rename(workspace / "aside")
+                    shutil.rmtree(workspace / "aside")
+                else:
+                    target.unlink()
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for _ in range(300):
+            collect(workspace, into, max_bytes=10_000)
+            assert SECRET not in read(into)
+    finally:
+        over.set()
+        mover.join()

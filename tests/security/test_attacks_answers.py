@@ -1,0 +1,194 @@
+"""Attacks 93 to 97 of the list: values and errors that hope to do something to the host that takes them in."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.security.attacks import answers, resources, spawning
+from tests.security.kit import Kernel
+
+
+@pytest.fixture
+def trap(kernel: Kernel) -> pathlib.Path:
+    """A file that is made by whoever runs the command of a bomb."""
+    found = kernel.base / "scratch" / "exploded"
+    found.unlink(missing_ok=True)
+    return found
+
+
+def test_93_the_bomb_works(trap: pathlib.Path) -> None:
+    """93: the positive control: unpickling the result of `pickled_bomb` runs its command."""
+    import pickle
+
+    pickle.loads(answers.pickled_bomb(f"touch {trap}"))
+
+    assert trap.exists()
+
+
+@pytest.mark.parametrize("agent", [answers.bomb, answers.nested_bomb])
+def test_93_neg_1_a_reducer_is_never_run_by_the_host(
+    kernel: Kernel, trap: pathlib.Path, agent: Callable[[str], Any]
+) -> None:
+    """93, NEG-1: an object with a malicious __reduce__ is an error that names its type, wherever it is in the value."""
+    result = kernel.run(agent, f"touch {trap}")
+
+    assert (result["status"], result["output"]) == ("failed", None)
+    assert result["error"]["type"] == "NotShippable"
+    assert "Bomb" in result["error"]["message"]
+    assert not trap.exists()
+
+
+def test_93_a_pickle_as_bytes_stays_bytes(kernel: Kernel, trap: pathlib.Path) -> None:
+    """93: nothing opens it: not the host, not the journal, not a parent."""
+    result = kernel.run(answers.pickled_bomb, f"touch {trap}")
+
+    assert result["output"]["@bytes"] > 10
+    assert not trap.exists()
+
+
+THINGS = [
+    "lock",
+    "socket",
+    "function",
+    "lambda",
+    "module",
+    "generator",
+    "weird",
+    "file",
+    "thread",
+    "class",
+    "loop",
+    "deep",
+]
+
+
+@pytest.mark.parametrize("kind", THINGS)
+def test_95_what_cannot_travel_says_what_to_do(kernel: Kernel, kind: str) -> None:
+    """95: a clear error with the type and a way out; the host keeps running."""
+    result = kernel.run(answers.return_thing, kind)
+
+    assert (result["status"], result["output"]) == ("failed", None)
+    assert result["error"]["type"] == "NotShippable"
+    assert len(result["error"]["message"]) > 40
+    assert kernel.attack(spawning.one) == 1
+
+
+@pytest.mark.parametrize("agent", [answers.large, answers.large_text])
+def test_95_ac_s0_11_a_result_beyond_its_cap_is_refused(kernel: Kernel, agent: Callable[[int], Any]) -> None:
+    """95, AC-S0-11: ten times the cap is an error that names the cap; just below it is a result."""
+    cap = 1 << 20
+    before = kernel.play("facts")["peak_mb"]
+
+    beyond = kernel.run(agent, 10 * cap, max_output_bytes=cap)
+    within = kernel.run(agent, cap // 8, max_output_bytes=cap)
+
+    assert (beyond["status"], beyond["output"]) == ("failed", None)
+    assert str(cap) in beyond["error"]["message"] or "max_output_bytes" in beyond["error"]["message"]
+    assert within["status"] == "completed"
+    assert kernel.play("facts")["peak_mb"] - before < 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_name"),
+    [
+        ("plain", "ValueError"),
+        ("endless", "Endless"),
+        ("vicious", "Vicious"),
+        ("fatal", "Fatal"),
+        ("control", "ValueError"),
+        ("group", "ExceptionGroup"),
+        ("recursion", "RecursionError"),
+        ("generator", "StopIteration"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("name", None),
+        ("exit", None),
+        ("exit text", None),
+    ],
+)
+def test_96_errors_are_clipped_text(kernel: Kernel, kind: str, type_name: str | None) -> None:
+    """96, 99: words of 100 MB, words that raise, names that are no names: a bounded text, and a run that failed."""
+    result = kernel.run(answers.raise_error, kind, memory_mb=512)
+
+    assert result["exit_code"] != 0
+    assert result["output"] is None
+    error = result["error"]
+    assert len(error["type"]) <= 300
+    assert 0 < len(error["message"]) <= 20_000
+    assert "\n" not in error["type"]
+    assert "\x1b" not in error["type"] + error["message"]
+    if kind != "endless" or result["status"] != "oom":
+        assert type_name is None or error["type"].endswith(type_name)
+
+
+def test_96_an_errors_reason_arrives(kernel: Kernel) -> None:
+    """96: an ordinary error keeps its type and its words, and its traceback is on stderr."""
+    result = kernel.run(answers.raise_error, "plain")
+
+    assert (result["status"], result["exit_code"]) == ("failed", 1)
+    assert result["error"]["message"].endswith("the plain reason")
+
+
+@pytest.mark.parametrize(
+    ("how", "statuses"),
+    [
+        ("exit 0", {"crashed"}),
+        ("exit 3", {"crashed"}),
+        ("segv", {"crashed"}),
+        ("kill", {"crashed", "oom"}),
+        ("sigsys", {"crashed"}),
+        ("close", {"crashed", "failed"}),
+        ("close and leave", {"crashed", "failed"}),
+        ("child answers", {"crashed", "failed"}),
+    ],
+)
+def test_106_an_end_without_a_word_is_no_completion(kernel: Kernel, how: str, statuses: set[str]) -> None:
+    """106: exit code 0 without a result, signals, a channel closed on purpose: told as what it is, each time."""
+    results = [kernel.run(answers.leave, how, timeout_seconds=20) for _ in range(2)]
+
+    for result in results:
+        assert result["status"] in statuses
+        assert result["exit_code"] != 0
+        assert result["output"] is None
+        assert result["error"]["message"]
+    assert results[0]["status"] == results[1]["status"]
+    assert kernel.attack(spawning.one) == 1
+
+
+def test_106_signals_are_named(kernel: Kernel) -> None:
+    """106: who was ended by a signal is told which."""
+    message = kernel.run(answers.leave, "segv")["error"]["message"]
+
+    assert "SIGSEGV" in message or str(int(signal.SIGSEGV)) in message
+
+
+def test_168_what_is_left_is_collected_as_regular_files_within_the_cap(kernel: Kernel) -> None:
+    """168, AC-S0-11: a file above `max_output_bytes` is not copied and said so; a small one beside it may be."""
+    before = kernel.play("facts")["disk_mb"]
+
+    result = kernel.run(resources.leave_large_file, 40, max_output_bytes=1 << 20, workspace_size_mb=64)
+
+    assert "large.bin" not in {each["name"] for each in result["artifacts"]}
+    assert kernel.play("facts")["disk_mb"] - before < 100
+    if result["status"] != "completed":
+        assert str(1 << 20) in result["error"]["message"]
+
+
+def test_168_a_sparse_file_is_taken_at_its_word(kernel: Kernel) -> None:
+    """168: a file that says it has 100 GB is not copied."""
+    result = kernel.run(resources.leave_sparse_file, 100, max_output_bytes=1 << 20)
+
+    assert "sparse.bin" not in {each["name"] for each in result["artifacts"] if each["size"] > 1 << 20}
+
+
+def test_168_an_honest_file_arrives_with_its_bytes(kernel: Kernel) -> None:
+    """168: the control: a regular file is there, with its size and content, readable by the host's user."""
+    result = kernel.run(spawning.leave_file, "words of the agent")
+
+    [artifact] = result["artifacts"]
+    assert (artifact["name"], artifact["size"]) == ("report.txt", 18)
+    assert pathlib.Path(artifact["path"]).read_text() == "words of the agent"

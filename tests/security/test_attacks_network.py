@@ -1,0 +1,201 @@
+"""Attacks 55 to 62 of the list: reaching whom the policy does not name."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from tests.security.attacks import network
+from tests.security.kit import Kernel, Raised, as_root, assert_refused, assert_works, worked
+
+#: What it may be called that there is no way to somebody.
+NO_WAY = (
+    "EPERM",
+    "EACCES",
+    "EAFNOSUPPORT",
+    "ENETUNREACH",
+    "ENETDOWN",
+    "EHOSTUNREACH",
+    "EADDRNOTAVAIL",
+    "EPROTONOSUPPORT",
+)
+#: Also where the own loopback is up, on which nobody listens.
+NOBODY = (*NO_WAY, "ECONNREFUSED")
+
+
+def own_addresses() -> list[str]:
+    """The addresses of this machine beyond loopback; none on a machine without network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))
+            return [asking.getsockname()[0]]
+        except OSError:
+            return []
+
+
+@pytest.fixture
+def port(kernel: Kernel) -> int:
+    """A service on the host's loopback."""
+    found: int = kernel.play("listen", key="service", address="127.0.0.1")
+    return found
+
+
+def test_55_no_address_is_reached_by_ipv4(kernel: Kernel, port: int) -> None:
+    """55: loopback, the machine's own address, the metadata service, the world, by TCP and UDP: nobody hears."""
+    udp = kernel.play("listen", key="udp", address="127.0.0.1", kind="udp")
+    addresses = [("127.0.0.1", port), ("127.0.0.1", udp), ("127.8.8.8", port), ("0.0.0.0", port)]
+    addresses += [(own, port) for own in own_addresses()]
+    control = kernel.control(network.connect, addresses[:2])
+    assert worked(control[f"tcp 127.0.0.1 {port}"])
+    assert worked(control[f"udp 127.0.0.1 {udp}"])
+    before = kernel.play("heard", key="service"), kernel.play("heard", key="udp")
+
+    tried = kernel.attack(network.connect, [*addresses, ("169.254.169.254", 80), ("192.0.2.1", 80)])
+
+    assert_refused(tried, *NOBODY)
+    assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp")) == before == (1, 1)
+
+
+def test_56_no_address_is_reached_by_ipv6(kernel: Kernel) -> None:
+    """56: loopback, link-local, and IPv4 in the clothes of IPv6."""
+    port = kernel.play("listen", key="six", address="127.0.0.1")
+    addresses = [("::ffff:127.0.0.1", port), ("::1", port), ("fe80::1", port), ("64:ff9b::7f00:1", port)]
+    assert worked(kernel.control(network.connect, addresses[:1])[f"tcp ::ffff:127.0.0.1 {port}"])
+
+    assert_refused(kernel.attack(network.connect, addresses), *NOBODY)
+    assert kernel.play("heard", key="six") == 1
+
+
+def test_55_names_are_not_resolved_and_nobody_listens(kernel: Kernel) -> None:
+    """55: no name service answers, and no port is opened to which others could connect."""
+    assert worked(kernel.control(network.resolve, ["localhost"])["localhost"])
+    assert_works(kernel.control(network.listen))
+
+    named = kernel.attack(network.resolve, ["example.org", "metadata.google.internal", "kubernetes.default.svc"])
+    listening = kernel.attack(network.listen)
+
+    assert [name for name, said in named.items() if worked(said)] == []
+    if not kernel.has_namespaces:  # with a network of its own, listening there reaches nobody
+        assert_refused(listening, *NO_WAY)
+
+
+def test_58_sockets_of_other_families_are_not_opened(kernel: Kernel) -> None:
+    """58: raw, packet, netlink, AF_ALG, vsock, bluetooth, xdp and all the others, high bits or not."""
+    control = as_root(network.other_families)
+    if control is not None:
+        for name in ("netlink raw", "packet raw", "ipv4 raw"):
+            assert worked(control[name])
+
+    assert_refused(kernel.attack(network.other_families), "EAFNOSUPPORT", "EPERM", "EACCES")
+
+
+def test_59_60_services_on_unix_sockets_are_not_reached(kernel: Kernel) -> None:
+    """59, 60: a service of the host, by abstract name and by path, as stream and as datagram."""
+    path, name = str(kernel.base / "service.sock"), f"ramet-test-{kernel.backend}-{kernel.user}"
+    kernel.play("listen", key="by path", address=path)
+    kernel.play("listen", key="by name", address=f"@{name}")
+    kernel.play("listen", key="by name too", address=f"@{name}-dgram", kind="dgram")
+    control = kernel.control(network.unix_sockets, [path], [name, f"{name}-dgram"])
+    assert worked(control[f"stream {path}"])
+    assert worked(control[f"stream @{name}"])
+    assert worked(control[f"dgram @{name}-dgram"])
+
+    paths = [path, "/run/docker.sock", "/run/dbus/system_bus_socket", "/dev/log", str(kernel.base / "agent.sock")]
+    tried = kernel.attack(network.unix_sockets, paths, [name, f"{name}-dgram"])
+
+    assert_refused(tried, "ENOENT", "EACCES", "EPERM", "ECONNREFUSED", "EAFNOSUPPORT")
+
+
+def test_neg_10_a_name_that_an_agent_takes_impersonates_nobody(kernel: Kernel) -> None:
+    """NEG-10: a socket that an agent opens is not found by the host, nor by another agent."""
+    name = f"ramet-squatted-{kernel.backend}-{kernel.user}"
+    assert_works(kernel.control(network.squat, name, "squatted.sock"))
+
+    kernel.play("start", key="squatter", agent="tests.security.attacks.network:squat_and_wait", args=[name, 60])
+    host = kernel.control(network.unix_sockets, [], [name])
+    other = kernel.attack(network.unix_sockets, ["/tmp/squatted.sock"], [name])
+    kernel.play("cancel", key="squatter")
+
+    assert not worked(other[f"stream @{name}"])
+    assert not worked(other["stream /tmp/squatted.sock"])
+    if kernel.has_namespaces:  # without a network namespace a name may be taken, but nobody inside reaches it
+        assert not worked(host[f"stream @{name}"])
+
+
+def assert_no_endpoints_there(kernel: Kernel, policy: dict[str, Any]) -> None:
+    """Without a network namespace nothing keeps an agent to the proxy: an allow-list is refused by name."""
+    result = kernel.run(network.proxy_address, **policy)
+
+    assert result["status"] == "failed"
+    assert "allowed_endpoints" in result["error"]["message"]
+
+
+@pytest.mark.parametrize("endpoints", [None, [], [""], ["localhost:1"]])
+def test_62_without_the_word_network_nothing_is_reached(kernel: Kernel, port: int, endpoints: Any) -> None:
+    """62: an absent list, an empty one, one of somebody else: the proxy is not there, or it says no."""
+    policy: dict[str, Any] = {} if endpoints is None else {"allowed_endpoints": endpoints}
+    if endpoints:
+        policy["network"] = "allow_list"
+    before = kernel.play("heard", key="service")
+    if any(endpoints or []) and not kernel.has_namespaces:
+        assert_no_endpoints_there(kernel, policy)
+        return
+
+    tried = kernel.attack(network.connect, [("127.0.0.1", port)], **policy)
+    tunnel = kernel.attack(network.through_the_proxy, [f"127.0.0.1:{port}"], **policy)
+
+    assert_refused({"tcp": tried[f"tcp 127.0.0.1 {port}"]}, *NOBODY)
+    assert not tunnel[f"127.0.0.1:{port}"].startswith("done: 200")
+    assert kernel.play("heard", key="service") == before
+
+
+@pytest.mark.parametrize(
+    "endpoints", [[" "], ["example.org"], ["http://example.org:80"], ["a:b"], ["a:99999"], ["a:0"]]
+)
+def test_62_an_endpoint_is_host_and_port(kernel: Kernel, endpoints: list[str]) -> None:
+    """62: an entry that is no host:port is an error that names the field, never "any"."""
+    with pytest.raises(Raised) as raised:
+        kernel.run(network.proxy_address, network="allow_list", allowed_endpoints=endpoints)
+
+    assert raised.value.told["type"] == "InvalidValue"
+    assert "allowed_endpoints" in raised.value.told["field"]
+
+
+def test_55_62_an_allowed_endpoint_is_reached_and_no_other(kernel: Kernel, port: int) -> None:
+    """55, 62, NEG-5: the listed host and port answer through the proxy of HTTP_PROXY; another port is refused."""
+    other = kernel.play("listen", key="other", address="127.0.0.1")
+    policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": [f"127.0.0.1:{port}"]}
+
+    if not kernel.has_namespaces:
+        assert_no_endpoints_there(kernel, policy)
+        return
+
+    tunnels = kernel.attack(network.through_the_proxy, [f"127.0.0.1:{port}", f"127.0.0.1:{other}"], **policy)
+    page = kernel.attack(network.proxy_by_library, "127.0.0.1", port, **policy)
+    refused = kernel.attack(network.proxy_by_library, "127.0.0.1", other, **policy)
+
+    assert tunnels[f"127.0.0.1:{port}"] == "done: 200 hello from the host"
+    assert tunnels[f"127.0.0.1:{other}"] == "done: 403"
+    assert page == "200 hello from the host"
+    assert "403" in refused
+    assert kernel.play("heard", key="other") == 0
+
+
+def test_55_62_the_proxy_is_the_only_way_for_who_may_use_it(kernel: Kernel, port: int) -> None:
+    """55, 58: with an allow-list sockets exist, and still nothing goes past the proxy: by TCP, by UDP, raw."""
+    udp = kernel.play("listen", key="udp too", address="127.0.0.1", kind="udp")
+    assert worked(kernel.control(network.connect, [("127.0.0.1", udp)])[f"udp 127.0.0.1 {udp}"])
+    policy: dict[str, Any] = {"network": "allow_list", "allowed_endpoints": ["127.0.0.1:1"]}
+    if not kernel.has_namespaces:
+        assert_no_endpoints_there(kernel, policy)
+        return
+    before = kernel.play("heard", key="service")
+
+    tried = kernel.attack(network.connect, [("127.0.0.1", port), ("127.0.0.1", udp), ("::1", port)], **policy)
+    families = kernel.attack(network.other_families, **policy)
+
+    assert [name for name, said in tried.items() if name.startswith("tcp") and worked(said)] == []
+    assert (kernel.play("heard", key="service"), kernel.play("heard", key="udp too")) == (before, 1)
+    assert_refused(families, "EAFNOSUPPORT", "EPERM", "EACCES")

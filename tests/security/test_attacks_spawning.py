@@ -1,0 +1,245 @@
+"""Attacks 77 to 92 of the list by the client inside: asking for more than one has, and more often than one may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.security.attacks import processes, spawning
+from tests.security.kit import Kernel, Raised, canary
+
+#: What the parents below may: a little of everything.
+PARENT: dict[str, Any] = {
+    "allow_sub_agents": True,
+    "cpu_cores": 1.0,
+    "memory_mb": 400,
+    "pids": 32,
+    "timeout_seconds": 50,
+    "tmpfs_size_mb": 16,
+    "workspace_size_mb": 32,
+    "max_output_bytes": 1 << 20,
+    "max_sub_agent_depth": 2,
+    "max_sub_agents": 50,
+}
+
+#: Rights that such a parent lacks, by what the refusal must name.
+RIGHTS: dict[str, dict[str, Any]] = {
+    "readonly_mounts": {"readonly_mounts": ["/var/lib"]},
+    "allowed_endpoints": {"network": "allow_list", "allowed_endpoints": ["127.0.0.1:80"]},
+    "allowed_env_vars": {"allowed_env_vars": ["ANTHROPIC_API_KEY"]},
+    "secrets": {"secrets": {"the_hosts": None}},
+    "isolation": {"isolation": "L0"},
+}
+
+#: Limits above such a parent's: given, and cut to the parent's.
+LIMITS: dict[str, dict[str, Any]] = {
+    "cpu_cores": {"cpu_cores": 64.0},
+    "pids": {"pids": 10_000},
+    "timeout_seconds": {"timeout_seconds": 10_000.0},
+    "tmpfs_size_mb": {"tmpfs_size_mb": 10_000},
+    "workspace_size_mb": {"workspace_size_mb": 10_000},
+    "max_output_bytes": {"max_output_bytes": 1 << 30},
+    "max_sub_agent_depth": {"allow_sub_agents": True, "max_sub_agent_depth": 100},
+    "max_sub_agents": {"allow_sub_agents": True, "max_sub_agents": 10_000},
+}
+
+
+def test_77_no_right_that_the_parent_lacks_is_given(kernel: Kernel) -> None:
+    """77, NEG-2: a mount, a network, an endpoint, a variable, a secret, a lower isolation: refused by name, unborn."""
+    said = kernel.attack(spawning.widen, {"as it is": {}, **RIGHTS}, **PARENT, isolation="L1")
+
+    assert said.pop("as it is")["output"] == 1
+    for name, refusal in said.items():
+        assert refusal["error"] == "SpawnRefused", (name, refusal)
+        assert refusal["limit"] == f"policy.{name}"
+
+
+def test_77_limits_above_the_parents_become_the_parents(kernel: Kernel) -> None:
+    """77: such a child is born, and its limits are the parent's: told by what it sees of its /tmp."""
+    said = kernel.attack(spawning.widen, LIMITS, **PARENT)
+
+    assert {name: each["error"] for name, each in said.items() if each["error"]} == {}
+    if kernel.has_namespaces:
+        seen = kernel.attack(spawning.what_it_got, {"tmpfs_size_mb": 10_000}, **PARENT)
+        assert seen["tmp_mb"] <= 16
+
+
+def test_77_clamps_are_told_as_events(kernel: Kernel) -> None:
+    """77, 59: each limit that was cut is an event that names what was asked and what was given."""
+    said = kernel.attack(spawning.widen, {"many": {"pids": 10_000}}, **PARENT)
+
+    clamps = [each["told"] for each in kernel.play("events", run=said["many"]["run"]) if each["type"] == "ClampEvent"]
+    assert len(clamps) == 1
+    for word in ("pids", "10000", "32"):
+        assert word in clamps[0]
+
+
+def test_78_absent_or_null_is_the_parents_never_unlimited(kernel: Kernel) -> None:
+    """78: a child that asks for nothing may open no more processes than its parent."""
+
+    found = kernel.attack(spawning.fork_in_child, 100, 2, **{**PARENT, "pids": 16})
+
+    assert found is None or (found["stopped"] == "BlockingIOError" and found["lived"] <= 16)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_80_depth_ends_where_the_policy_says(kernel: Kernel, depth: int) -> None:
+    """80, AC-S0-4: a chain lives down to the limit; the next is refused and the refusal names the depth."""
+    policy = {"allow_sub_agents": True, "memory_mb": 1024, "cpu_cores": 8, "max_sub_agent_depth": depth}
+
+    *lived, refusal = kernel.attack(spawning.chain, depth + 1, **policy)
+
+    assert lived == ["lived"] * depth
+    assert refusal["error"] == "SpawnRefused"
+    assert "depth" in refusal["limit"]
+
+
+def test_80_neg_13_children_that_are_asked_for_at_once_stay_within_the_number(kernel: Kernel) -> None:
+    """80: a thousand requests from forty threads under a limit of ten: ten are born, the rest is told why."""
+    number = 1000 if kernel.user == "me" else 200
+    found = kernel.attack(
+        spawning.start_many,
+        number,
+        40,
+        allow_sub_agents=True,
+        memory_mb=2048,
+        cpu_cores=16,
+        pids=64,
+        max_sub_agents=10,
+    )
+
+    assert (found["born"], found["completed"]) == (10, 10)
+    assert sum(found["refused"].values()) == number - 10
+    assert [limit for limit in found["refused"] if "sub_agents" not in limit and "children" not in limit] == []
+
+
+def test_80_ac_s0_5_memory_of_living_children_stays_within_the_parents(kernel: Kernel) -> None:
+    """80, AC-S0-5: a parent of 512 MB never has more than four children of 128 MB, however they race."""
+    found = kernel.attack(
+        spawning.start_many,
+        40,
+        20,
+        {"memory_mb": 128, "cpu_cores": 0.05},
+        allow_sub_agents=True,
+        memory_mb=512,
+        cpu_cores=1,
+        max_sub_agents=1000,
+    )
+
+    assert 1 <= found["born"]
+    assert found["born"] == found["completed"]
+    assert found["born"] + sum(found["refused"].values()) == 40
+    assert found["at_once"] <= 4
+
+
+def test_neg_13_what_copies_itself_is_bounded(kernel: Kernel) -> None:
+    """NEG-13: an agent that starts copies as wide and deep as it can ends, and counts no more than its limits allow."""
+    policy = {
+        "allow_sub_agents": True,
+        "memory_mb": 4096,
+        "cpu_cores": 32,
+        "max_sub_agents": 2,
+        "max_sub_agent_depth": 2,
+    }
+
+    assert 1 < kernel.attack(spawning.replicate, 50, **policy) <= 1 + 2 + 4
+
+
+def test_82_ac_s0_3_who_may_not_spawn_is_told_so(kernel: Kernel) -> None:
+    """82, AC-S0-3: the default is no; so is the word of a parent for its child."""
+    refusal = kernel.attack(spawning.spawn_one)
+    assert (refusal["error"], refusal["limit"]) == ("SpawnRefused", "policy.allow_sub_agents")
+
+    said = kernel.attack(spawning.chain_with, {"allow_sub_agents": False}, **PARENT)
+    assert said["error"] == "SpawnRefused"
+
+
+BAD_NAMES = [
+    "../up",
+    "a/b",
+    "new\nline",
+    "nul\0",
+    "x" * 1_000_000,
+    "",
+    " ",
+    "\u202eright-to-left",
+    "\ud800",
+    "main/x",
+    ".",
+    "..",
+]
+
+
+def test_86_names_lead_nowhere(kernel: Kernel) -> None:
+    """86: climbing, newlines, NUL, a megabyte, Unicode tricks: refused, or harmless and the kernel serves on."""
+    said = kernel.attack(spawning.hostile_names, ["plain-name", *BAD_NAMES], **PARENT)
+
+    assert said[0] == {"error": None, "output": 1}
+    wrong = [
+        name[:20] for name, each in zip(BAD_NAMES, said[1:], strict=True) if each["error"] is None and name.strip()
+    ]
+    assert wrong == []
+    assert kernel.play("named", name="up") == []
+
+
+LOADERS = (
+    "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "BASH_ENV", "ENV",
+    "GCONV_PATH", "IFS", "NODE_OPTIONS", "PERL5OPT", "http_proxy", "HTTPS_PROXY", "ALL_PROXY",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*LOADERS, "A=B", "", "NUL\0", "1BAD", "a b"])
+def test_90_variables_that_load_code_are_refused(kernel: Kernel, name: str) -> None:
+    """90: by value and by name, of a root: an error that names the field; nothing is started."""
+    for policy in ({"env_vars": {name: "/tmp/evil.so"}}, {"allowed_env_vars": [name]}):
+        with pytest.raises(Raised) as raised:
+            kernel.run(processes.environment, **policy)
+        assert raised.value.told["type"] in {"InvalidValue", "SpawnRefused"}
+        assert "env_vars" in str(raised.value.told)
+
+
+def test_90_nor_are_they_given_to_a_child(kernel: Kernel) -> None:
+    """90: a child's request with such a variable is refused."""
+    said = kernel.attack(spawning.widen, {name: {"env_vars": {name: "/tmp/evil.so"}} for name in LOADERS}, **PARENT)
+
+    assert [name for name, each in said.items() if each["error"] not in {"SpawnRefused", "InvalidValue"}] == []
+
+
+def test_77_a_secret_is_passed_on_by_name_and_only_by_who_has_it(kernel: Kernel) -> None:
+    """77, NEG-7: a child gets a secret of its parent by asking for it, not by default."""
+    secret = canary()
+    if not kernel.has_namespaces:
+        pytest.skip("refused there: see attack 26")
+    policy = {**PARENT, "secrets": {"token": secret.text}}
+
+    got = kernel.attack(spawning.secrets_of_children, **policy)
+
+    assert got["asked"] == {"token": secret.text}
+    assert got["not asked"] == {}
+
+
+def test_116_neg_3_checkpoints_are_of_one_logical_run(kernel: Kernel) -> None:
+    """116, NEG-3: what one run keeps is its own: another finds nothing, however alike."""
+    first = kernel.attack(spawning.checkpoint, {"step": 1, "data": [1.5, "two", None]})
+    second = kernel.attack(spawning.checkpoint, {"step": 9})
+
+    assert first == {"before": None, "after": {"step": 1, "data": [1.5, "two", None]}}
+    assert second == {"before": None, "after": {"step": 9}}
+
+
+def test_a_thing_that_is_no_function_is_refused_with_words(kernel: Kernel) -> None:
+    """Bad input inside: numbers, None, text, a function that holds a lock: an error that says what to do."""
+    said = kernel.attack(spawning.spawn_with_many_faces, ["number", "none", "code", "lock"], **PARENT)
+
+    assert [name for name, each in said.items() if each["error"] is None] == []
+    assert said["lock"]["error"] == "NotShippable"
+    assert {each["error"] for each in said.values()} <= {"NotShippable", "InvalidValue", "TypeError", "Unknown"}
+
+
+def test_neg_8_an_id_of_the_past_stands_for_nobody_else(kernel: Kernel) -> None:
+    """NEG-8: after a child has ended its id still means that child; another agent's means nothing."""
+    policy: dict[str, Any] = PARENT
+    said = kernel.attack(spawning.reach_artifacts, ["report.txt"], "0" * 16, **policy)
+
+    assert [each["error"] for each in said] == ["Unknown"]

@@ -1,0 +1,231 @@
+"""Code that breaks out of its capabilities, and guests that lie about agents: nothing of the host is reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ramet.core.capabilities import Capability
+from ramet.core.errors import InvalidValue, ProtocolError, RametError
+from ramet.core.ids import StepId
+from ramet.core.outcome import Status
+from ramet.core.recipe import MAX_BYTES, Recipe
+from ramet.spawn.errands import MAX_ARGUMENTS, MAX_REF, Errands
+from ramet.spawn.run import Run
+from ramet.spawn.tree import RunTree
+from ramet.tools.context import Created
+from ramet.wire.requests import CreateAgent, PerformTask
+from tests.trips.authoring_kit import Shelf
+from tests.trips.isolated_kit import Name
+from tests.trips.test_code_agents import MAKE, MAKER, agent, both, code, converse
+
+MATH = Capability("module", "math", include=("pi", "sin"))
+
+#: Ways around a view and the import hook. Each leaves the whole `os` module in `os`.
+BREAKS = {
+    "the globals of a function": "import typing\nos = typing.get_type_hints.__globals__['sys'].modules['os']",
+    "the builtins of another function": "os = task_fail.__globals__['__builtins__']['__import__']('os')",
+    "the view's own dict": "import dataclasses\nos = vars(dataclasses)['ramet_module'].sys.modules['os']",
+    "every class there is": (
+        "loader = [c for c in object.__subclasses__() if c.__name__ == 'BuiltinImporter'][0]\n"
+        "os = loader.load_module('posix')"
+    ),
+    "the frames of a refusal": (
+        "try:\n    import os\nexcept ImportError as refusal:\n    trace = refusal.__traceback__\n"
+        "while trace.tb_next: trace = trace.tb_next\nos = trace.tb_frame.f_globals['sys'].modules['os']"
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("way", BREAKS)
+async def test_code_that_breaks_out_of_a_view_is_still_in_its_sandbox(
+    tmp_path: pathlib.Path, backend: Name, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Having `os`, it finds no variable, file or process of the host, and can write nowhere outside."""
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "canary-4711")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("canary-4712")
+    looks = f"""
+def tried(what, *arguments):
+    try:
+        return what(*arguments)
+    except OSError as refusal:
+        return type(refusal).__name__
+home = {str(tmp_path)!r}
+found = [
+    dict(os.environ).get(b'SECRET_OF_THE_HOST', dict(os.environ).get('SECRET_OF_THE_HOST')),
+    tried(os.open, home + '/left.txt', os.O_CREAT | os.O_WRONLY),
+    tried(os.kill, {os.getpid()}, 0),
+    tried(os.open, '/root/.ssh', os.O_RDONLY),
+]
+print(found)
+"""
+    _, shown = await converse(tmp_path, backend, agent(MATH), code(f"{BREAKS[way]}\n{looks}"))
+
+    assert shown[0].startswith("ok: [None, "), shown
+    assert "canary" not in shown[0]
+    assert not (tmp_path / "left.txt").exists()
+
+
+@both
+async def test_who_may_not_make_agents_makes_none_by_any_way(tmp_path: pathlib.Path, backend: Name) -> None:
+    """The class can be got at without the capability; the host looks at the capability."""
+    around = """
+imports = task_fail.__globals__['__builtins__']['__import__']
+Agent = imports('ramet.agent.definition', fromlist=['Agent']).Agent
+with Agent(name="helper", primer="x") as helper: pass
+"""
+    _, shown = await converse(tmp_path, backend, agent(MATH), code("Agent"), code(around))
+
+    assert "NameError: name 'Agent' is not defined" in shown[0]
+    assert "Denied: making agents denied: coder has not the capability class Agent" in shown[1]
+
+
+@both
+async def test_a_refused_handle_is_an_error_and_no_birth(
+    tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forged by code: another root, another version, no handle at all, one that is too long."""
+    shelf = Shelf()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
+    forge = """
+from dataclasses import dataclass
+def forged(ref):
+    object.__setattr__(solver, 'ref', ref)
+    try:
+        return solve('x')
+    except Exception as refusal:
+        return type(refusal).__name__
+right = solver.ref
+[forged(right._replace(root='boss')), forged(right._replace(version='f' * 64)), forged('../..'), forged('x' * 20_000)]
+"""
+    _, shown = await converse(tmp_path, backend, agent(*MAKER), code(MAKE), code(forge))
+
+    assert shown[1] == "ok: ['AgentNotResolved', 'AgentNotResolved', 'AgentNotResolved', 'InvalidValue']"
+    assert shelf.asked_for == []
+
+
+@both
+async def test_a_recipe_that_is_too_large_is_refused(
+    tmp_path: pathlib.Path, backend: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the guest's own half, and by the host's for whoever goes around that; the run goes on."""
+    shelf = Shelf()
+    monkeypatch.setattr(RunTree, "_authoring", lambda tree: shelf)
+    huge = "with Agent(name='huge', primer='x' * 262_000 + 'ä' * 100): pass"
+    around = f"""
+line = task_fail.__globals__['__builtins__']['__import__']('ramet.guest.line', fromlist=['line']).line()
+requests = task_fail.__globals__['__builtins__']['__import__']('ramet.wire.requests', fromlist=['CreateAgent'])
+line.ask(requests.CreateAgent, b'{{"name": "huge", "primer": "' + b'x' * {MAX_BYTES} + b'"}}')
+"""
+    _, shown = await converse(tmp_path, backend, agent(*MAKER), code(huge), code(around), code("'still here'"))
+
+    assert "InvalidValue: recipe: " in shown[0]
+    assert f"at most {MAX_BYTES} bytes" in shown[0]
+    assert f"at most {MAX_BYTES} bytes" in shown[1]
+    assert shown[2] == "ok: 'still here'"
+    assert shelf.kept == {}
+
+
+async def test_a_module_that_ends_the_process_when_it_is_imported_ends_its_own_run(tmp_path: pathlib.Path) -> None:
+    """What a capability names is imported in the sandbox, and there alone."""
+    result, _ = await converse(tmp_path, "local", agent(Capability("module", "antigravity_is_not_there")))
+    assert result.status is Status.FAILED
+    assert result.error is not None
+    assert result.error.type == "AgentNotResolved"
+
+
+# ---- the two requests, whatever comes with them
+
+
+class Stub:
+    """The tree of a run, which reads recipes and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    async def create(self, context: Any, entry: Any) -> Created:
+        """As a runtime does: nothing is believed."""
+        recipe = Recipe.from_entry(entry)
+        self.asked.append(recipe)
+        return Created(recipe.name)
+
+    async def perform(self, context: Any, ref: str, task: str, arguments: Any, **more: Any) -> Any:
+        """Nobody is born here."""
+        assert type(arguments) is dict
+        self.asked.append((ref, task, more))
+        raise RametError("nobody")
+
+
+def errands() -> Errands:
+    """Those of a run with such a tree."""
+
+    class Context:
+        tree = Stub()
+
+    class One:
+        context = Context()
+
+    return Errands(cast(Run, One()), StepId("run-00:1"))
+
+
+ENTRY = {
+    "name": "solver",
+    "primer": "You solve.",
+    "capabilities": [{"type": "module", "name": "math", "include": ["sin"]}],
+    "task_definitions": {
+        "solve": {"docstring": "Solve.", "signature": {"parameters": {"x": {"type": "number"}}, "returns": None}}
+    },
+}
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.sampled_from(["../x", "a\0b", "__x__", "os"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    """A real entry with one part replaced by something else."""
+    entry = json.loads(json.dumps(ENTRY))
+    at: Any = entry
+    while True:
+        keys = sorted(at) if isinstance(at, dict) else list(range(len(at)))
+        key = draw(st.sampled_from(keys))
+        if not isinstance(at[key], dict | list) or not at[key] or draw(st.booleans()):
+            at[key] = draw(plain)
+            return entry
+        at = at[key]
+
+
+@given(mutated() | plain | st.just({"name": "a" * 1_000_000}) | st.just({"name": "../../etc"}))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+async def test_whatever_is_written_down_is_a_recipe_or_a_typed_error(entry: Any) -> None:
+    """No other error, and no import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.import_module", lambda *_: pytest.fail("nothing is imported"))
+        try:
+            body = json.dumps(entry).encode()
+            await errands().answer(CreateAgent(id=1), body)
+        except (InvalidValue, ProtocolError):
+            pass
+
+
+@given(st.binary(max_size=100), st.text(max_size=30), st.text(max_size=30), st.none() | st.text(max_size=30))
+async def test_whatever_is_asked_of_a_task_is_a_typed_error(body: bytes, ref: str, task: str, name: str | None) -> None:
+    """Bytes that are no arguments, names that are none, handles of any kind."""
+    with pytest.raises(RametError):
+        await errands().answer(PerformTask(id=1, ref=ref, task=task, name=name), body)
+    with pytest.raises(InvalidValue):
+        await errands().answer(PerformTask(id=1, ref=ref, task="a b"), b"{}")
+    with pytest.raises(InvalidValue):
+        await errands().answer(PerformTask(id=1, ref="x" * (MAX_REF + 1), task="t"), b"{}")
+    with pytest.raises(InvalidValue):
+        await errands().answer(PerformTask(id=1, ref=ref, task="t"), b" " * (MAX_ARGUMENTS + 1))
