@@ -4,6 +4,9 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 ARGS   ?=
+JOBS   ?= 2
+ROUNDS ?= 200
+SEED   ?= 2
 
 export DEBIAN_FRONTEND := noninteractive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -14,26 +17,34 @@ apt = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  echo "== apt-get install $(1)"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1); \
 	else echo "missing: $(1). Install with the package manager of this system." >&2; false; fi
 
-.PHONY: help setup tools demo check test format bench clean
+# Debian's package makes a database cluster and starts it, unless told not to beforehand; whoever decided that stays obeyed.
+CREATECLUSTER := /etc/postgresql-common/createcluster.conf
+no_cluster = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! grep -qs '^create_main_cluster' $(CREATECLUSTER); then \
+	  mkdir -p $(dir $(CREATECLUSTER)) && echo 'create_main_cluster = false' >>$(CREATECLUSTER); fi; export UCF_FORCE_CONFFOLD=1
+
+.PHONY: help setup tools demo check test chaos format bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) tools ## .venv with the pinned packages, and git and ripgrep (the other targets call it)
+setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap and PostgreSQL (the other targets call it)
 
 demo: $(READY) ## agents explain why a payment API fails: no key, no network
 	$(BIN)/ramet ask "Why is the payment API failing?" --dir examples/payment-api
 
-check: setup ## format, lint, types, layers and fast tests, under a minute
+check: setup ## format, lint, types, layers and fast tests, two minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest tests/unit tests/architecture -q -x -m "not slow and not bench"
+	$(BIN)/pytest -n $(JOBS) tests/unit tests/architecture -q -x -m "not slow and not bench"
 
-test: setup ## every test
-	$(BIN)/pytest -m "not bench" $(ARGS)
+test: setup ## every test, JOBS (2) at a time
+	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
+
+chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
+	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) tests/chaos $(ARGS)
 
 format: $(READY) ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff format .
@@ -54,6 +65,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-tools:  # git for worktrees, ripgrep for the grep tool; tests that need one they cannot get say so
+tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
+	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
+	if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
+	  missing="$${missing:+$$missing }postgresql"; $(no_cluster); fi; \
 	if [ -n "$$missing" ]; then { $(call apt,$$missing); } || echo "== going on without: $$missing" >&2; fi

@@ -1,0 +1,156 @@
+"""What must be true of a journal, whatever happened to the kernels that wrote it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ramet.core import events
+from ramet.core.events import Event
+from ramet.core.story import RunStory, TreeStory
+from ramet.store.contract import Store
+from ramet.store.sqlite import SqliteStore
+from tests.chaos.planned import PLANS
+
+#: What a run does, as opposed to what is said about it.
+_DEEDS = (events.ToolStarted, events.ModelAsked, events.SandboxStarted, events.RunResumed, events.TurnStarted)
+
+
+@dataclass
+class Death:
+    """What was on record, and what had been asked, when a kernel died."""
+
+    asked: int = 0  #: questions to the model so far
+    replies: set[str] = field(default_factory=set)  #: that are on record
+    events: int = 0
+
+
+def store_of(folder: pathlib.Path, server: Sequence[str] = ()) -> Store:
+    """The store of a trip, to be read."""
+    if server:
+        from ramet.store.postgres import PostgresStore
+
+        return PostgresStore(server[0], schema=server[1], read_only=True)
+    return SqliteStore(folder / "journal.db", read_only=True)
+
+
+async def read(folder: pathlib.Path, server: Sequence[str] = ()) -> dict[str, list[Event]]:
+    """The events of each tree."""
+    if not server and not (folder / "journal.db").exists():
+        return {}
+    store = await store_of(folder, server).open()
+    try:
+        found: dict[str, list[Event]] = defaultdict(list)
+        for each in await store.read(limit=100_000):
+            found[each.tree].append(events.decode(each.data))
+        return dict(found)
+    finally:
+        await store.close()
+
+
+def lines(file: pathlib.Path) -> list[str]:
+    """Whole lines of a file that may not be there."""
+    return file.read_text().split("\n")[:-1] if file.exists() else []
+
+
+def death_of(folder: pathlib.Path, trees: dict[str, list[Event]]) -> Death:
+    """How things stood when a kernel died."""
+    stories = [TreeStory().tell_all(told) for told in trees.values()]
+    return Death(
+        asked=len(lines(folder / "asked")),
+        replies={reply for story in stories for run in story.runs.values() for reply in _replies(run)},
+        events=sum(map(len, trees.values())),
+    )
+
+
+def the_tree(trees: dict[str, list[Event]]) -> list[Event]:
+    """The one tree in which anything was done; a birth that nobody was told of may be there, and nothing below it."""
+    done = [told for told in trees.values() if any(isinstance(each, _DEEDS) for each in told)]
+    assert len(done) == 1, f"{len(done)} trees were at work"
+    return done[0]
+
+
+def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[Death]) -> TreeStory:
+    """What holds for every trip once it is over."""
+    told = the_tree(trees)
+    story = TreeStory().tell_all(told)
+    assert story.is_over, f"not over: {[run.born.path for run in story.runs.values() if not run.is_over]}"
+    assert [each.seq for each in told] == list(range(1, len(told) + 1)), "its events have no gaps"
+    _nothing_after_the_end(told)
+    _usage_adds_up(story)
+    _nothing_twice(folder)
+    _not_asked_again(folder, deaths)
+    _nothing_held(folder)
+    return story
+
+
+def check_notices(story: TreeStory) -> None:
+    """Each background child's end is told once, in its parent's conversation; and nobody else's."""
+    for run in story.runs.values():
+        texts = [str(each.get("content")) for each in run.messages if each.get("type") == "human"]
+        said = Counter(
+            child.born.path
+            for child in story.runs.values()
+            for text in texts
+            if f'task_id="{child.id}"' in text and text.startswith("<task-notification")
+        )
+        children = {each.born.path for each in story.runs.values() if each.born.parent == run.id}
+        due = {each.born.path for each in story.runs.values() if each.born.background} & children
+        assert said == dict.fromkeys(due, 1), f"{run.born.path} was told of {dict(said)}, not of {due} once each"
+
+
+def effects(folder: pathlib.Path) -> dict[str, set[str]]:
+    """What was done, and the steps that it was done in."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in lines(folder / "effects"):
+        step, what = json.loads(line)
+        found[what].add(step)
+    return found
+
+
+def _replies(run: RunStory) -> list[str]:
+    """What is on record of its model's replies, named as the model names the questions."""
+    briefs = [at for at, each in enumerate(run.messages) if each.get("type") == "human" and each["content"] in PLANS]
+    if not briefs:
+        return []
+    said = [each for each in run.messages[briefs[0] :] if each.get("type") == "ai"]
+    return [f"{run.messages[briefs[0]]['content']}:{number}" for number in range(len(said))]
+
+
+def _nothing_after_the_end(told: list[Event]) -> None:
+    over: set[str] = set()
+    for each in told:
+        assert not (isinstance(each, _DEEDS) and each.run in over), f"{each.path} went on after its end: {each}"
+        if isinstance(each, events.RunEnded):
+            assert each.run not in over, f"{each.path} ended twice"
+            over.add(each.run)
+
+
+def _usage_adds_up(story: TreeStory) -> None:
+    for run in story.runs.values():
+        assert run.result is not None
+        assert run.result.usage == run.usage, f"{run.born.path}: {run.result.usage} is not {run.usage}"
+        if not any(each.born.background for each in story.runs.values() if each.born.parent == run.id):
+            assert run.result.usage_subtree == run.subtree, f"{run.born.path}: {run.result.usage_subtree} {run.subtree}"
+
+
+def _nothing_twice(folder: pathlib.Path) -> None:
+    twice = {what: steps for what, steps in effects(folder).items() if len(steps) != 1}
+    assert not twice, f"done under several steps: {twice}"
+
+
+def _not_asked_again(folder: pathlib.Path, deaths: Sequence[Death]) -> None:
+    asked = lines(folder / "asked")
+    for death in deaths:
+        again = death.replies & set(asked[death.asked :])
+        assert not again, f"replies on record were asked for again: {again}"
+
+
+def _nothing_held(folder: pathlib.Path) -> None:
+    ended = folder / "ended"
+    if ended.exists():
+        held = json.loads(ended.read_text()).get("held", {})
+        assert not held, f"reserved after the end: {held}"

@@ -1,0 +1,75 @@
+"""A store whose process ends by SIGKILL at a write: before it is made, or as soon as it is there for good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+from typing import Any, NamedTuple, NoReturn
+
+from ramet.store.contract import Document, Entry, Store
+
+
+class Kill(NamedTuple):
+    """A moment to die at: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`."""
+
+    when: str  #: before | after
+    what: str  #: an event's tag, `document`, or `*` for any
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.when}:{self.what}:{self.nth}"
+
+    @classmethod
+    def parse(cls, text: str) -> Kill | None:
+        """The moment that a text names; None for an empty one."""
+        if not text:
+            return None
+        when, what, nth = text.split(":")
+        return cls(when, what, int(nth))
+
+
+def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
+    """Have a store kill its process at that moment, and say so in `log` before."""
+    if kill is None:
+        return
+    append, put = store.append, store.put
+    seen, dying = 0, []
+
+    def strikes(what: str, whose: str) -> bool:
+        nonlocal seen
+        seen += kill.what in ("*", what)
+        if seen != kill.nth or kill.what not in ("*", what):
+            return False
+        with log.open("a") as file:
+            file.write(f"{kill} {what} {whose}\n")
+        if kill.when == "before":
+            die()
+        return True
+
+    async def die_after(ticket: int) -> None:
+        await store.durable(ticket)
+        die()
+
+    def deadly_append(entry: Entry) -> int:
+        strikes_now = strikes(entry.type, entry.run)
+        ticket = append(entry)
+        if strikes_now:
+            dying.append(asyncio.get_running_loop().create_task(die_after(ticket)))
+        return ticket
+
+    async def deadly_put(kind: str, key: str, data: bytes, **more: Any) -> Document:
+        strikes_now = strikes("document", kind)
+        written = await put(kind, key, data, **more)
+        if strikes_now:
+            die()
+        return written
+
+    store.append, store.put = deadly_append, deadly_put  # type: ignore[method-assign]
+
+
+def die() -> NoReturn:
+    """End this process as a power cut would, as far as it is concerned."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it was killed")

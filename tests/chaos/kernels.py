@@ -1,0 +1,127 @@
+"""Kernels as processes of their own: started, killed at a moment, and whether anything of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+
+from tests.chaos.deadly import Kill
+from tests.support.waiting import alive, eventually
+
+ROOT = pathlib.Path(__file__).parents[2]
+LIFE_S = 60  #: what one life may take; passed only by a kernel that hangs
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Kernel:
+    """One life of the program."""
+
+    def __init__(self, process: asyncio.subprocess.Process, errors: pathlib.Path) -> None:
+        self.process, self._errors = process, errors
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.process.pid
+
+    @property
+    def words(self) -> str:
+        """The end of what it said on stderr."""
+        return self._errors.read_text()[-3000:]
+
+    async def up(self) -> None:
+        """Return once it is about to begin, or has ended."""
+        assert self.process.stdout is not None
+        await self.process.stdout.readline()
+
+    async def end(self) -> int:
+        """Wait for its end; what is negative is a signal's number."""
+        return await asyncio.wait_for(self.process.wait(), LIFE_S)
+
+    async def kill_after(self, seconds: float) -> int:
+        """Kill it so long after it began, unless it has ended by then."""
+        await self.up()
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.process.wait(), seconds)
+        self.process.kill()
+        return await self.end()
+
+
+async def start(
+    trip: str, folder: pathlib.Path, kill: Kill | None = None, server: Sequence[str] = (), *, before: Sequence[str] = ()
+) -> Kernel:
+    """Start a life of a trip; `before` is a command that starts it."""
+    errors = folder / "stderr"
+    with errors.open("a") as file:
+        process = await asyncio.create_subprocess_exec(
+            *before,
+            *(sys.executable, "-m", "tests.chaos.program", trip, str(folder), str(kill or ""), *server),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=file,
+            start_new_session=True,
+        )
+    return Kernel(process, errors)
+
+
+@contextlib.contextmanager
+def inheriting_orphans() -> Iterator[Orphans]:
+    """While this lasts, what a dead kernel leaves behind is ours, and so seen."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    orphans = Orphans()
+    try:
+        yield orphans
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        orphans.end()
+
+
+class Orphans:
+    """Processes that became ours because whoever started them died."""
+
+    def __init__(self) -> None:
+        self._ours = _children()
+
+    def expect(self, pid: int) -> None:
+        """This one was started meanwhile, and stays."""
+        self._ours.add(pid)
+
+    async def gone(self) -> None:
+        """Return once none is left alive; the dead are reaped."""
+        await eventually(lambda: not self._living())
+
+    def end(self) -> None:
+        """Leave none to other tests."""
+        for pid in self._living():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _living(self) -> set[int]:
+        left = _children() - self._ours
+        for pid in left:
+            if not alive(pid):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        return {pid for pid in left if alive(pid)}
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, those that are only to be reaped aside."""
+    below = [each for each in _children(pid) if alive(each)]
+    return below + [further for each in below for further in descendants(each)]
+
+
+def _children(pid: int | str = "self") -> set[int]:
+    pids: set[int] = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            pids.update(map(int, task.read_text().split()))
+    return pids

@@ -1,0 +1,122 @@
+"""Trip A: a model with a plan for each brief, which keeps nothing, and a tool whose every call leaves a line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import BaseTool, StructuredTool
+
+from ramet.tools.context import calling
+
+
+def child(prompt: str, **more: Any) -> dict[str, Any]:
+    """A call of the Agent tool."""
+    return {"name": "Agent", "args": {"prompt": prompt, "subagent_type": "general-purpose", **more}}
+
+
+def note(text: str) -> dict[str, Any]:
+    """A call of the tool that is counted."""
+    return {"name": "note", "args": {"text": text}}
+
+
+def mail(text: str) -> dict[str, Any]:
+    """A call of the tool that writes to the reader."""
+    return {"name": "SendMessage", "args": {"to": "reader", "message": text}}
+
+
+#: By brief: what the model says, one reply after the other.
+PLANS: dict[str, list[Any]] = {
+    "lead": [
+        [note("lead 1"), child("dig a"), child("dig b")],
+        [note("lead 2")],
+        [child("dig c", run_in_background=True), note("lead 3")],
+        "the lead is done",
+        "the lead has heard of c",
+    ],
+    "dig a": [[note("a 1"), note("a 2")], "a is dug"],
+    "dig b": [[child("dig deep")], [note("b 1")], "b is dug"],
+    "dig deep": [[note("deep 1")], "deep is dug"],
+    "dig c": [[note("c 1")], "c is dug"],
+    "write letters": [[child("read letters", name="reader")], [mail("first")], [mail("second")], "they are sent"],
+    "read letters": ["they are read"],
+}
+#: All that the tool is to be told by the lead and those below.
+NOTES = sorted(
+    call["args"]["text"]
+    for plan in PLANS.values()
+    for said in plan
+    if isinstance(said, list)
+    for call in said
+    if call["name"] == "note"
+)
+
+
+class Planned(BaseChatModel):
+    """Says what the plan of its brief says next: a new process goes on where another was."""
+
+    model_name: str = "planned"
+    folder: str = ""
+
+    @property
+    def _llm_type(self) -> str:
+        return "planned"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        """It knows its tools."""
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: Any = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        at = next(i for i, each in enumerate(messages) if isinstance(each, HumanMessage) and each.text in PLANS)
+        said = sum(isinstance(each, AIMessage) for each in messages[at:])
+        brief = messages[at].text
+        with (pathlib.Path(self.folder) / "asked").open("a") as file:
+            file.write(f"{brief}:{said}\n")
+        return ChatResult(generations=[ChatGeneration(message=_reply(brief, said))])
+
+
+def _reply(brief: str, said: int) -> AIMessage:
+    steps = PLANS[brief]
+    step = steps[min(said, len(steps) - 1)]
+    usage = UsageMetadata(input_tokens=3, output_tokens=2, total_tokens=5)
+    if isinstance(step, str):
+        return AIMessage(step, usage_metadata=usage)
+    calls = [
+        tool_call(name=each["name"], args=each["args"], id=f"{brief}/{said}/{n}".replace(" ", "-"))
+        for n, each in enumerate(step)
+    ]
+    return AIMessage("", tool_calls=calls, usage_metadata=usage)
+
+
+def count(folder: pathlib.Path, what: str) -> None:
+    """Leave a line about an effect, with the step by which it is known."""
+    with (folder / "effects").open("a") as file:
+        file.write(json.dumps([calling().step_id, what]) + "\n")
+
+
+def tools(folder: pathlib.Path) -> list[BaseTool]:
+    """One tool whose every call is counted, and which may be called again."""
+
+    async def note(text: str) -> str:
+        count(folder, text)
+        return f"noted {text}"
+
+    return [
+        StructuredTool.from_function(
+            coroutine=note, name="note", description="Notes.", metadata={"concurrency_safe": True, "repeatable": True}
+        )
+    ]

@@ -1,0 +1,128 @@
+"""A kernel that is to be killed: `python -m tests.chaos.program TRIP FOLDER KILL [DSN SCHEMA]`, until it ends well.
+
+It goes on with what its journal holds, or begins. KILL is a moment (`tests.chaos.deadly.Kill`) at which it kills
+itself; empty, it lives until its trip is over. It says `up` when it is about to begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
+from ramet.core.budget import RESOURCES
+from ramet.core.errors import StoreFailed
+from ramet.host.project import Project
+from ramet.host.sandboxes import BackendName
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Store
+from tests.chaos import functions
+from tests.chaos.deadly import Kill, make_deadly
+from tests.chaos.planned import Planned, tools
+
+LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
+
+
+async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str = "lead") -> Handle | None:
+    """Trip A."""
+    model = Planned(folder=str(folder))
+    for handle in await runtime.resume(llm=model, tools=tools(folder)):
+        return handle
+    if (folder / "begun").exists():
+        return None
+    return await runtime.spawn(
+        Agent(name="lead", model=model),
+        brief,
+        tools=tools(folder),
+        agents=Project.open(None, user_dir=None),
+        limits=LIMITS,
+    )
+
+
+async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+    """Trip B."""
+    for handle in await runtime.resume():
+        return handle
+    if (folder / "begun").exists():
+        return None
+    policy = Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=4, timeout_seconds=60)
+    return await runtime.spawn(functions.survey, policy=policy, limits=LIMITS)
+
+
+async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
+    """Trip C: one tick, until it is told how it ended."""
+    for handle in await runtime.resume():
+        await handle.result()
+    async with AgentScheduler(runtime) as scheduler:
+        known = {view.name: view for view in await scheduler.list()}
+        view = known.get("job") or await scheduler.schedule_agent_in(0, functions.tick, name="job", args=[str(folder)])
+        while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110 - as users do
+            await asyncio.sleep(0.005)
+        (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))
+
+
+Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]
+TRIPS: dict[str, tuple[Trip, BackendName | None]] = {
+    "models": (tree_of_models, None),
+    "letters": (partial(tree_of_models, brief="write letters"), None),
+    "local": (nested_functions, "local"),
+    "bwrap": (nested_functions, "bwrap"),
+    "schedule": (schedule, None),
+}
+
+
+async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[str]) -> None:
+    """Go on with what is there, or begin."""
+    store = _store(folder, server)
+    make_deadly(store, kill, folder / "deaths")
+    begin, backend = TRIPS[trip]
+    async with AgentRuntime(folder, store=store, grace_s=1.0, backend=backend) as runtime:
+        print("up", flush=True)  # noqa: T201 - whoever kills at a random moment counts from here
+        handle = await begin(runtime, folder)
+        if handle is not None:
+            await _to_its_end(runtime, handle, folder)
+
+
+def _store(folder: pathlib.Path, server: list[str]) -> Store:
+    if server:
+        from ramet.store.postgres import PostgresStore
+
+        return PostgresStore(server[0], schema=server[1])
+    from ramet.store.sqlite import SqliteStore
+
+    disk = folder / "disk"  # A small one, if there is one.
+    return SqliteStore((disk if disk.is_dir() else folder) / "journal.db")
+
+
+async def _to_its_end(runtime: AgentRuntime, handle: Handle, folder: pathlib.Path) -> None:
+    opened = runtime.trees[handle.run.info.id]
+    register = opened.tree.register
+    with contextlib.suppress(StoreFailed):  # Its result says so, too.
+        await handle.run.context.settled()
+        (folder / "begun").write_text(handle.id)
+    result = await handle.result()
+    held = {
+        f"{run.info.path} {resource}": run.context.budget.held(resource)
+        for run in register.runs.values()
+        for resource in RESOURCES
+        if run.context.budget.held(resource)
+    }
+    budget = handle.run.context.budget
+    said: dict[str, Any] = {
+        "status": str(result.status),
+        "error": str(result.error),
+        "held": held,
+        "shown": [event.seq for event in opened.recorder.kept],
+        "spent": {name: budget.spent(name) for name in RESOURCES if name != "usd"},
+    }
+    (folder / "ended").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], pathlib.Path(sys.argv[2]), Kill.parse(sys.argv[3]), sys.argv[4:]))

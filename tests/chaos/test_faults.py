@@ -1,0 +1,203 @@
+"""What a tree relies on fails under it: a sandbox, what keeps sandboxes, the disk; servers are a file of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from ramet import AgentRuntime, Policy
+from ramet.core.events import RunRetried
+from ramet.core.outcome import Result
+from ramet.core.story import TreeStory
+from ramet.spawn.run import Run
+from ramet.store.sqlite import SqliteStore
+from tests.chaos import functions
+from tests.chaos.checks import Death, check, check_notices, effects, read
+from tests.chaos.deadly import Kill
+from tests.chaos.functions import FOUND, RUNS
+from tests.chaos.kernels import ROOT, descendants, inheriting_orphans, start
+from tests.chaos.planned import NOTES
+from tests.support.waiting import eventually
+from tests.trips.isolated_kit import Name, backend
+
+__all__ = ["backend"]
+
+pytestmark = pytest.mark.slow
+
+
+class Loss:
+    """A run of `functions.hold_one`, some process of which is killed while it works."""
+
+    def __init__(self, folder: pathlib.Path, backend: Name, *, patient: bool, retries: int = 0) -> None:
+        self._folder, self._backend, self._patient = folder, backend, patient
+        self._policy = Policy(
+            allow_sub_agents=True, memory_mb=512, cpu_cores=2, timeout_seconds=60, retry_count=retries,
+            retry_delay_seconds=0,
+        )  # fmt: skip
+        self.retries: list[str] = []  #: what each attempt before the last came to
+
+    async def play(self, *, zygote: bool) -> Result:
+        """Begin, kill, and wait for the end; what is on record is over then, and no process is left."""
+        said: list[str] = []
+        before = set(descendants(os.getpid()))
+        store = SqliteStore(self._folder / "journal.db")
+        async with AgentRuntime(self._folder, store=store, backend=self._backend, grace_s=1.0) as runtime:
+            handle = await runtime.spawn(
+                functions.hold_one,
+                args=(self._patient,),
+                policy=self._policy,
+                on_output=lambda _, text: said.append(text),
+            )
+            runs = runtime.trees[handle.id].tree.register.runs
+
+            def target() -> int:
+                found: list[Run] = [run for run in runs.values() if (run.parent is not None) == self._patient]
+                return found[0].box.pid if found and found[0].box is not None and (self._patient or said) else 0
+
+            await eventually(target)
+            pid = target()
+            os.kill(_parent_of(pid) if zygote else pid, signal.SIGKILL)
+            result = await handle.result()
+        assert set(descendants(os.getpid())) <= before
+        [told] = (await read(self._folder)).values()
+        check(self._folder, {"": told}, ())
+        self.retries = [each.status for each in told if isinstance(each, RunRetried)]
+        return result
+
+
+async def test_a_child_that_is_killed_is_told_as_crashed(tmp_path: pathlib.Path) -> None:
+    """Its parent goes on, and knows."""
+    result = await Loss(tmp_path, "local", patient=True).play(zygote=False)
+
+    assert result.status == "completed"
+    assert result.value["status"] == "crashed"
+    assert result.value["exit_code"] != 0
+
+
+async def test_a_run_that_is_killed_is_crashed(tmp_path: pathlib.Path) -> None:
+    """Without retries that is its end."""
+    result = await Loss(tmp_path, "local", patient=False).play(zygote=False)
+
+    assert (result.status, result.value) == ("crashed", None)
+
+
+async def test_a_run_that_is_killed_is_tried_again_as_its_policy_says(tmp_path: pathlib.Path) -> None:
+    """The next attempt finds the checkpoint of the one that was killed."""
+    loss = Loss(tmp_path, "local", patient=False, retries=1)
+
+    result = await loss.play(zygote=False)
+
+    assert (result.status, result.value) == ("completed", {"attempt": "again"})
+    assert loss.retries == ["crashed"]
+
+
+async def test_what_a_zygote_kept_is_lost_with_it(backend: Name, tmp_path: pathlib.Path) -> None:
+    """Parent or child, nobody says that it completed, and nobody waits for ever."""
+    result = await Loss(tmp_path, backend, patient=True).play(zygote=True)
+
+    assert (result.status if result.value is None else result.value["status"]) in ("lost", "crashed")
+
+
+async def test_after_a_zygotes_death_another_is_tried(tmp_path: pathlib.Path) -> None:
+    """The next attempt has a sandbox of a new zygote."""
+    loss = Loss(tmp_path, "local", patient=False, retries=1)
+
+    result = await loss.play(zygote=True)
+
+    assert (result.status, result.value) == ("completed", {"attempt": "again"})
+    assert loss.retries[0] in ("lost", "crashed")
+
+
+async def test_a_child_is_never_taken_for_another_that_a_checkpoint_skips(tmp_path: pathlib.Path) -> None:
+    """The kernel dies in the second region: the function skips the first, and gets the second's own child."""
+    with inheriting_orphans() as orphans:
+        kernel = await start("local", tmp_path, Kill("after", "sandbox_started", 5))
+        assert await kernel.end() == -signal.SIGKILL
+        await orphans.gone()
+        kernel = await start("local", tmp_path)
+        assert await kernel.end() == 0, kernel.words
+        await orphans.gone()
+
+    story = check(tmp_path, await read(tmp_path), ())
+    assert story.root.result is not None
+    assert story.root.result.value == FOUND
+    assert len(story.runs) == RUNS
+
+
+async def test_a_question_that_two_kernels_died_over_is_counted_twice(tmp_path: pathlib.Path) -> None:
+    """Each request that was under way is counted, and stays so: no budget is stretched by deaths."""
+    with inheriting_orphans() as orphans:
+        for kill in (Kill("after", "model_asked", 1), Kill("after", "model_asked", 1), None):
+            kernel = await start("models", tmp_path, kill)
+            assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
+            await orphans.gone()
+
+    check(tmp_path, await read(tmp_path), ())
+    spent = json.loads((tmp_path / "ended").read_text())["spent"]
+    assert spent["model_calls"] == 16
+
+
+async def test_a_letter_is_never_taken_for_one_of_a_dead_kernel(tmp_path: pathlib.Path) -> None:
+    """What was sent before a kernel died and what is sent after it both arrive, each once."""
+    with inheriting_orphans() as orphans:
+        for kill in (Kill("after", "mail_pushed", 1), None):
+            kernel = await start("letters", tmp_path, kill)
+            assert await kernel.end() == (-signal.SIGKILL if kill else 0), kernel.words
+            await orphans.gone()
+
+    [told] = (await read(tmp_path)).values()
+    reader = next(run for run in TreeStory().tell_all(told).runs.values() if run.born.name == "reader")
+    heard = [str(each["content"]) for each in reader.messages if each["type"] == "human"]
+    assert [sum(word in each for each in heard) for word in ("first", "second")] == [1, 1], heard
+
+
+ON_A_SMALL_DISK = """
+set -eu
+folder=$1 size=$2; shift 2
+mkdir "$folder/disk"
+mount -t tmpfs -o "size=$size" none "$folder/disk"
+"$@" || echo "life ended with $?" >> "$folder/lives"
+cp "$folder/ended" "$folder/ended-when-full"
+mkdir "$folder/when-full"
+mount -o remount,size=64m "$folder/disk"
+cp "$folder"/disk/journal.db* "$folder/when-full/"
+"$@"
+cp "$folder"/disk/journal.db* "$folder/"
+"""
+
+
+@pytest.mark.parametrize("kilobytes", [256, pytest.param(512, marks=pytest.mark.chaos)])
+async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path, kilobytes: int) -> None:
+    """What was shown is kept, the run says StoreFailed, and with room again another process brings it to its end."""
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a small disk of one's own takes root and unshare")
+    program = [sys.executable, "-m", "tests.chaos.program", "models", str(tmp_path), ""]
+    shell = ["unshare", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", str(tmp_path), f"{kilobytes}k", *program]
+    with (tmp_path / "words").open("wb") as words:
+        process = await asyncio.create_subprocess_exec(*shell, cwd=ROOT, stdout=words, stderr=words)
+        code = await asyncio.wait_for(process.wait(), 60)
+    assert code == 0, (tmp_path / "words").read_text()[-3000:]
+
+    full: dict[str, Any] = json.loads((tmp_path / "ended-when-full").read_text())
+    assert full["status"] == "failed"
+    assert full["error"].startswith("StoreFailed") or "StoreFailed" in full["error"]
+    kept = {each.seq for told in (await read(tmp_path / "when-full")).values() for each in told}
+    assert set(full["shown"]) <= kept
+
+    story = check(tmp_path, await read(tmp_path), [Death()])
+    check_notices(story)
+    assert story.root.result is not None
+    assert story.root.result.value == "the lead has heard of c"
+    assert sorted(effects(tmp_path)) == NOTES
+
+
+def _parent_of(pid: int) -> int:
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

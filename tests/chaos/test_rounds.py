@@ -1,0 +1,78 @@
+"""Kernels killed at every kind of recorded step, and at any moment, in each trip: what was promised holds at the end.
+
+`make test` plays the first rounds, `make chaos` more of them. `RAMET_CHAOS_SEED=7 pytest tests/chaos -k round-12-`
+plays one again.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+import psycopg
+import pytest
+
+from tests.chaos.deadly import Kill
+from tests.chaos.rounds import WRITES, Round, kind_of, play
+from tests.support.postgres import Server, absent, fresh_schema, shared
+
+#: Rounds that are a part of `make test`.
+FIRST = 20
+ROUNDS = int(os.environ.get("RAMET_CHAOS_ROUNDS", "200"))
+SEED = int(os.environ.get("RAMET_CHAOS_SEED", "1"))
+#: After this long no further round begins, however slow the machine: those that are left are told as skipped.
+MOST_S = 13 * 60
+BEGAN = time.monotonic()
+
+
+@pytest.fixture(scope="session")
+def server(pytestconfig: pytest.Config) -> Server | None:
+    """One PostgreSQL server for all rounds, where there can be one."""
+    return None if absent() else shared(pytestconfig)
+
+
+def _rounds() -> list[object]:
+    return [
+        pytest.param(number, id=f"round-{number}-{_name(number)}", marks=_marks(number)) for number in range(ROUNDS)
+    ]
+
+
+def _name(number: int) -> str:
+    this = Round(number, SEED)
+    return f"{this.trip}-postgres" if this.on_server and this.trip != "postgres" else this.trip
+
+
+def _marks(number: int) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow, *([pytest.mark.chaos] if number >= FIRST else [])]
+
+
+@pytest.mark.parametrize("number", _rounds())
+async def test_a_tree_outlives_its_kernels(number: int, tmp_path: pathlib.Path, server: Server | None) -> None:
+    """NEG-15: nothing on record is done again, nothing lost, reserved or left alive, and the tree ends truthfully."""
+    if number >= FIRST and time.monotonic() - BEGAN > MOST_S:
+        pytest.skip(f"{MOST_S} s are over; play it alone with -k round-{number}-")
+    this = Round(number, SEED)
+    if not this.on_server:
+        return await play(this, tmp_path, ())
+    if server is None:
+        pytest.skip(absent())
+    schema = fresh_schema()
+    try:
+        await play(this, tmp_path, (server.dsn, schema))
+    finally:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+def test_every_kind_of_write_has_its_turn() -> None:
+    """All rounds together kill before and after each kind of write of each trip."""
+    struck: dict[str, set[tuple[str, str]]] = {trip: set() for trip in WRITES}
+    for number in range(200):
+        this = Round(number, SEED)
+        for moment in this.moments():
+            if isinstance(moment, Kill) and moment.what != "*":
+                struck[kind_of(this.trip)].add((moment.what, moment.when))
+
+    for trip, writes in WRITES.items():
+        assert struck[trip] == {(what, when) for what in writes for when in ("before", "after")}, trip
