@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import inspect
 import itertools
 import os
+import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,7 +31,86 @@ os.environ["LANGSMITH_TRACING"] = os.environ["LANGCHAIN_TRACING_V2"] = "false"
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 BOUND_S = 2.0  # how long what is already ending may take to end; passed in full only by a test that fails
 
+ROOT = Path(__file__).parent
+
 _homes = itertools.count()
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means something here and in what the tests start, also where a shell runs them in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- several at a time ----------------------------------------------------------------------------------------------
+
+
+def share_of(test: str) -> str:
+    """Which tests run one after the other in one process: those of a file, or of a folder that is about one machine.
+
+    Attacks, and what limits them, are in each other's way: by names in /dev/shm, by what a user may have in all. The
+    tests of some files take long and have nothing in common: each of those goes where there is time.
+    """
+    path = test.partition("::")[0]
+    for folder in ("tests/security/", "tests/unit/isolation/"):
+        if path.startswith(folder):
+            return folder
+    return test if path.startswith(("tests/chaos/", "tests/conformance/test_backends")) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`pytest -n 2` hands out shares as a whole, the largest first."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships none
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = share_of
+    return scheduler
+
+
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test marked `alone` begins when the other processes of `pytest -n` have ended theirs, and they wait for it."""
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    mark = item.get_closest_marker("alone")
+    assert mark is None or mark.args, "alone needs its reason: @pytest.mark.alone('it counts what is on the machine')"
+    # Folders can be locked, and these are there anyway. Who wants to be alone waits at the door, which keeps others
+    # from going in before.
+    with _opened(ROOT) as room, _opened(ROOT.parent) as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if mark else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # by word: a child that was forked has it open as well
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A test may log what no file can hold: it is told in its escaped form, as reports travel as UTF-8."""
+    return _writable((yield))
+
+
+def _writable(told: Any) -> Any:
+    if isinstance(told, str):
+        return told.encode("utf-8", "backslashreplace").decode()
+    if isinstance(told, dict):
+        return {_writable(key): _writable(value) for key, value in told.items()}
+    return type(told)(map(_writable, told)) if type(told) in (list, tuple) else told
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+# --- a home, and nothing left behind --------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "conftest.py").write_text(CONFTEST.read_text() + "\nBOUND_S = 0.2\n")
     (folder / "test_leaks.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers = leaves(reason): off\n")
-    command = [sys.executable, "-m", "pytest", "-rA", "--tb=short", "-p", "no:cacheprovider", "test_leaks.py"]
+    without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
+    command = [sys.executable, "-m", "pytest", "-rA", "--tb=short", *without, "test_leaks.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 

@@ -25,17 +25,21 @@ from ramet.core.budget import Limits
 from ramet.core.errors import RametError
 from ramet.core.events import AnyEvent, Event
 from ramet.core.limits import SpawnLimits
-from ramet.core.outcome import Result, Status, Usage
+from ramet.core.outcome import AgentResult, Result, Status, Usage
+from ramet.core.policy import Policy
+from ramet.host.agents import AgentHandle
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.gate import RetryPolicy
 from ramet.models.prices import Price
 from ramet.spawn.handle import Handle
+from ramet.store.state.keys import Keys
+from ramet.store.state.versioned import Versioned
 from ramet.tools.context import SpawnRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 #: Accepted in settings files and fired by nothing: the page says so of exactly these.
-NEVER_FIRED = {"TaskCreated", "TaskCompleted", "TeammateIdle"}
+NEVER_FIRED = {"TeammateIdle"}
 
 
 def table(page: str, heading: str) -> dict[str, str]:
@@ -80,7 +84,21 @@ TABLES: dict[str, set[str]] = {
     "Session": parameters(Session),
     "Of a session": members(Session, "result", "project", "runtime"),
     "AgentRuntime": parameters(AgentRuntime),
-    "Of a runtime": members(AgentRuntime, "working_dir", "user_dir", "grace_s", "clock", "gateway"),
+    "Of a runtime": members(
+        AgentRuntime,
+        "working_dir",
+        "user_dir",
+        "grace_s",
+        "clock",
+        "gateway",
+        "sandboxes",
+        "journal",
+        "telemetry",
+        "dynamic",
+    ),
+    "AgentHandle": members(AgentHandle),
+    "AgentResult": fields(AgentResult),
+    "Policy": fields(Policy),
     "Handle": members(Handle),
     "Limits": fields(Limits),
     "SpawnLimits": fields(SpawnLimits),
@@ -92,6 +110,7 @@ TABLES: dict[str, set[str]] = {
     "QueryParams": fields(QueryParams),
     "Result": fields(Result),
     "Usage": fields(Usage),
+    "Of a state": members(Versioned) | members(Keys),
     "Every event has": fields(Event),
     "Hook events": set(EVENTS),
 }

@@ -58,8 +58,10 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     float: numbers,
     bool: st.booleans(),
     str | None: st.none() | text,
+    datetime: times,
     datetime | None: st.none() | times,
     tuple[str, ...]: st.lists(text, max_size=3).map(tuple),
+    tuple[int | dict[str, Any], ...]: st.lists(st.integers(0, 9) | st.just({"type": "human"}), max_size=3).map(tuple),
     dict[str, Any]: st.dictionaries(text, plain, max_size=3),
     Usage: usages,
     Usage | None: st.none() | usages,
@@ -102,9 +104,12 @@ def test_every_event_of_the_module_is_in_the_vocabulary() -> None:
 def test_event_types_are_stable_names() -> None:
     """The names in journals: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
-        """approval_answered approval_asked budget_refused clamped compacted hook_failed mail_delivered mail_pushed
-        message_discarded message_recorded model_asked model_retried notice run_ended run_spawned state_changed
-        text_delta tool_ended tool_started turn_ended turn_started""".split()
+        """agent_created approval_answered approval_asked budget_refused clamped command_run compacted endpoint_asked
+        hook_failed
+        mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
+        result_reused run_ended run_resumed
+        run_retried run_spawned sandbox_started state_changed state_committed text_delta threshold_crossed tool_ended
+        tool_started turn_ended turn_started""".split()
     )
 
 

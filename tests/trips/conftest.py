@@ -1,4 +1,4 @@
-"""A trip that hangs fails by itself, so that the others still run."""
+"""A trip that hangs fails by itself, so that the others still run; PostgreSQL is there for those that need it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+
+from tests.support import postgres
+from tests.support.empty_places import place
+
+__all__ = ["place"]
 
 HANG_S = float(os.environ.get("RAMET_HANG_S", "120"))  # of real time; passed only by a test that fails
 
@@ -26,3 +31,9 @@ def nobody_hangs() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server_of_the_stores(request: pytest.FixtureRequest) -> None:
+    """PostgreSQL, if one of the tests that will run needs it."""
+    postgres.start_if_used(request)

@@ -16,7 +16,7 @@ from ramet.core.budget import RESOURCES, Budget
 from ramet.core.events import Event
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.host.runtime import OpenTree
+from ramet.host.opening import OpenTree
 from ramet.host.session import Session
 from ramet.models.dialogue import Call
 from ramet.models.messages import encode

@@ -14,8 +14,9 @@ from ramet.core.errors import RametError, Unknown
 from ramet.core.events import RunEnded
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
-from ramet.host.runtime import KEPT_TREES, AgentRuntime
+from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
+from ramet.host.trees import KEPT_TREES
 from ramet.models.scripted import Call, Hang, ScriptedModel
 from ramet.tools.context import SpawnRequest, current
 from tests.support.waiting import eventually

@@ -18,7 +18,7 @@ from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted import Call, Fail, ScriptedModel
-from ramet.spawn.admission import Admission, Place
+from ramet.spawn.admission import Admission, Place, Share
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
 from tests.trips.kit import all_is_quiet, answers, async_tool, kept, of_kind
@@ -140,6 +140,7 @@ class Node:
     persistent: bool = False
     below_now: list[Node] = field(default_factory=list)
     waits_for: list[Node] = field(default_factory=list)
+    envelope: Share | None = None
 
     def above(self) -> Iterator[Node]:
         node: Node | None = self

@@ -21,6 +21,7 @@ from ramet.core.events import (
 )
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
+from ramet.core.story import TreeStory
 from ramet.host.session import Session
 from ramet.models.dialogue import Script
 from ramet.models.messages import decode as decode_message
@@ -59,10 +60,11 @@ async def test_there_is_one_transcript_per_run(tmp_path: Path) -> None:
     assert set(files) == {f"{path}.jsonl" for path in paths}
     for path in paths:
         assert lines(folder, path) == [event for event in events if event.path == path]
+    assert {file.stat().st_mode & 0o777 for file in files.values()} == {0o600}  # They hold what agents read.
 
 
 async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> None:
-    """The messages of a transcript are the run's history, equal to the byte, in order."""
+    """The messages of a transcript are the run's history, equal to the byte; answers in the order of their calls."""
     async with Session(ScriptedModel(SCRIPT), [note], cwd=tmp_path) as session:
         await session.ask("Go.")
         histories = {
@@ -72,8 +74,8 @@ async def test_a_transcript_holds_the_conversation_as_it_was(tmp_path: Path) -> 
 
     assert folder is not None
     for path, history in histories.items():
-        recorded = [decode_message(event.message) for event in of_kind(lines(folder, path), MessageRecorded)]
-        assert plain(recorded) == plain(history)
+        [story] = TreeStory().tell_all(lines(folder, path)).runs.values()
+        assert plain([decode_message(each) for each in story.messages]) == plain(history)
         assert len(history) > 1
 
 

@@ -12,7 +12,27 @@ import pytest
 from benchmarks.catalogue import CATALOGUE, Measurement
 from benchmarks.cost import Figures
 from benchmarks.machine import ROOT
-from benchmarks.measures import batch, cancel, crowd, depth, history, limit, memory, opening, recording, tree
+from benchmarks.measures import (
+    batch,
+    cancel,
+    crowd,
+    depth,
+    dynamic,
+    history,
+    isolated,
+    isolated_death,
+    isolated_many,
+    isolated_model,
+    isolated_tree,
+    journal,
+    limit,
+    memory,
+    opening,
+    recording,
+    recovery,
+    state,
+    tree,
+)
 
 pytestmark = pytest.mark.slow  # each starts interpreters of its own
 
@@ -23,7 +43,16 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "cancel-wide": lambda: cancel.cancel((2, 3)),
     "crowd": lambda: crowd.measure(70),
     "depth": lambda: depth.measure(3, 100, 2, 1),
+    "dynamic": lambda: dynamic.measure("3", "20"),
     "history": lambda: history.measure(6, 1),
+    "isolated": lambda: isolated.measure(4),
+    "isolated-death": isolated_death.measure,
+    "isolated-idle": lambda: isolated_many.measure("idle", 3),
+    "isolated-model": lambda: isolated_model.measure(1),
+    "isolated-rate": lambda: isolated_many.measure("rate", 1),
+    "recovery": lambda: recovery.measure(3, 20),
+    "journal": lambda: journal.measure(2_000),
+    "isolated-tree": lambda: isolated_tree.measure(1, 1),
     "limit-100": lambda: limit.measure(20),
     "memory-asleep": lambda: memory.measure("asleep", 3),
     "memory-idle": lambda: memory.measure("idle", 3),
@@ -32,6 +61,7 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "memory-waiting": lambda: memory.measure("waiting", 3),
     "opening": lambda: opening.measure(1),
     "recording": lambda: recording.measure(5),
+    "state": lambda: state.measure(3, 20),
     "tree": lambda: tree.measure(2, 2),
 }
 BY_NAME = {each.name: each for each in CATALOGUE}
@@ -53,9 +83,9 @@ def test_each_measurement_is_tried() -> None:
     assert all((ROOT / "benchmarks" / "measures" / f"{name}.py").is_file() for name in modules)
 
 
-@pytest.mark.parametrize("adapter", ["bench_ramet", "bench_ramet_transcripts"])
+@pytest.mark.parametrize("adapter", ["bench_ramet", "bench_ramet_durable"])
 def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The adapter fits the harness of the peers, with and without transcripts."""
+    """The adapter fits the harness of the peers, with and without a journal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # The harness leaves what it made there.
 
     assert '"child_turns": 3' in _printed(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")

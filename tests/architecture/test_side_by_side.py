@@ -1,0 +1,99 @@
+"""Tests that run in several processes at a time: what belongs together stays together, and who must be alone is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import share_of
+
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+#: Two that meet, which they can only side by side; then one that must be alone, and what an ordinary one sees.
+TESTS = """
+import fcntl, os, pathlib, threading
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+def may_begin(kind):
+    room = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(room, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(room)
+    return True
+
+def test_meets():
+    (HERE / f"{__name__.rpartition('.')[2]}-is-here").touch()
+    for _ in range(3000):
+        if len(list(HERE.glob("*-is-here"))) == 2:
+            return
+        threading.Event().wait(0.01)
+    pytest.fail("nobody came")
+
+def test_ordinary():
+    assert may_begin(fcntl.LOCK_SH) or not may_begin(fcntl.LOCK_EX)
+
+@pytest.mark.alone("to show that it is")
+def test_alone():
+    assert not may_begin(fcntl.LOCK_SH)
+"""
+
+
+def run(folder: Path, text: str, *options: str) -> str:
+    """What pytest says of two files of the same tests, with the conftest of this project."""
+    (folder / "tests").mkdir()
+    (folder / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\nasyncio_mode = 'auto'\n"
+        "markers = ['alone(reason): nobody beside it', 'leaves(reason): off']\n"
+    )
+    (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text())
+    for name in ("test_one", "test_two"):
+        (folder / "tests" / f"{name}.py").write_text(text)
+    without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
+    command = [sys.executable, "-m", "pytest", "-rA", "--import-mode=importlib", *without, *options, "tests"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_two_run_at_a_time_but_for_who_must_be_alone(tmp_path: Path) -> None:
+    """Tests of two files run side by side; while one that is marked `alone` runs, no other may begin."""
+    said = run(tmp_path, TESTS, "-n", "2")
+
+    assert "6 passed" in said, said
+
+
+def test_alone_needs_its_reason(tmp_path: Path) -> None:
+    """Being alone costs everybody time: a mark without a word of why is an error."""
+    said = run(tmp_path, "import pytest\n@pytest.mark.alone\ndef test_it(): pass\n", "-n", "2")
+
+    assert "alone needs its reason" in said, said
+
+
+def test_what_no_file_can_hold_is_told_all_the_same(tmp_path: Path) -> None:
+    """Half a character in a log or an error of a test costs nobody the report of it."""
+    said = run(tmp_path, "import logging\ndef test_it(): logging.warning('\\ud800'); assert not '\\ud801'\n", "-n", "2")
+
+    assert "2 failed" in said, said
+    assert "ud800" in said
+    assert "INTERNALERROR" not in said
+
+
+@pytest.mark.parametrize(
+    ("test", "share"),
+    [
+        ("tests/unit/core/test_ids.py::test_one[a-b]", "tests/unit/core/test_ids.py"),
+        ("tests/security/test_attacks_files.py::test_1[me-bwrap-home]", "tests/security/"),
+        ("tests/unit/isolation/linux/test_rlimits.py::test_1", "tests/unit/isolation/"),
+        ("tests/unit/isolated/test_it.py::test_1", "tests/unit/isolated/test_it.py"),
+        ("tests/chaos/test_rounds.py::test_it[round-1-local]", "tests/chaos/test_rounds.py::test_it[round-1-local]"),
+    ],
+)
+def test_what_shares_something_stays_in_one_process(test: str, share: str) -> None:
+    """A file's fixtures are made once, attacks do not meet, and what shares nothing goes where there is time."""
+    assert share_of(test) == share

@@ -1,0 +1,63 @@
+"""What the trips with loops in other processes share: a session each of whose conversations has a guest of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessageChunk, BaseMessage
+
+from ramet.core.errors import ProtocolError, RametError
+from ramet.spawn.door import Door
+from ramet.spawn.errands import Errands
+from ramet.spawn.inside import Conversation
+from ramet.spawn.run import Run
+from ramet.wire.requests import Done, Stop
+from tests.support.guests import Guest, Guests
+
+GRACE_S = 5.0
+
+
+class Inside:
+    """Lets the conversations of the host's turns run in guests, and keeps what came of them."""
+
+    def __init__(self, source: Guests) -> None:
+        self._source = source
+        self.guests: list[Guest] = []
+        self.conversations: list[Conversation] = []
+        self.last_words: list[Done | None] = []
+
+    async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
+        """One turn: what a sandbox's keeper does, without the sandbox."""
+        talk = Conversation(run, messages, feed)
+        errands = Errands(run, run.context.next_step(), talk)
+        door = errands.door = Door(errands)
+        guest = self._source.launch()
+        self.guests.append(guest)
+        self.conversations.append(talk)
+        await door.open(guest.channel)
+        run.context.slot.begin_calls()
+        try:
+            first, body = talk.start()
+            await door.tell(first, body)
+            door.beside(talk.attend(door.tell))
+            finished = await self._over(door)
+            self.last_words.append(finished.done if finished is not None else None)
+            if finished is None:
+                raise RametError("it ended without a word")
+            return talk.finish(finished.done, finished.body)
+        finally:
+            guest.kill()
+            await door.close()
+            run.context.slot.end_call()
+
+    async def _over(self, door: Door) -> Any:
+        try:
+            return await door.over()
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, ProtocolError):
+                await door.tell(Stop(reason="its turn was stopped"))
+                await asyncio.wait_for(door.over(), GRACE_S)
+            raise

@@ -1,0 +1,45 @@
+"""Runtimes whose agents run in sandboxes, one for each backend that this machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+from collections.abc import AsyncIterator
+from typing import Literal, get_args
+
+import pytest
+
+import ramet
+
+Name = Literal["bwrap", "local"]
+BACKENDS: tuple[Name, ...] = get_args(Name)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Name:
+    """Each backend by name; one that this machine lacks is skipped with the reason."""
+    if not pathlib.Path("/proc/self/ns").exists():
+        pytest.skip("not Linux: no sandboxes here")
+    if request.param == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    name: Name = request.param
+    return name
+
+
+@pytest.fixture
+async def runtime(backend: Name, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
+    """A running runtime with a folder of its own."""
+    async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as found:
+        yield found
+
+
+def marked(mark: str) -> list[int]:
+    """The living processes that have a mark as a comment in their command line."""
+    found: list[int] = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if b"# " + mark.encode() in (folder / "cmdline").read_bytes() and state not in "ZX":
+                found.append(int(folder.name))
+    return found

@@ -1,0 +1,96 @@
+"""Bytes that a tool leaves beside its result: kept by the store, found again after a restart, gone with their tree."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import tool
+
+from ramet import AgentRuntime, ScriptedModel, Session
+from ramet.core.errors import Unknown
+from ramet.host.blobs import BLOB_OF, drop_blobs, keep_blob
+from ramet.host.retention import sweep
+from ramet.models.dialogue import Call
+from ramet.store.sqlite import SqliteStore
+
+PICTURE = bytes(range(256)) * 1000
+NAME = hashlib.sha256(b"\0" + PICTURE).hexdigest()
+
+
+@tool(response_format="content_and_artifact")
+def draw() -> tuple[str, bytes]:
+    """Draw a picture."""
+    return "drawn", PICTURE
+
+
+async def drawn(runtime: AgentRuntime, name: str) -> ToolMessage:
+    """The answer of the tool, in a session of its own."""
+    async with Session(ScriptedModel([Call("draw"), "done"]), [draw], runtime=runtime, session_id=name) as session:
+        await session.ask("Draw")
+        (answer,) = [each for each in session.messages if isinstance(each, ToolMessage)]
+    return answer
+
+
+async def test_bytes_beside_a_result_survive_a_restart_and_go_with_the_last_tree(tmp_path: pathlib.Path) -> None:
+    """In the process that has them they are what the tool gave; on record, what they are called; kept only once."""
+    async with AgentRuntime(tmp_path) as runtime:
+        first = await drawn(runtime, "first")
+        await drawn(runtime, "second")
+    assert (first.content, first.artifact) == ("drawn", PICTURE)
+    assert first.response_metadata["artifact"] == {"blob": NAME, "bytes": len(PICTURE)}
+
+    async with AgentRuntime(tmp_path) as runtime:
+        assert await runtime.blob(NAME) == PICTURE
+        with pytest.raises(Unknown, match="blob"):
+            await runtime.blob("0" * 64)
+
+    store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
+    try:
+        said = [each.data for each in await store.read() if b'"tool_call_id"' in each.data]
+        assert [NAME.encode() in data for data in said] == [True, True]
+        roots = sorted({each.tree for each in await store.read()})
+        assert len(await store.list(BLOB_OF)) == 2
+        soon = datetime.now(UTC) + timedelta(hours=1)
+
+        await sweep(store, tmp_path, before=soon, keep=roots[1:])
+        assert [list(await store.list_blobs()), len(await store.list(BLOB_OF))] == [[NAME], 1]
+        await sweep(store, tmp_path, before=soon)
+        assert (list(await store.list_blobs()), await store.list(BLOB_OF)) == ([], [])
+    finally:
+        await store.close()
+
+
+async def test_an_artifact_takes_nothing_of_a_state_with_it(tmp_path: pathlib.Path) -> None:
+    """Bytes that are at the same time a value of a state: when their tree is removed, the state still has its value."""
+    value = ["x" * 1000]
+    async with AgentRuntime(tmp_path) as runtime:
+        state = await runtime.state("notes")
+        state.set("kept", value)
+        await state.commit()
+        store = await runtime.open_store()
+        held = set(await store.list_blobs())
+        for name in list(held):
+            found = await store.get_blob(name)
+            assert found is not None
+            await keep_blob(store, "run-1", found)
+        assert await drop_blobs(store, "run-1") == len(held)
+
+        assert set(await store.list_blobs()) == held
+        assert (await runtime.state("notes")).get("kept") == value
+        for name in held:
+            with pytest.raises(Unknown):
+                await runtime.blob(name)
+
+
+async def test_without_a_store_an_artifact_is_what_it_was(tmp_path: pathlib.Path) -> None:
+    """Nothing is kept, and nothing is said to be."""
+    async with AgentRuntime() as runtime:
+        answer = await drawn(runtime, "alone")
+        with pytest.raises(Unknown):
+            await runtime.blob(NAME)
+
+    assert (answer.artifact, "artifact" in answer.response_metadata) == (PICTURE, False)

@@ -1,0 +1,93 @@
+"""A kernel that is killed while a tree is born: its birth is on record for whoever resumes, or was never there."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.host.journal import TREES
+from ramet.host.records import Records
+from ramet.host.retention import sweep
+from ramet.store.contract import Entry
+from tests.support import postgres
+from tests.trips import birth_program
+from tests.trips.terminal import environment
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server_of_the_stores(pytestconfig: pytest.Config) -> None:
+    """PostgreSQL, if it is there; the test itself says if it is not."""
+    if not postgres.absent():
+        postgres.shared(pytestconfig)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def server(request: pytest.FixtureRequest) -> list[str]:
+    """Where the journal is: a file in the folder, or a schema of a server."""
+    return [] if request.param == "sqlite" else [postgres.running().dsn, postgres.fresh_schema()]
+
+
+@pytest.mark.parametrize("moment", ["early", "between", "born"])
+async def test_a_birth_is_resumed_or_was_never_there(tmp_path: pathlib.Path, server: list[str], moment: str) -> None:
+    """Killed around the writing of the tree's document: nothing is invisible, and what is left is collected."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.trips.birth_program", str(tmp_path), moment, *server),
+        cwd=ROOT,
+        env=environment(None),
+    )
+    assert await process.wait() == -signal.SIGKILL
+
+    store = birth_program.store_of(tmp_path, server)
+    async with AgentRuntime(tmp_path, store=store) as runtime:
+        await store.open()
+        born = [each.type for each in await store.read()]
+        known = [each.key for each in await store.list(TREES)]
+        handles = await runtime.resume()
+        results = [await handle.result() for handle in handles]
+
+    assert [each.value for each in results] == (["worked"] if moment == "born" else [])
+    effects = tmp_path / "effects"
+    assert (effects.read_text() if effects.exists() else "") == ("x" if moment == "born" else "")
+    assert len(known) == (0 if moment == "early" else 1)
+    assert born[:1] == (["run_spawned"] if moment == "born" else [])
+
+    await store.open()
+    try:
+        assert [row.is_over for root in await Records(store).trees() for row in await Records(store).rows(root)] == []
+        gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(hours=1))
+        assert [each.state for each in gone] == (["completed"] if moment == "born" else [])
+        assert (await store.list(TREES), await store.read()) == ([], [])
+    finally:
+        await store.close()
+
+
+async def test_a_birth_without_its_tree_of_an_older_kernel_is_collected(tmp_path: pathlib.Path) -> None:
+    """Nobody can resume it: it goes once it is old, and not before."""
+    (tmp_path / ".ramet").mkdir()
+    store = birth_program.store_of(tmp_path, [])
+    async with AgentRuntime(tmp_path, store=store) as runtime:
+        handle = await runtime.spawn(birth_program.work, args=(str(tmp_path),))
+        await handle.result()
+    await store.open()
+    try:
+        events = await store.read()
+        await store.forget(handle.id)
+        await store.delete(TREES, handle.id)
+        birth = events[0]
+        await store.durable(store.append(Entry(birth.tree, birth.run, birth.seq, birth.type, birth.data)))
+        now = datetime.now(UTC)
+
+        assert await sweep(store, tmp_path, before=now - timedelta(hours=1)) == []
+        (gone,) = await sweep(store, tmp_path, before=now + timedelta(hours=1))
+
+        assert (gone.root, gone.state, await store.read()) == (handle.id, "interrupted", [])
+    finally:
+        await store.close()

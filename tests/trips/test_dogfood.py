@@ -1,0 +1,46 @@
+"""The example of agents that make agents, killed between every step, runs as its docstring says."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "dogfood.py"
+EXPECTED = """\
+process 1
+  architect made math_solver; killed
+process 2
+  goes on with the architect: completed, architect@…/math_solver@…:solve
+process 3
+  math_solver remembers: nothing yet
+  math_solver made equation_parser; killed
+process 4
+  goes on with the math_solver: completed, -2.0
+  math_solver remembers: nothing yet
+process 5
+  math_solver remembers: 3*x + 6 = 0
+  math_solver made equation_parser
+  2*x - 1 = 4: x = 2.5
+"""
+
+
+@pytest.mark.slow
+def test_a_handle_leads_to_the_same_agent_in_every_process(place: str, tmp_path: pathlib.Path) -> None:
+    """AC-S4-1, AC-S4-2: three levels, four kills; on PostgreSQL each process has a working directory of its own."""
+    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
+    where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--backend", "local", *where],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == EXPECTED
+    assert list(tmp_path.iterdir()) == []

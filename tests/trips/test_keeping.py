@@ -1,0 +1,184 @@
+"""How long a tree stays on record: its time, a word that it is to be kept, and never what lives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import sys
+from datetime import timedelta
+
+import pytest
+
+from ramet import AgentRuntime, Policy
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import Expired, InvalidValue, Unknown
+from ramet.host.journal import TREES
+from ramet.host.keeping import Caretaker
+from ramet.host.retention import EXPIRED
+from ramet.isolation.folders import RunFolders
+from ramet.store.sqlite import SqliteStore
+from tests.support.waiting import eventually
+from tests.trips import scheduled
+from tests.trips.terminal import Done, environment, ramet
+
+KERNEL = """
+import asyncio, pathlib, sys
+from ramet import AgentRuntime
+
+async def work(folder):
+    while not (pathlib.Path(folder) / "go").exists():
+        await asyncio.sleep(0.01)
+    return "worked"
+
+async def main():
+    async with AgentRuntime(sys.argv[1], keep_results_seconds=0) as runtime:
+        handle = await runtime.spawn(work, args=(sys.argv[1],))
+        print(handle.id, flush=True)
+        await handle.result()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+class Later(SystemClock):
+    """The system's clock, so many seconds ahead."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ahead = timedelta(seconds=seconds)
+
+    def now(self):  # type: ignore[no-untyped-def]  # as its base
+        """What it will be."""
+        return super().now() + self._ahead
+
+
+async def waits_for_ever() -> None:
+    """Live until cancelled."""
+    await asyncio.Event().wait()
+
+
+async def ended(runtime: AgentRuntime, **more: object) -> str:
+    """A tree that has ended, and is known to be over."""
+    handle = await runtime.spawn(scheduled.note, **more)  # type: ignore[arg-type]  # what `spawn` takes
+    assert (await handle.result()).value == "noted note"
+    return handle.id
+
+
+async def collected(runtime: AgentRuntime) -> list[str]:
+    """What the kernel's own care removes now."""
+    assert runtime.journal is not None
+    assert isinstance(runtime.journal.caretaker, Caretaker)
+    return await runtime.journal.caretaker.collect()
+
+
+async def test_a_result_is_there_for_its_time_and_then_says_that_this_is_over(tmp_path: pathlib.Path) -> None:
+    """By the next kernel, which removes journal, folders and transcripts when it begins; not a moment earlier."""
+    async with AgentRuntime(tmp_path, keep_results_seconds=3600, backend="local") as runtime:
+        run = await ended(runtime, policy=Policy())
+        longer = await ended(runtime, keep_results_seconds=7200)
+        assert (await runtime.result(run)).value == "noted note"
+    assert [each.id for each in RunFolders(tmp_path).list()] == [run]
+
+    async with AgentRuntime(tmp_path, clock=Later(3000)) as runtime:
+        assert (await runtime.result(run)).value == "noted note"
+        assert await collected(runtime) == []
+        living = await runtime.spawn(waits_for_ever, keep_results_seconds=0)
+        await living.run.context.settled()
+
+    async with AgentRuntime(tmp_path, clock=Later(3700)) as runtime:
+        store = (await _opened(runtime)).store
+        await eventually(lambda: not RunFolders(tmp_path).list())
+        with pytest.raises(Expired, match="kept for 3600") as refusal:
+            await runtime.result(run)
+        assert (await runtime.result(longer)).value == "noted note"
+        async with asyncio.timeout(60):
+            while {each.key for each in await store.list(TREES)} != {longer}:  # noqa: ASYNC110 - the kernel is at it
+                await asyncio.sleep(0.005)
+        assert await store.read(tree=run) == []
+        assert {each.key for each in await store.list(EXPIRED)} == {run, living.id}
+
+    assert (refusal.value.run, refusal.value.keep_s) == (run, 3600)
+    assert len(list((tmp_path / ".ramet" / "transcripts").glob("*/main.jsonl"))) == 1
+
+
+async def _opened(runtime: AgentRuntime):  # type: ignore[no-untyped-def]  # what the runtime has
+    assert runtime.journal is not None
+    await runtime.journal.open()
+    return runtime.journal
+
+
+async def test_what_lives_or_is_kept_is_not_removed(tmp_path: pathlib.Path) -> None:
+    """However short its time is; a tree that is kept no longer goes with the next look."""
+    async with AgentRuntime(tmp_path, keep_results_seconds=0) as runtime:
+        living = await runtime.spawn(waits_for_ever)
+        await living.run.context.settled()
+        kept = await runtime.spawn(scheduled.note)
+        await runtime.retain(kept.id)
+        await kept.result()
+        gone = await ended(runtime)
+        journal = await _opened(runtime)
+        async with asyncio.timeout(60):
+            while gone not in await collected(runtime):
+                pass
+
+        assert {each.key for each in await journal.store.list(TREES)} == {living.id, kept.id}
+        assert (await runtime.result(kept.id)).value == "noted note"
+        with pytest.raises(Expired):
+            await runtime.result(gone)
+        await runtime.retain(kept.id, on=False)
+        with pytest.raises(Expired):  # Whether or not it was removed by now.
+            await runtime.result(kept.id)
+        assert await collected(runtime) == [kept.id]
+        with pytest.raises(Unknown):
+            await runtime.retain(kept.id)
+        assert living.view().state == "running"
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "7d"])
+async def test_a_time_that_is_none_is_refused(tmp_path: pathlib.Path, seconds: float) -> None:
+    """Before anything is begun."""
+    with pytest.raises(InvalidValue, match="keep_results_seconds"):
+        AgentRuntime(tmp_path, keep_results_seconds=seconds)
+
+
+async def on(folder: pathlib.Path, *args: str) -> Done:
+    """A command on the folder."""
+    return await ramet(*args, "--dir", str(folder))
+
+
+async def test_a_tree_is_kept_from_the_command_line_beside_a_kernel_and_without_one(tmp_path: pathlib.Path) -> None:
+    """Killed with its time over: only what nobody keeps is removed, and nothing that can be gone on with."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    program = (sys.executable, str(tmp_path / "kernel.py"), str(tmp_path))
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE, env=environment(None))
+    assert process.stdout is not None
+    try:
+        run = (await process.stdout.readline()).decode().strip()
+        beside = await on(tmp_path, "keep", run, "--json")
+        unknown = await on(tmp_path, "keep", "run-of-nobody")
+    finally:
+        process.kill()
+        await process.communicate()
+    assert (beside.status, json.loads(beside.out)) == (0, {"tree": run, "kept": True})
+    assert (unknown.status, unknown.err.count("\n")) == (2, 1)
+    interrupted = await on(tmp_path, "gc", "--older-than", "0")
+    (tmp_path / "go").touch()
+    resumed = await on(tmp_path, "resume", "--quiet")
+    kept = await on(tmp_path, "gc", "--older-than", "0")
+    off = await on(tmp_path, "keep", run, "--off")
+    dry = await on(tmp_path, "gc", "--dry-run")
+    removed = await on(tmp_path, "gc")
+
+    assert (interrupted.out, kept.out, resumed.out) == ("", "", "worked\n")
+    assert off.out == f"{run} is kept no longer than others\n"
+    assert dry.out.startswith(run)
+    assert removed.out.startswith(run)
+    store = await SqliteStore(tmp_path / ".ramet" / "journal.db").open()
+    try:
+        assert (await store.read(), await store.list(TREES)) == ([], [])
+    finally:
+        await store.close()
+    async with AgentRuntime(tmp_path) as runtime:
+        with pytest.raises(Expired):
+            await runtime.result(run)
