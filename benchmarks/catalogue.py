@@ -30,7 +30,7 @@ class Figure:
         return None if self.at_most is None else value <= self.at_most
 
 
-Kind = Literal["import", "harness", "measure"]
+Kind = Literal["import", "harness", "durable", "measure"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,10 @@ def _memory(kind: str, label: str, count: int = 1_000) -> Measurement:
         figures=(Figure(key="kb", label="each", unit="KB"),),
         most_rounds=3,
     )
+
+
+def _ms(key: str, label: str, at_most: float | None = None) -> Figure:
+    return Figure(key=key, label=label, unit="ms wall", at_most=at_most)
 
 
 CATALOGUE: tuple[Measurement, ...] = (
@@ -156,6 +160,20 @@ CATALOGUE: tuple[Measurement, ...] = (
         ),
         most_rounds=3,
     ),
+    Measurement(
+        name="dynamic",
+        title="Agents that agents write down",
+        kind="measure",
+        arguments=("dynamic",),
+        figures=(
+            _cpu_ms("create_ms", "made, registered and durable", 1.0),
+            _ms("create_wall_ms", "the same"),
+            _ms("cold_ms", "its handle followed after a restart", 5),
+            _ms("deep_ms", "the same, 10 levels down", 10),
+            _ms("among_ms", "the same, among 100,000 of one creator", 5),
+        ),
+        most_rounds=3,
+    ),
     _cancel("wide", "100 children of 99 each"),
     _cancel("deep", "100 chains of 100"),
     _cancel("flat", "10,000 children of one"),
@@ -186,7 +204,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         arguments=("opening",),
         figures=(
             _cpu_ms("first_ms", "the first of a process"),
-            _cpu_ms("folder_ms", "later ones, in a folder, with transcripts"),
+            _cpu_ms("folder_ms", "later ones, in a folder, with a journal"),
             _cpu_ms("later_ms", "later ones, in memory"),
         ),
         most_rounds=3,
@@ -237,6 +255,154 @@ CATALOGUE: tuple[Measurement, ...] = (
             Figure(key="disk_small_us", label="a small event, on disk with the next message", unit="µs CPU"),
             Figure(key="memory_message_us", label="a message of 1 KB, in memory", unit="µs CPU"),
         ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="durable-turn",
+        title="Turn with one tool, its journal on",
+        kind="durable",
+        arguments=("turn",),
+        figures=(_cpu_ms("cpu_turn_ms", "each", 0.8),),
+    ),
+    Measurement(
+        name="durable-child",
+        title="Child of one turn, its journal on",
+        kind="durable",
+        arguments=("spawn",),
+        figures=(_cpu_ms("cpu_spawn_ms", "each", 1.5),),
+    ),
+    Measurement(
+        name="durable-children-1000",
+        title="1,000 children at once, whose model takes 0.1 s, their journal on",
+        kind="durable",
+        arguments=("fanout", "1000", "0.1"),
+        figures=(
+            Figure(key="cpu_s", label="all of them", unit="s CPU", at_most=1.5),
+            Figure(key="wall_s", label="all of them", unit="s wall"),
+            Figure(key="peak_rss_mb", label="peak of the process", unit="MB", at_most=110),
+        ),
+    ),
+    Measurement(
+        name="recovery",
+        title="After a kill: 1,000 runs with 200 events each, from the journal to runs that can go on",
+        kind="measure",
+        arguments=("recovery",),
+        figures=(
+            Figure(key="recovery_s", label="all of them", unit="s wall", at_most=1.0),
+            Figure(key="recovery_cpu_s", label="the same", unit="s CPU"),
+            Figure(key="event_us", label="each event", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="journal",
+        title="The journal in SQLite: 1,000,000 events, 20 producers that append 10 before they wait",
+        kind="measure",
+        arguments=("journal",),
+        figures=(
+            Figure(key="durable_us", label="each event, durable (20 µs are 50,000 per s)", unit="µs wall", at_most=20),
+            Figure(key="durable_cpu_us", label="the same", unit="µs CPU"),
+            Figure(key="single_us", label="the same, each awaited by itself", unit="µs wall"),
+            Figure(key="commits_per_s", label="commits meanwhile", unit="per s"),
+            _ms("ack_p50_ms", "one producer, append to durable, median", 0.5),
+            _ms("ack_p99_ms", "the same, 99 of 100"),
+            Figure(key="follow_us", label="each event read by cursor", unit="µs wall", at_most=10),
+            Figure(key="size_ratio", label="the file to the JSON of its events", unit="×", at_most=2),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="state",
+        title="State in SQLite: one key of 1,000 changed and committed, forks, one of 100,000 entries found cold",
+        kind="measure",
+        arguments=("state",),
+        figures=(
+            _ms("commit_p50_ms", "a commit, durable, median", 0.5),
+            _ms("commit_p99_ms", "the same, 99 of 100"),
+            _cpu_ms("commit_cpu_ms", "the same"),
+            Figure(key="commit_bytes", label="what it adds", unit="bytes"),
+            _ms("fork_p50_ms", "a fork, durable, median", 0.2),
+            _ms("cold_p50_ms", "open, and find one entry, median", 5),
+            _ms("cold_p99_ms", "the same, 99 of 100"),
+            Figure(key="entry_us", label="each of 100,000 entries committed at once", unit="µs CPU"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="isolated",
+        title="A function agent in a sandbox, request to result, one after another",
+        kind="measure",
+        arguments=("isolated",),
+        figures=(
+            _ms("parked_p50_ms", "bwrap, from a parked process, median", 1.5),
+            _ms("parked_p99_ms", "the same, 99 of 100", 20),
+            _ms("cold_p50_ms", "bwrap, forked when asked for, median", 6),
+            _ms("cold_p99_ms", "the same, 99 of 100", 20),
+            _ms("local_p50_ms", "local, forked when asked for, median"),
+            _ms("fresh_p50_ms", "a sandbox from nothing, median", 20),
+            _ms("megabyte_ms", "more for a typed result of 1 MB", 8),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="isolated-tree",
+        title="Sandboxed agents three levels deep",
+        kind="measure",
+        arguments=("isolated_tree",),
+        figures=(
+            _ms("nested_p50_ms", "request to result, median", 25),
+            Figure(
+                key="beyond_grace_s",
+                label="cancel with every level deaf, beyond the grace of 1 s",
+                unit="s wall",
+                at_most=0.2,
+            ),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="isolated-model",
+        title="A model agent in a sandbox",
+        kind="measure",
+        arguments=("isolated_model",),
+        figures=(
+            _ms("turn_p50_ms", "request to the end of its first turn, median", 50),
+            Figure(
+                key="private_mb", label="its process for itself, while it waits for its model", unit="MB", at_most=12
+            ),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="isolated-rate",
+        title="Sandboxes for 60 s, four at a time",
+        kind="measure",
+        arguments=("isolated_many", "rate", "60"),
+        figures=(
+            Figure(key="per_s", label="started, used and gone", unit="per s"),
+            Figure(key="fds_left", label="descriptors more than before", unit="fds", exactly=0),
+            Figure(key="groups_left", label="control groups more than before", unit="groups", exactly=0),
+        ),
+        most_rounds=1,
+    ),
+    Measurement(
+        name="isolated-idle",
+        title="1,000 sandboxed agents that wait",
+        kind="measure",
+        arguments=("isolated_many", "idle", "1000"),
+        figures=(
+            Figure(key="each_mb", label="memory of the machine for each", unit="MB", at_most=3),
+            Figure(key="start_s", label="until all were there", unit="s wall"),
+            Figure(key="cancel_s", label="until all were gone", unit="s wall"),
+        ),
+        most_rounds=1,
+    ),
+    Measurement(
+        name="isolated-death",
+        title="kill -9 of a kernel with 50 agents that ignore SIGTERM and call setsid",
+        kind="measure",
+        arguments=("isolated_death",),
+        figures=(_ms("until_gone_ms", "until nothing is left", 200),),
         most_rounds=3,
     ),
     _memory("session", "sessions of one runtime, idle after a turn", 300),

@@ -18,10 +18,10 @@ from statistics import median
 from benchmarks.catalogue import Figure, Measurement
 from benchmarks.machine import ROOT
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 OURS = "ramet"
-#: Ours once more with transcripts on disk: what is nearest to a peer that keeps checkpoints.
-OURS_ON_DISK = "ramet_transcripts"
+#: Ours once more with its journal on: what does the same as a peer that keeps checkpoints.
+OURS_DURABLE = "ramet_durable"
 
 
 @dataclass(kw_only=True)
@@ -73,8 +73,11 @@ def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[
             return [(OURS, [sys.executable, "-P", script, *measurement.arguments])]
         case "measure":
             return [(OURS, [sys.executable, "-m", "benchmarks.measures", *measurement.arguments])]
+        case "durable":
+            script = str(ROOT / "benchmarks" / "peers" / f"bench_{OURS_DURABLE}.py")
+            return [(OURS, [sys.executable, script, *measurement.arguments])]
         case "harness":
-            interpreters = {OURS: sys.executable, **({OURS_ON_DISK: sys.executable} if peers else {}), **peers}
+            interpreters = {OURS: sys.executable, **({OURS_DURABLE: sys.executable} if peers else {}), **peers}
             return [
                 (who, [python, str(ROOT / "benchmarks" / "peers" / f"bench_{who}.py"), *measurement.arguments])
                 for who, python in interpreters.items()

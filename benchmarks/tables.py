@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.catalogue import Figure, Measurement
-from benchmarks.sitting import OURS, OURS_ON_DISK, Sitting
+from benchmarks.sitting import OURS, OURS_DURABLE, Sitting
 from benchmarks.venvs import Peer
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -96,8 +96,8 @@ def _provenance(about: dict[str, Any]) -> str:
 
 
 def _beside(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> list[str]:
-    names = ["ramet", "ramet, transcripts on disk", *(peer.label for peer in peers)]
-    who = [OURS, OURS_ON_DISK, *(peer.name for peer in peers)]
+    names = ["ramet", "ramet, journal on", *(peer.label for peer in peers)]
+    who = [OURS, OURS_DURABLE, *(peer.name for peer in peers)]
     lines = [
         f"| medians, same sitting | {' | '.join(names)} | {' | '.join(f'{peer.label} ÷ ramet' for peer in peers)} |",
         f"|---|{'--:|' * (len(names) + len(peers))}",

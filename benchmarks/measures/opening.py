@@ -11,7 +11,7 @@ from ramet import AgentRuntime, Session
 
 
 async def measure(count: int = 30) -> Figures:
-    """Milliseconds of CPU for each session: with a runtime of its own, and in a folder, where transcripts are kept."""
+    """Milliseconds of CPU for each session: with a runtime of its own, and in a folder with a journal."""
     first = await _session()
     later = [await _session() for _ in range(count)]
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
@@ -21,7 +21,7 @@ async def measure(count: int = 30) -> Figures:
 
 async def _session(folder: str | None = None) -> float:
     with Cost() as cost:
-        async with Session(Obedient(), [add], cwd=folder, runtime=AgentRuntime(folder)) as session:
+        async with AgentRuntime(folder) as runtime, Session(Obedient(), [add], cwd=folder, runtime=runtime) as session:
             result = await session.ask("tools 1 add")
     assert result.value == "done", result
     return cost.cpu_s * 1e3

@@ -1,5 +1,6 @@
-"""ramet with a folder: each message, birth and end of a run is in its transcript before anybody sees it."""
+"""ramet with its journal on: every event is committed to SQLite (WAL, FULL) before anybody sees it or acts on it."""
 
+import pathlib
 import tempfile
 
 import bench_ramet  # type: ignore[import-not-found]  # beside this file, as the harness wants it
@@ -7,14 +8,16 @@ from common import main  # type: ignore[import-not-found]  # the harness
 
 
 class A(bench_ramet.A):  # type: ignore[misc]  # see above
-    """As `bench_ramet`, with transcripts on disk."""
+    """As `bench_ramet`, durable."""
 
     async def setup(self) -> None:
         """Make the parts that every run shares; the sitting removes the folder."""
         from ramet import AgentRuntime
+        from ramet.store.sqlite import SqliteStore
 
         await super().setup()
-        self.runtime = AgentRuntime(tempfile.mkdtemp(prefix="ramet-bench-"))
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-bench-"))
+        self.runtime = AgentRuntime(store=SqliteStore(folder / "journal.db"))
 
 
 if __name__ == "__main__":

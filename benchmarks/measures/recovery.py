@@ -1,0 +1,82 @@
+"""A kernel that was killed with many runs open: from its journal to runs that can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+from benchmarks.cost import Cost, Figures
+from ramet import Agent, AgentRuntime
+from ramet.core.events import (
+    Event,
+    MessageRecorded,
+    RunSpawned,
+    StateChanged,
+    ToolEnded,
+    ToolStarted,
+    TurnStarted,
+    encode,
+)
+from ramet.core.outcome import Usage
+from ramet.store.contract import Entry
+from ramet.store.sqlite import SqliteStore
+
+TEXT = "What was found in the file, in a sentence of about a hundred characters, as tools return them. " * 2
+
+
+async def measure(runs: int = 1_000, events: int = 200) -> Figures:
+    """Seconds until `resume` has taken up `runs` trees of one run with `events` events each, none of them at work."""
+    with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
+        path = pathlib.Path(folder) / "journal.db"
+        await _write(path, runs, events)
+        async with AgentRuntime(store=SqliteStore(path)) as runtime:
+            with Cost() as cost:
+                handles = await runtime.resume(agents=[Agent(name="worker", model="offline")])
+            assert len(handles) == runs, len(handles)
+            assert len(handles[0].run.context.history) > events // 4
+    return {"recovery_s": cost.wall_s, "recovery_cpu_s": cost.cpu_s, "event_us": cost.cpu_s / (runs * events) * 1e6}
+
+
+async def _write(path: pathlib.Path, runs: int, events: int) -> None:
+    store = await SqliteStore(path).open()
+    about = (
+        b'{"number":"0","cwd":null,"spawn_limits":{"depth":3,"children":64,"runs":256,"running":16,"when_full":"queue"},'
+        b'"session":null,"unattended":false,"omitted_type":"fork","children":null}'
+    )
+    for number in range(runs):
+        root = f"run-{number:016x}"
+        for seq, line in enumerate(_lines(root, events), 1):
+            store.append(Entry(root, root, seq, line[0], line[1]))
+        await store.put("tree", root, about)
+        await asyncio.sleep(0)
+    await store.close()
+
+
+def _lines(root: str, events: int) -> list[tuple[str, bytes]]:
+    stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "worker"}
+    worker = {"name": "worker", "model": "offline"}
+    birth: dict[str, Any] = {"agent": worker, "brief": "", "cwd": "/", "persistent": True, "limits": {}}
+    said: list[Event] = [RunSpawned(**stamp, name="main", birth=birth), TurnStarted(**stamp, turn=1)]
+    step = 0
+    while len(said) < events - 1:
+        step += 1
+        call = f"call-{step}"
+        calls = [{"name": "Read", "args": {"file_path": "a.txt"}, "id": call}]
+        reply = {"type": "ai", "content": "Reading.", "tool_calls": calls}
+        usage = Usage(model_calls=1, input_tokens=100, output_tokens=10)
+        said += [
+            MessageRecorded(**stamp, message=reply, step_id=f"{root}:{step}", usage=usage),
+            ToolStarted(**stamp, tool="Read", step_id=f"{root}:{step}", call_id=call),
+            ToolEnded(**stamp, tool="Read", status="ok", preview=TEXT, call_id=call),
+            MessageRecorded(**stamp, message={"type": "tool", "content": TEXT, "tool_call_id": call}, call_id=call),
+        ]
+    said.append(StateChanged(**stamp, state="idle"))
+    return [(str(type(each).__struct_config__.tag), encode(each)) for each in said]
+
+
+if __name__ == "__main__":
+    began = time.perf_counter()
+    print(asyncio.run(measure()), time.perf_counter() - began)
