@@ -100,6 +100,7 @@ class _Family:
     def __init__(self, leader: int | None, mark: Mark) -> None:
         self._leader, self._mark = leader, mark
         self._known: dict[int, int] = {}  #: who was found at some look, and when it was born
+        self._dead: set[tuple[int, int]] = set()  #: who was found to have ended, and when it was born
         self.unclear = False  #: whether the latest look could not tell of somebody
 
     async def gone(self, number: int, *, within_s: float) -> bool:
@@ -118,7 +119,10 @@ class _Family:
         return not left
 
     async def _look(self) -> set[int]:
-        """Who lives. Looks again if somebody seems to be between two programs; some have no environment for good."""
+        """Who lives. Looks again if somebody seems to be between two programs, or may just have had a child.
+
+        Some have no environment for good.
+        """
         living = self.living()
         for pause in _CLEAR_S:
             if not self.unclear:
@@ -155,10 +159,12 @@ class _Family:
                     young[stat.pid] = stat
                     if self._is_of_it(stat):
                         found.add(stat.pid)
-                elif stat.parent == us and stat.pid != self._leader and self._is_of_it(stat):
-                    os.waitpid(stat.pid, os.WNOHANG)
+                elif stat.pid != self._leader and self._is_of_it(stat):
+                    self._take_note_of_death(stat, reap=stat.parent == us)
+            except (FileNotFoundError, ProcessLookupError):
+                self.unclear = True  # Gone since: what it started meanwhile is not in this list.
             except (OSError, ValueError, IndexError):
-                continue  # Gone since, or another user's.
+                continue  # Another user's.
         newer = found
         while newer:
             newer = {pid for pid, stat in young.items() if stat.parent in newer and pid not in found}
@@ -166,6 +172,14 @@ class _Family:
         living = found & young.keys()
         self._known.update((pid, young[pid].born) for pid in living)
         return living
+
+    def _take_note_of_death(self, stat: _Stat, *, reap: bool) -> None:
+        """What it started just before may not be in the list that it was found in."""
+        if (stat.pid, stat.born) not in self._dead:
+            self._dead.add((stat.pid, stat.born))
+            self.unclear = True
+        if reap:
+            os.waitpid(stat.pid, os.WNOHANG)
 
     def _is_of_it(self, stat: _Stat) -> bool:
         """Whether it is one of the family, but for its descent."""

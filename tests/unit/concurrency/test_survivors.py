@@ -128,7 +128,9 @@ class System:
         middle = " ".join(["0"] * 13 + [str(threads), "0"])
         stat = f"{pid} (a) b) {state} {parent} {group or pid} {pid if session is None else session} {middle} {born} 0"
         (folder / "stat").write_text(stat)
-        if env is not None:
+        if env is None:
+            (folder / "environ").mkdir()  # As unreadable for root as for others.
+        else:
             (folder / "environ").write_bytes(env)
 
     def _kill(self, pid: int, number: int) -> None:
@@ -227,6 +229,24 @@ async def test_one_between_two_programs_is_looked_at_again(
     await ending
 
     assert system.hit == [650]
+
+
+@pytest.mark.parametrize("parent", ["gone", "dead", "dead and ours"])
+async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
+    system: System, mark: Mark, parent: str
+) -> None:
+    """A list of processes is older than the looks at each: who ended in between may have had a child in between."""
+    if parent == "gone":
+        (system.root / "680").mkdir()
+    else:
+        system.add(680, group=LEADER, state="Z", parent=os.getpid() if parent == "dead and ours" else STRANGER)
+    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    await asyncio.sleep(0)  # it has looked
+    system.add(681, group=LEADER)
+
+    await ending
+
+    assert system.hit == [681]
 
 
 async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: Mark) -> None:
