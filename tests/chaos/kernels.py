@@ -49,8 +49,13 @@ class Kernel:
         await self.up()
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.process.wait(), seconds)
-        self.process.kill()
+        self.kill()
         return await self.end()
+
+    def kill(self) -> None:
+        """SIGKILL, if it lives. `Process.kill` would look first whether it has ended, and take its exit code away."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 async def start(

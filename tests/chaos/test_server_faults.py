@@ -121,7 +121,7 @@ async def test_a_kernel_that_dies_while_the_server_is_down_is_followed_by_anothe
 
     async def both_die(kernel: Kernel) -> None:
         own_postgres.crash()
-        kernel.process.kill()
+        kernel.kill()
         await kernel.end()
 
     with inheriting_orphans() as orphans:
