@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
@@ -20,6 +20,7 @@ from ramet.isolation import lifeline, packets
 from ramet.isolation.cgroups import Cgroup
 from ramet.isolation.forked import Ending, Forked, pid_of
 from ramet.isolation.launch import Launch
+from ramet.isolation.leftovers import Leftovers
 from ramet.isolation.linux import calls
 from ramet.isolation.room import Assignment, Room
 from ramet.isolation.runtime import Runtime
@@ -29,8 +30,6 @@ _END_S = 5.0  #: how long what was told to end may take; in full only if the mac
 _REFILL_S = 0.005  #: from a child's departure to the fork of the next: forking at once would take time from the first
 _AT_ONCE = 32  #: forks that are asked for and not done: more would overfill the socket
 _TOLD = 2_000  #: characters of what a zygote printed that are worth telling
-
-T = TypeVar("T")
 
 #: Makes a control group for a process that is to be forked; blocks.
 MakeGroup = Callable[[], Cgroup]
@@ -64,7 +63,8 @@ class Keeper:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._retired = False
         self._gone = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leftovers = Leftovers()
         control.setblocking(False)
         self._loop.add_reader(control, self._hear)
 
@@ -190,7 +190,7 @@ class Keeper:
             if child is not None:
                 child.discard()  # Its group goes when it has ended.
             elif group is not None:
-                self._do(group.remove())
+                self._leftovers.remove(group)
             raise
         return child
 
@@ -201,7 +201,7 @@ class Keeper:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            making.add_done_callback(lambda done: done.exception() or self._do(done.result().remove()))
+            making.add_done_callback(lambda done: done.exception() or self._leftovers.remove(done.result()))
             raise
 
     async def _fill(self) -> None:
@@ -247,7 +247,7 @@ class Keeper:
     def _remove_group(self, forked: Forked) -> None:
         """After all who wait for the end have looked at it: they are called before a new task."""
         if forked.cgroup is not None and forked.removal is None:
-            forked.removal = self._do(_removed(forked.cgroup))
+            forked.removal = self._leftovers.remove(forked.cgroup)
 
     def _do_refill(self) -> None:
         self._refill = None
@@ -258,11 +258,10 @@ class Keeper:
             self._refill.cancel()
             self._refill = None
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     def _hear(self) -> None:
         """Whatever the zygote has said by now."""
@@ -327,6 +326,7 @@ class Keeper:
                 self._ready.exception()  # Whoever started it may have given up.
             while self._tasks:
                 await asyncio.wait(self._tasks)
+            await self._leftovers.close()
         finally:
             for fd in (*pidfds, self._printed, self._leash):
                 os.close(fd)
@@ -337,8 +337,3 @@ class Keeper:
         size = os.fstat(self._printed).st_size
         said = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
         return said or f"exit code {self._process.returncode}"
-
-
-async def _removed(group: Cgroup) -> bool:
-    """Remove it, at once if that can be done."""
-    return await lifeline.call(group.try_remove) or await group.remove()

@@ -251,9 +251,17 @@ async def _doomed(site: Site) -> AsyncIterator[_Doomed]:
 
 def _held(visit: Visit) -> tuple[int, int]:
     """How many descriptors are open, and how many cgroups, each counted once, are beside that of a living sandbox."""
-    beside = {each.parent for each in cgroups(visit.sandbox.pid)}
-    groups = {each.name for parent in beside for each in parent.iterdir() if each.is_dir()}
-    return len(os.listdir("/proc/self/fd")), len(groups)  # noqa: PTH208
+    return len(os.listdir("/proc/self/fd")), len(_groups(visit))  # noqa: PTH208
+
+
+def _groups(visit: Visit) -> dict[str, set[str]]:
+    """The cgroups beside that of a living sandbox, each with the pids of who is in it, 0 for those we cannot see."""
+    found: dict[str, set[str]] = {}
+    for parent in {each.parent for each in cgroups(visit.sandbox.pid)}:
+        for group in filter(pathlib.Path.is_dir, parent.iterdir()):
+            with contextlib.suppress(OSError):  # It goes as we look.
+                found.setdefault(group.name, set()).update((group / "cgroup.procs").read_text().split())
+    return found
 
 
 async def _are_flat(before: tuple[int, int], visit: Visit, *, within: int) -> None:
@@ -264,4 +272,6 @@ async def _are_flat(before: tuple[int, int], visit: Visit, *, within: int) -> No
 
     with contextlib.suppress(Violation):
         await eventually(is_flat, "")
-    holds(is_flat(), f"descriptors and cgroups stay flat: {before} at first, {_held(visit)} in the end")
+    holds(
+        is_flat(), f"descriptors and cgroups stay flat: {before} at first, {_held(visit)} in the end: {_groups(visit)}"
+    )
