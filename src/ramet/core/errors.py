@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class RametError(Exception):
     """The root of everything ramet refuses or reports. Messages are bounded: names in them may be a model's words."""
@@ -57,6 +59,23 @@ class SpawnRefused(RametError):
     def __init__(self, limit: str, reason: str, *, free: float | None = None) -> None:
         self.limit, self.reason, self.free = limit, reason, free
         super().__init__(f"spawn refused ({limit}): {reason}" + ("" if free is None else f"; free now: {free:.12g}"))
+
+
+class OverCapacity(SpawnRefused):
+    """A team that has no room for another agent now. `resource` is what is short, `room` what is free of everything."""
+
+    def __init__(self, team: str, resource: str, *, asked: float, room: Mapping[str, float]) -> None:
+        self.team, self.resource, self.asked, self.room = _short(team), resource, asked, dict(room)
+        free = room.get(resource, 0.0)
+        super().__init__(resource, f"team {self.team!r} has less than the {asked:.12g} that were asked", free=free)
+
+
+class NotYours(RametError, LookupError):
+    """Nothing that this key opens: what does not exist and what belongs to somebody else look the same."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, _short(name)
+        super().__init__(f"there is no {kind} {self.name!r} that this key opens")
 
 
 class MailRefused(RametError):

@@ -48,9 +48,19 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     },
     errors.NeedsInput: {"question": str, "token": str},
     errors.NoToolsLeft: {"agent": str, "entries": _Names},
+    errors.NotYours: {"kind": str, "name": str},
     errors.NotShippable: {"what": str, "why": str, "remedy": str},
     errors.OutputInvalid: {"problem": str, "tries": int},
     errors.OutputTooLarge: {"what": str, "size": int, "limit": int},
+    errors.OverCapacity: {
+        "limit": str,
+        "reason": str,
+        "free": _Number,
+        "team": str,
+        "resource": str,
+        "asked": float,
+        "room": dict[str, float],
+    },
     errors.ProtocolError: {},
     errors.RametError: {},
     errors.SandboxFailed: {},
@@ -130,4 +140,6 @@ def _bounded(value: Any) -> Any:
         return clean(str.__getitem__(value, slice(MAX_MESSAGE)))
     if isinstance(value, tuple):
         return [_bounded(each) for each in value[:100]]
+    if isinstance(value, dict):
+        return {clean(str(name)[:_MAX_NAME]): _bounded(each) for name, each in list(value.items())[:100]}
     return f"a {_name(type(value))}"

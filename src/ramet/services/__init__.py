@@ -1,0 +1,1 @@
+"""The runtime as services that any program can use: teams, turns, control, packaging. Message bodies stay opaque."""

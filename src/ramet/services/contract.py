@@ -1,0 +1,241 @@
+"""What the three services are asked and answer, and what an agent type is. Data only; `app` speaks it over HTTP.
+
+**AgentSpawnerService** (`spawner`) reserves teams and starts and ends agents in them. **AgentService** (`agents`) talks
+with one agent, for whoever has its key. **PackagingService** (`packaging`) makes images of code that agents can import.
+
+An agent type is the agent's side of a conversation: it alone reads the bodies of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ramet.core.budget import Limits
+from ramet.core.errors import InvalidValue
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy import Policy
+from ramet.host.runtime import AgentRuntime
+
+#: What a key of an agent lets its holder do. The owner's key does all; a delegated one what it was made for.
+Right = Literal["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]
+RIGHTS: tuple[Right, ...] = ("turn", "control", "history", "info", "events", "mail", "kill", "delegate")
+
+AgentState = Literal["starting", "idle", "working", "failed", "ended"]
+
+
+class Asked(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A request. Unknown fields are refused by name."""
+
+
+class CreateTeam(Asked):
+    """Reserve resources: `agents` is required; cpu (cores), memory_mb, tokens, usd and others are counted if named."""
+
+    resources: dict[str, float]
+    name: str = ""
+    config: Raw = Raw(b"null")  #: opaque; the backend checks it
+    labels: dict[str, str] = {}
+
+
+class TeamInfo(Struct, kw_only=True):
+    """A team: `held` is what its living agents have, `spent` what is used up for good, `free` what is left."""
+
+    id: str
+    name: str
+    resources: dict[str, float]
+    held: dict[str, float]
+    spent: dict[str, float]
+    free: dict[str, float]
+    agents: int
+    labels: dict[str, str]
+    created_at: str
+
+
+class CreatedTeam(Struct):
+    """The only time that the team's key is shown."""
+
+    team: TeamInfo
+    key: str
+
+
+class SpawnAgent(Asked):
+    """Start an agent in a team; `spawn_info` is for the agent type alone, which says what it accepts."""
+
+    team: str
+    name: str
+    agent_type: str
+    spawn_info: Raw = Raw(b"null")
+    image: str = ""  #: id of an image; none is the plain one
+    transport_format: str = ""  #: any that the agent type declares; none is its first
+    policy: Policy | None = None  #: None works in the host: refused where the server says that all are sandboxed
+    limits: dict[str, float] = {}  #: tokens, usd, model_calls, …; required for what the team counts of these
+    metadata: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    env: dict[str, str] = {}
+    wait_s: float = 0.0  #: how long to stand in line when the team is full; 0 is refused at once
+
+
+class AgentInfo(Struct, kw_only=True):
+    """An agent, without anything that opens it."""
+
+    id: str
+    team: str
+    name: str
+    path: str  #: team name or id, a slash, the name
+    agent_type: str
+    transport_format: str
+    state: AgentState
+    image: str
+    labels: dict[str, str]
+    metadata: dict[str, str]
+    run: str  #: id of the root of its tree; empty before its first turn
+    isolation: str  #: the level that it has: "none" in the host
+    turns: int
+    created_at: str
+    error: ErrorInfo | None = None
+
+
+class SpawnedAgent(Struct):
+    """The only time that the owner's key, the nonce, is shown."""
+
+    agent: AgentInfo
+    nonce: str
+
+
+class ListAgents(Asked):
+    """Which agents to list; `under` is a path, for itself and all below."""
+
+    team: str = ""
+    state: str = ""
+    labels: dict[str, str] = {}
+    under: str = ""
+
+
+class Delegate(Asked):
+    """A narrower key of an agent, which its owner may revoke; or with `owner` the ownership: the old key dies."""
+
+    rights: Sequence[Right] = ()
+    owner: bool = False
+    seconds: float | None = None  #: for how long; None is until it is revoked
+
+
+class DelegatedKey(Struct):
+    """The only time that it is shown; `id` is what it is revoked by."""
+
+    id: str
+    key: str
+    rights: Sequence[Right]
+
+
+class Chunk(NamedTuple):
+    """A piece of an answer: `number` counts those of one turn from 1, which is what a reader resumes by."""
+
+    turn: str  #: id of the turn
+    number: int
+    kind: Literal["chunk", "error", "done"]
+    body: bytes  #: as the agent wrote it, in its transport format; of an error, a problem document as JSON
+
+
+class Image(NamedTuple):
+    """An image as the backends here use it: folders by their digest, which agents may read and import from."""
+
+    id: str
+    folders: tuple[pathlib.Path, ...]
+    packages: tuple[pathlib.Path, ...] = ()  #: what was installed for it, once
+    skills: tuple[pathlib.Path, ...] = ()  #: folders of skills that its bundles bring
+
+
+PLAIN = Image("", ())
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What an agent type gets to open an agent with: all checked, all reserved."""
+
+    id: str
+    name: str
+    path: str
+    info: Any  #: `spawn_info`, as the type's own structure
+    runtime: AgentRuntime
+    folder: pathlib.Path  #: of its own, there again after a restart
+    image: Image = PLAIN
+    policy: Policy | None = None
+    limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""  #: of an agent that a killed server left: the root of its tree, to be gone on with
+
+
+class Served(Protocol):
+    """A living agent, as its type opened it."""
+
+    @property
+    def run(self) -> str:
+        """The id of the root of its tree; empty before there is one."""
+
+    @property
+    def isolation(self) -> str:
+        """The level that it has, "none" in the host."""
+
+    @property
+    def ended(self) -> asyncio.Future[ErrorInfo | None]:
+        """Done when it will answer no more turn: None if it was closed, else why."""
+
+    def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        """Answer a message, both in a transport format of the type. Leaving the iteration interrupts the turn.
+
+        Raises InvalidValue for a body that is none, and RametError for what went wrong, after what was said so far.
+        """
+
+    async def interrupt(self) -> None:
+        """End the turn under way, keeping the agent and its history."""
+
+    async def control(self, operation: Any) -> Any:
+        """Do one of the type's operations; the answer is plain data."""
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far, as plain data: at least `role` and `content` of each message."""
+
+    async def mail(self, text: str) -> None:
+        """A message that is read at the agent's next step. Raises MailRefused."""
+
+    def spent(self) -> Mapping[str, float]:
+        """What it has used for good: tokens, usd, by their names."""
+
+    async def close(self, reason: str) -> None:
+        """End it and all below it, and wait until they are gone. Idempotent."""
+
+
+class AgentType(Protocol):
+    """One kind of agent; a plugin, found by the entry points "ramet.agent_types"."""
+
+    name: str
+    spawn_info: type  #: a structure of msgspec that refuses unknown fields
+    transport_formats: Sequence[str]
+    operations: Mapping[str, type]  #: by their "@type": structures, likewise
+
+    async def check(self, opening: Opening) -> None:
+        """Refuse what cannot be opened, before anything is reserved. Raises a RametError."""
+
+    async def open(self, opening: Opening) -> Served:
+        """Start it. Raises a RametError, and leaves nothing then."""
+
+
+class ImageStore(Protocol):
+    """Where images are found."""
+
+    async def image(self, id: str) -> Image:
+        """The image of that id; "" is the plain one. Raises Unknown."""
+
+
+def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
+    """JSON as a structure. Raises InvalidValue, which names the field."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
+        raise InvalidValue(what, bytes(data)[:80].decode(errors="replace"), str(problem)) from None
