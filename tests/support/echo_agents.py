@@ -1,0 +1,104 @@
+"""An agent type for tests of the services: it says again what it hears, waits, fails or ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue, ModelFailed
+from ramet.core.outcome import ErrorInfo
+from ramet.services.contract import Opening, Served
+
+
+class EchoInfo(Struct, forbid_unknown_fields=True):
+    """`trouble` is where it fails: in `check`, or in `open`."""
+
+    prefix: str = ""
+    trouble: str = ""
+
+
+class Shout(Struct, forbid_unknown_fields=True):
+    """From now on louder."""
+
+    times: int = 1
+
+
+class Echo:
+    """One of them. A body of words is answered word by word; these mean something:
+
+    `wait` waits until `go_on` is set; `fail` fails with a ModelFailed; `die` ends the agent.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening, self.run, self.isolation = opening, opening.run or f"run-of-{opening.id}", "none"
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.go_on = asyncio.Event()
+        self.heard: list[tuple[bytes, str]] = []
+        self.mailed: list[str] = []
+        self.interrupts = 0
+        self.times = 1
+        self._turn: asyncio.Task[Any] | None = None
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        if not body:
+            raise InvalidValue("body", body, "words")
+        self.heard.append((body, format))
+        self._turn = asyncio.current_task()
+        for word in body.split():
+            match word:
+                case b"wait":
+                    await self.go_on.wait()
+                case b"fail":
+                    raise ModelFailed("echo", "it was told to")
+                case b"die":
+                    self.ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
+                    raise ModelFailed("echo", "it died")
+            yield self.opening.info.prefix.encode() + word * self.times
+
+    async def interrupt(self) -> None:
+        self.interrupts += 1
+        self.go_on.set()
+
+    async def control(self, operation: Any) -> Any:
+        assert isinstance(operation, Shout)
+        self.times = operation.times
+        return {"times": self.times}
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        return [{"role": "user", "content": body.decode()} for body, _ in self.heard]
+
+    async def mail(self, text: str) -> None:
+        self.mailed.append(text)
+
+    def spent(self) -> Mapping[str, float]:
+        return {"tokens": float(sum(len(body.split()) for body, _ in self.heard))}
+
+    async def close(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self.go_on.set()
+
+
+class EchoType:
+    """Opens them, and keeps a list of all that it opened."""
+
+    name = "echo"
+    spawn_info: type = EchoInfo
+    transport_formats: Sequence[str] = ("words", "letters")
+    operations: Mapping[str, type] = {"shout": Shout}
+
+    def __init__(self) -> None:
+        self.opened: list[Echo] = []
+
+    async def check(self, opening: Opening) -> None:
+        if opening.info.trouble == "check":
+            raise InvalidValue("spawn_info.trouble", "check", "none")
+
+    async def open(self, opening: Opening) -> Served:
+        if opening.info.trouble == "open":
+            raise ModelFailed("echo", "it cannot be opened")
+        self.opened.append(Echo(opening))
+        return self.opened[-1]
