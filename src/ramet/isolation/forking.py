@@ -190,7 +190,11 @@ class Forking:
         assert self._cgroups is not None
         self._groups += 1
         group = self._cgroups.make(f"agent-{self._groups}")
-        group.limit(**_limits(DEFAULTS))  # What most will have.
+        try:
+            group.limit(**_limits(DEFAULTS))  # What most will have.
+        except BaseException:
+            group.try_remove()
+            raise
         return group
 
     async def _assign(

@@ -20,6 +20,7 @@ from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, SandboxF
 from ramet.core.policy import Isolation
 from ramet.isolation import admission, procfs, runtime
 from ramet.isolation.bwrap import BwrapBackend
+from ramet.isolation.cgroup import Cgroup
 from ramet.isolation.conformance.ground import GRANT, Ended, Ground, Refused, Site, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
@@ -195,6 +196,26 @@ async def test_an_environment_and_secrets_may_be_large(site: Site) -> None:
         assert len((await visit.ask("who"))["env"]["V59"]) == 10_000
         for name, value in secrets.items():
             assert await visit.ask("read", path=f"/run/secrets/{name}") == value
+
+
+async def test_a_group_that_takes_no_limit_is_removed(bwrap: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked is told, and the next one starts."""
+    backend = backend_of(bwrap)
+    groups = backend._cgroups
+    if groups is None:
+        pytest.skip("this machine gives us no control groups")
+    tops = [top / groups._kernel for top in groups._tops.values()]
+
+    def fail(*_: object, **__: object) -> None:
+        raise SandboxFailed("control group: Interrupted system call")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cgroup, "limit", fail)
+        with pytest.raises(SandboxFailed, match="Interrupted"):
+            await bwrap.backend.start(bwrap.spec())
+    await eventually(lambda: not any(each.is_dir() for top in tops for each in top.iterdir()))
+    async with bwrap.visit() as visit:
+        assert await visit.ask("who")
 
 
 # ---- limits that are the process's own ------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ async def eventually(
 ) -> None:
     """Wait until the condition holds, or what it awaits does. Raises Violation, with the promise and what is seen."""
     try:
-        async with asyncio.timeout(PATIENCE_S / 2):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 met = condition()
                 if await met if isinstance(met, Awaitable) else met:
