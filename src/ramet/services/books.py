@@ -1,0 +1,123 @@
+"""Teams and agents as documents of a store: what a server that was killed goes on from. Of keys only hashes are in it.
+
+A team's row says what its agents hold, so that an agent is admitted and gets its row in one change.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ramet.core.errors import Damaged
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy import Policy
+from ramet.services.contract import AgentState
+from ramet.services.keys import Keyring
+from ramet.store.contract import Put, Store
+
+TEAM, AGENT = "team", "served"
+VERSION = 1
+
+
+class TeamRow(Struct, frozen=True, kw_only=True):
+    """A team. `doomed` is one that was being deleted: it is never gone on with."""
+
+    version: int = VERSION
+    id: str
+    name: str
+    key: str  #: its hash
+    resources: dict[str, float]
+    held: dict[str, dict[str, float]]
+    spent: dict[str, float]
+    labels: dict[str, str]
+    config: Raw
+    created_at: datetime
+    doomed: bool = False
+
+
+class AgentRow(Struct, frozen=True, kw_only=True):
+    """An agent, as it was asked for and as it is. `policy` has names of secrets, not their values."""
+
+    version: int = VERSION
+    id: str
+    team: str
+    name: str
+    path: str
+    agent_type: str
+    spawn_info: Raw
+    transport_format: str
+    image: str
+    policy: Policy | None
+    limits: dict[str, float]
+    env: dict[str, str]
+    labels: dict[str, str]
+    metadata: dict[str, str]
+    keys: Keyring
+    state: AgentState
+    created_at: datetime
+    run: str = ""
+    isolation: str = ""
+    turns: int = 0
+    error: ErrorInfo | None = None
+
+
+R = TypeVar("R", TeamRow, AgentRow)
+
+
+class _Version(Struct):
+    version: int
+
+
+class Books:
+    """The rows of one store. Each is changed by whoever has its newest version, and by nobody else: else Conflict."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._versions: dict[tuple[str, str], int] = {}
+
+    async def teams(self) -> list[TeamRow]:
+        """All teams. Raises Damaged for one that cannot be read, or that a newer ramet wrote."""
+        return await self._all(TEAM, TeamRow)
+
+    async def agents(self) -> list[AgentRow]:
+        """All agents. Raises Damaged like `teams`."""
+        return await self._all(AGENT, AgentRow)
+
+    async def write(self, *rows: TeamRow | AgentRow) -> None:
+        """Write all of these or none. Raises Conflict if somebody else changed one since it was read or written."""
+        puts = [
+            Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
+            for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
+        ]
+        for document in await self._store.put_together([], puts):
+            self._versions[document.kind, document.key] = document.version
+
+    async def remove(self, row: TeamRow | AgentRow) -> None:
+        """Forget a row; one that is not there is no error. Raises Conflict."""
+        place = _place(row)
+        if place in self._versions:
+            await self._store.delete(*place, expected=self._versions[place])
+            del self._versions[place]
+
+    async def _all(self, kind: str, type: type[R]) -> list[R]:
+        documents = await self._store.list(kind)
+        rows = [_decoded(kind, each.key, each.data, type) for each in documents]
+        self._versions |= {(each.kind, each.key): each.version for each in documents}
+        return rows
+
+
+def _place(row: TeamRow | AgentRow) -> tuple[str, str]:
+    return (TEAM if isinstance(row, TeamRow) else AGENT), row.id
+
+
+def _decoded(kind: str, key: str, data: bytes, type: type[R]) -> R:
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version > VERSION:
+            raise Damaged(kind, key, f"it is of version {version}, and this ramet reads {VERSION}")
+        return msgspec.json.decode(data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(kind, key, str(problem)) from None

@@ -1,0 +1,131 @@
+"""What is asked for when an agent is spawned, checked before anything is reserved."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ramet.core import rights
+from ramet.core.budget import Limits
+from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.ids import checked_name
+from ramet.core.policy import Policy, grant_root
+from ramet.core.team import amount
+from ramet.host.runtime import AgentRuntime
+from ramet.services.books import AgentRow
+from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, decoded
+
+_COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
+_LIMITS = (*_COUNTS, "usd", "seconds")
+
+
+class Checked(NamedTuple):
+    """What an agent is to be opened with, by which type, and what it needs of its team."""
+
+    type: AgentType
+    opening: Opening
+    need: dict[str, float]
+
+
+class Checks:
+    """Reads what is asked for as what this server knows: agent types, images, policies."""
+
+    def __init__(
+        self, runtime: AgentRuntime, types: Mapping[str, AgentType], images: ImageStore, folder: pathlib.Path
+    ) -> None:
+        self._runtime, self._types, self._images, self._folder = runtime, types, images, folder
+
+    def type(self, name: str) -> AgentType:
+        """Raises Unknown."""
+        if name not in self._types:
+            raise Unknown("agent type", name, tuple(sorted(self._types)))
+        return self._types[name]
+
+    def transport_format(self, asked: SpawnAgent) -> str:
+        """The format that an agent is to be talked with in: by default its type's first. Raises InvalidValue."""
+        formats = self.type(asked.agent_type).transport_formats
+        if asked.transport_format and asked.transport_format not in formats:
+            raise InvalidValue("transport_format", asked.transport_format, f"one of {', '.join(formats)}")
+        return asked.transport_format or formats[0]
+
+    async def __call__(self, row: AgentRow, counted: Mapping[str, float]) -> Checked:
+        """Everything about an agent, but whether there is room for it. `counted` is what its team counts.
+
+        Raises InvalidValue, Unknown, and what its type finds wrong.
+        """
+        type = self.type(row.agent_type)
+        checked_name("name", row.name)
+        info = _info(type, row.spawn_info)
+        env = rights.values_of_variables("env", row.env)
+        need = _need(row.policy, row.limits, counted)
+        limits = _limits(row.limits, counted)
+        opening = Opening(
+            id=row.id,
+            name=row.name,
+            path=row.path,
+            info=info,
+            runtime=self._runtime,
+            folder=self._folder / row.id,
+            image=await self._images.image(row.image),
+            policy=row.policy,
+            limits=limits,
+            env=env,
+            run=row.run,
+        )
+        await type.check(opening)
+        return Checked(type, opening, need)
+
+
+def without_values(policy: Policy | None) -> Policy | None:
+    """A policy as it may be kept: of its secrets the names."""
+    if policy is None or policy.secrets is None:
+        return policy
+    return replace(policy, secrets=dict.fromkeys(policy.secrets))
+
+
+def with_values(policy: Policy | None, secrets: Mapping[str, str]) -> Policy | None:
+    """A policy that was kept, with its secrets as they are supplied. Raises DefinitionMissing for one that is not."""
+    if policy is None or policy.secrets is None:
+        return policy
+    for name in policy.secrets:
+        if name not in secrets:
+            raise DefinitionMissing("secret", name)
+    return replace(policy, secrets={name: secrets[name] for name in policy.secrets})
+
+
+def checked_wait(wait_s: object) -> float:
+    """How long to stand in line. Raises InvalidValue."""
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
+        raise InvalidValue("wait_s", wait_s, "a finite number from 0")
+    return wait_s
+
+
+def _info(type: AgentType, spawn_info: Raw) -> Any:
+    given = bytes(spawn_info).strip()
+    return decoded(type.spawn_info, b"{}" if given in (b"", b"null") else given, "spawn_info")
+
+
+def _need(policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
+    """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
+    need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
+    if policy is not None:
+        grant = grant_root(policy)
+        return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
+    for name in ("cpu", "memory_mb"):
+        if name in counted:
+            raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
+    return need
+
+
+def _limits(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
+    for name, value in limits.items():
+        if name not in _LIMITS and name not in counted:
+            raise InvalidValue(f"limits.{name}", value, f"one of {', '.join(dict.fromkeys((*_LIMITS, *counted)))}")
+        amount(f"limits.{name}", value, whole=name in _COUNTS)
+    known: dict[str, Any] = {name: value for name, value in limits.items() if name in _LIMITS}
+    return Limits(**known | {name: int(known[name]) for name in _COUNTS if name in known})

@@ -1,0 +1,185 @@
+"""The agents of this server, and who may do what with each: unknown, foreign and forbidden look the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Gone, InvalidValue, NotYours
+from ramet.core.outcome import ErrorInfo
+from ramet.services import keys
+from ramet.services.books import AgentRow, Books
+from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right, Served
+
+#: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
+_NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
+
+
+class Departed:
+    """In the place of an agent that is not there any more, and could not be opened again: it says why."""
+
+    isolation = "none"
+
+    def __init__(self, run: str, error: ErrorInfo) -> None:
+        self.run, self.error = run, error
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.ended.set_result(error)
+
+    def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        self._refuse()
+
+    async def interrupt(self) -> None:
+        pass
+
+    async def control(self, operation: Any) -> Any:
+        self._refuse()
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        return ()
+
+    async def mail(self, text: str) -> None:
+        self._refuse()
+
+    def spent(self) -> Mapping[str, float]:
+        return {}
+
+    async def close(self, reason: str) -> None:
+        pass
+
+    def _refuse(self) -> NoReturn:
+        raise Gone(f"{self.error.type}: {self.error.message}")
+
+
+class Living:
+    """An agent of this server, until it is killed: one that failed is here as well.
+
+    `talk` is for whoever leads its conversation, who also sets `state` to "working" and back to "idle", and counts
+    `turns`; `keep` puts on record what has changed of this.
+    """
+
+    def __init__(self, row: AgentRow, served: Served, opening: Opening | None, books: Books) -> None:
+        self.row, self.served, self.opening = row, served, opening
+        self.state: AgentState = row.state
+        self.turns = row.turns
+        self.error = row.error
+        self.talk: Any = None
+        self.failing: asyncio.Task[None] | None = None
+        self.ending: asyncio.Task[None] | None = None
+        self.changing = asyncio.Lock()  #: held by whoever is to write its row
+        self._books = books
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.row.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be talked with: it has not failed, and nobody ends it."""
+        return self.state in ("idle", "working") and self.ending is None
+
+    def info(self) -> AgentInfo:
+        """The agent, for whoever may see it."""
+        row = self.row
+        return AgentInfo(
+            id=row.id,
+            team=row.team,
+            name=row.name,
+            path=row.path,
+            agent_type=row.agent_type,
+            transport_format=row.transport_format,
+            state=self.state,
+            image=row.image,
+            labels=dict(row.labels),
+            metadata=dict(row.metadata),
+            run=self.served.run or row.run,
+            isolation=self.served.isolation,
+            turns=self.turns,
+            created_at=row.created_at.isoformat(),
+            error=self.error,
+        )
+
+    def as_row(self) -> AgentRow:
+        """The agent as it is to be written down; at work is what it is when the server was killed, and then idle."""
+        return replace(
+            self.row,
+            state="idle" if self.state == "working" else self.state,
+            run=self.served.run or self.row.run,
+            isolation=self.served.isolation,
+            turns=self.turns,
+            error=self.error,
+        )
+
+    async def keep(self) -> None:
+        """Put on record what has changed: its run, state, turns. Nothing is written if nothing has."""
+        async with self.changing:
+            if self.ending is None and _changes(self.row, row := self.as_row()):
+                await self.write(row)
+
+    async def write(self, row: AgentRow) -> None:
+        """Be this from now on, on record first; by whoever is `changing`. A cancel is raised when that is done."""
+
+        async def write() -> None:
+            await self._books.write(row)
+            self.row = row
+
+        await to_its_end(write())
+
+
+class Admitted(NamedTuple):
+    """An agent, and the key by which somebody was let in to it."""
+
+    living: Living
+    key: keys.Held
+
+
+class Roster:
+    """All agents of this server, by their ids. The operator's key opens everything."""
+
+    def __init__(self, operator: str, clock: Clock) -> None:
+        if not operator:
+            raise InvalidValue("operator", operator, "a key")
+        self._operator, self._clock = keys.hash_of(operator), clock
+        self._living: dict[str, Living] = {}
+
+    def __iter__(self) -> Iterator[Living]:
+        return iter(list(self._living.values()))
+
+    def add(self, living: Living) -> None:
+        """Know an agent."""
+        self._living[living.id] = living
+
+    def remove(self, living: Living) -> None:
+        """Forget an agent."""
+        self._living.pop(living.id, None)
+
+    def of(self, team: str) -> list[Living]:
+        """The agents of a team."""
+        return [each for each in self if each.row.team == team]
+
+    def is_operator(self, key: str) -> bool:
+        """Whether a key is the operator's."""
+        return keys.opens(key, self._operator)
+
+    def admit(self, agent_id: str, key: str, right: Right) -> Living:
+        """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
+        return self.admitted(agent_id, key, right).living
+
+    def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
+        """The agent, and what the key is that opens it. Raises NotYours."""
+        living = self._living.get(agent_id)
+        held = keys.held(living.row.keys if living is not None else _NOBODY, key, self._clock.now())
+        if self.is_operator(key):
+            held = keys.Held(keys.OWNER, RIGHTS)
+        if living is None or held is None or right not in held.rights:
+            raise NotYours("agent", agent_id)
+        return Admitted(living, held)
+
+
+def _changes(old: AgentRow, new: AgentRow) -> bool:
+    return any(getattr(old, name) != getattr(new, name) for name in ("state", "run", "isolation", "turns", "error"))
