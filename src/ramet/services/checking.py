@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec import Raw
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from ramet.core import rights
 from ramet.core.budget import Limits
-from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import Policy, grant_root
 from ramet.core.team import amount
@@ -22,6 +23,16 @@ from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, 
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
+_MACHINE = ("cpu", "memory_mb")  #: which a policy says
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What this server lets agents have of its host; None is whatever they ask for."""
+
+    sandboxed: bool = False  #: no agent without a policy
+    mounts: Collection[str] | None = ()  #: folders, with all below
+    variables: Collection[str] | None = ()  #: of the server's own environment
 
 
 class Checked(NamedTuple):
@@ -36,9 +47,14 @@ class Checks:
     """Reads what is asked for as what this server knows: agent types, images, policies."""
 
     def __init__(
-        self, runtime: AgentRuntime, types: Mapping[str, AgentType], images: ImageStore, folder: pathlib.Path
+        self,
+        runtime: AgentRuntime,
+        types: Mapping[str, AgentType],
+        images: ImageStore,
+        folder: pathlib.Path,
+        rules: Rules,
     ) -> None:
-        self._runtime, self._types, self._images, self._folder = runtime, types, images, folder
+        self._runtime, self._types, self._images, self._folder, self._rules = runtime, types, images, folder, rules
 
     def type(self, name: str) -> AgentType:
         """Raises Unknown."""
@@ -56,13 +72,13 @@ class Checks:
     async def __call__(self, row: AgentRow, counted: Mapping[str, float]) -> Checked:
         """Everything about an agent, but whether there is room for it. `counted` is what its team counts.
 
-        Raises InvalidValue, Unknown, and what its type finds wrong.
+        Raises InvalidValue, SpawnRefused, Unknown, and what its type finds wrong.
         """
         type = self.type(row.agent_type)
         checked_name("name", row.name)
         info = _info(type, row.spawn_info)
         env = rights.values_of_variables("env", row.env)
-        need = _need(row.policy, row.limits, counted)
+        need = self._need(row.policy, row.limits, counted)
         limits = _limits(row.limits, counted)
         opening = Opening(
             id=row.id,
@@ -79,6 +95,22 @@ class Checks:
         )
         await type.check(opening)
         return Checked(type, opening, need)
+
+    def _need(
+        self, policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]
+    ) -> dict[str, float]:
+        """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
+        need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
+        if policy is not None:
+            grant = grant_root(policy, allow_mounts=self._rules.mounts)
+            _check_variables(grant.allowed_env_vars, self._rules.variables)
+            return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
+        if self._rules.sandboxed:
+            raise InvalidValue("policy", None, "a policy: all agents of this server work in sandboxes")
+        for name in _MACHINE:
+            if name in counted:
+                raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
+        return need
 
 
 def without_values(policy: Policy | None) -> Policy | None:
@@ -110,22 +142,17 @@ def _info(type: AgentType, spawn_info: Raw) -> Any:
     return decoded(type.spawn_info, b"{}" if given in (b"", b"null") else given, "spawn_info")
 
 
-def _need(policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
-    """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
-    need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
-    if policy is not None:
-        grant = grant_root(policy)
-        return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
-    for name in ("cpu", "memory_mb"):
-        if name in counted:
-            raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
-    return need
-
-
 def _limits(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
+    accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE)))
     for name, value in limits.items():
-        if name not in _LIMITS and name not in counted:
-            raise InvalidValue(f"limits.{name}", value, f"one of {', '.join(dict.fromkeys((*_LIMITS, *counted)))}")
+        if name not in accepted:
+            raise InvalidValue(f"limits.{name}", value, f"one of {', '.join(accepted)}")
         amount(f"limits.{name}", value, whole=name in _COUNTS)
     known: dict[str, Any] = {name: value for name, value in limits.items() if name in _LIMITS}
     return Limits(**known | {name: int(known[name]) for name in _COUNTS if name in known})
+
+
+def _check_variables(asked: Collection[str], allowed: Collection[str] | None) -> None:
+    if allowed is not None and (refused := [name for name in asked if name not in allowed]):
+        shown = ", ".join(each[:100] for each in refused[:5])
+        raise SpawnRefused("policy.allowed_env_vars", f"more of the environment than this server gives: {shown}")

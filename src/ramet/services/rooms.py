@@ -47,7 +47,12 @@ class Room:
     def row(self) -> TeamRow:
         """The team as it is to be written down."""
         held = {agent: dict(each) for agent, each in self.team.held.items()}
-        return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.deleting is not None)
+        return replace(self._row, held=held, spent=dict(self.team.spent), doomed=self.is_doomed)
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether it is being deleted, since an earlier server perhaps."""
+        return self.deleting is not None or self._row.doomed
 
     @property
     def key(self) -> str:

@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Gone, InvalidValue, NotYours
-from ramet.core.outcome import ErrorInfo
+from ramet.core.errors import InvalidValue, NotYours
 from ramet.services import keys
 from ramet.services.books import AgentRow, Books
 from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right, Served
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
-
-
-class Departed:
-    """In the place of an agent that is not there any more, and could not be opened again: it says why."""
-
-    isolation = "none"
-
-    def __init__(self, run: str, error: ErrorInfo) -> None:
-        self.run, self.error = run, error
-        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
-        self.ended.set_result(error)
-
-    def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        self._refuse()
-
-    async def interrupt(self) -> None:
-        pass
-
-    async def control(self, operation: Any) -> Any:
-        self._refuse()
-
-    async def history(self) -> Sequence[Mapping[str, Any]]:
-        return ()
-
-    async def mail(self, text: str) -> None:
-        self._refuse()
-
-    def spent(self) -> Mapping[str, float]:
-        return {}
-
-    async def close(self, reason: str) -> None:
-        pass
-
-    def _refuse(self) -> NoReturn:
-        raise Gone(f"{self.error.type}: {self.error.message}")
 
 
 class Living:

@@ -1,0 +1,50 @@
+"""What stands in the place of an agent that is not there any more, and could not be opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ramet.core.errors import Gone
+from ramet.core.outcome import ErrorInfo
+
+
+class Departed:
+    """A `Served` that has ended, and says why: Gone to whoever wants something of it."""
+
+    isolation = "none"
+
+    def __init__(self, run: str, error: ErrorInfo) -> None:
+        self.run, self.error = run, error
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.ended.set_result(error)
+
+    def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        """Raises Gone."""
+        self._refuse()
+
+    async def interrupt(self) -> None:
+        """There is nothing to interrupt."""
+
+    async def control(self, operation: Any) -> Any:
+        """Raises Gone."""
+        self._refuse()
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """Raises Gone."""
+        self._refuse()
+
+    async def mail(self, text: str) -> None:
+        """Raises Gone."""
+        self._refuse()
+
+    def spent(self) -> Mapping[str, float]:
+        """What it used was counted when it ended."""
+        return {}
+
+    async def close(self, reason: str) -> None:
+        """There is nothing to close."""
+
+    def _refuse(self) -> NoReturn:
+        raise Gone(f"{self.error.type}: {self.error.message}")

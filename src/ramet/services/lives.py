@@ -1,0 +1,171 @@
+"""How an agent comes and goes: it is on record from before it starts until after it is gone.
+
+For all of that time it holds its part of its team: whatever fails, is cancelled or is killed on the way, there is no
+agent without its part and no part without its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.outcome import ErrorInfo
+from ramet.isolation import trees
+from ramet.services.books import AgentRow, Books
+from ramet.services.checking import Checked
+from ramet.services.departed import Departed
+from ramet.services.rooms import Room
+from ramet.services.roster import Living, Roster
+
+T = TypeVar("T")
+_log = logging.getLogger("ramet.services")
+
+
+class Lives:
+    """The agents of a server, from their births to their ends; `folder` has one folder for each."""
+
+    def __init__(self, roster: Roster, rooms: Mapping[str, Room], books: Books, folder: pathlib.Path) -> None:
+        self._roster, self._rooms, self._books, self._folder = roster, rooms, books, folder
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Work that goes on when whoever asked for it has gone; `join` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def join(self) -> None:
+        """Wait until nothing is under way any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ---- how an agent comes
+
+    async def bear(self, room: Room, row: AgentRow, checked: Checked) -> Living:
+        """Start an agent that its team has admitted. When this raises, nothing of it is left, and its part is free."""
+        try:
+            await room.write(row)
+            living = await self.open(row, checked)
+            try:
+                async with living.changing:
+                    await living.write(living.as_row())
+            except BaseException:
+                await to_its_end(_closed(living, "it could not be put on record"))
+                raise
+        except BaseException:
+            await to_its_end(self.forget(room, row, {}))
+            raise
+        self.add(living)
+        return living
+
+    async def open(self, row: AgentRow, checked: Checked) -> Living:
+        """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
+        folder = checked.opening.folder
+        await to_its_end(in_thread(lambda: folder.mkdir(0o700, parents=True, exist_ok=True), name="ramet-folder"))
+        served = await checked.type.open(checked.opening)
+        return Living(replace(row, state="idle"), served, checked.opening, self._books)
+
+    def add(self, living: Living) -> None:
+        """Have an agent on the roster, and hear of its end."""
+
+        def over(ended: asyncio.Future[ErrorInfo | None]) -> None:
+            if living.ending is None:
+                living.failing = self.begin(self._fail(living, _error_of(ended)))
+
+        self._roster.add(living)
+        living.served.ended.add_done_callback(over)
+
+    def add_departed(self, row: AgentRow) -> None:
+        """Have an agent on the roster that cannot be talked with any more, for as long as nobody ends it."""
+        error = row.error or ErrorInfo(type="Gone", message="it had ended")
+        self._roster.add(Living(row, Departed(row.run, error), None, self._books))
+
+    # ---- how an agent goes
+
+    def end(self, living: Living, reason: str) -> asyncio.Future[None]:
+        """Close an agent and leave nothing of it, once; whoever gives up waiting for it does not stop that."""
+        if living.ending is None:
+            living.ending = self.begin(self._end(living, reason))
+        return asyncio.shield(living.ending)
+
+    async def close_all(self, reason: str) -> None:
+        """Close every agent and leave it on record, for a later server to go on with."""
+        for living in self._roster:
+            living.ending = living.ending or self.begin(_close(living, reason))
+            self._roster.remove(living)
+        await self.join()
+
+    async def forget(self, room: Room, row: AgentRow, used: Mapping[str, float] | None) -> None:
+        """Leave nothing of an agent that is gone; its row goes last, so that a later server finds what is left."""
+        await self.release(room, row.id, used)
+        try:
+            await to_its_end(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
+        except OSError as problem:
+            _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
+        await self._books.remove(row)
+
+    async def release(self, room: Room, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
+        """Free what an agent held; write that down together with `rows`.
+
+        None is a use that is not known: all that it held counts as used, so that no more is than was reserved.
+        """
+        await room.release(agent, room.team.held.get(agent, {}) if used is None else used, *rows)
+
+    async def _fail(self, living: Living, error: ErrorInfo | None) -> None:
+        """An agent ended by itself: it holds nothing any more, and stays to be looked at."""
+        living.state, living.error = ("ended" if error is None else "failed"), error
+        used = await _closed(living, "it ended")
+        async with living.changing:
+            living.row = living.as_row()
+            await self.release(self._rooms[living.row.team], living.id, used, living.row)
+
+    async def _end(self, living: Living, reason: str) -> None:
+        if living.failing is not None:
+            await asyncio.wait({living.failing})
+        living.state = "ended"
+        used = await _closed(living, reason)
+        self._roster.remove(living)
+        async with living.changing:
+            room = self._rooms[living.row.team]
+            room.names.discard(living.row.name)
+            await self.forget(room, living.row, used)
+
+
+async def _close(living: Living, reason: str) -> None:
+    await _closed(living, reason)
+
+
+async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
+    """Close an agent; returns what it used for good, None if that cannot be told. What goes wrong stops nobody."""
+    try:
+        await living.served.close(reason)
+    except Exception:
+        _log.exception("agent %s (%s) was not closed in good order", living.row.path, living.id)
+    try:
+        return dict(living.served.spent())
+    except Exception:
+        _log.exception("agent %s (%s) does not say what it used", living.row.path, living.id)
+        return None
+
+
+def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
+    if ended.cancelled():
+        return ErrorInfo(type="Aborted", message="it was cancelled")
+    if (problem := ended.exception()) is not None:
+        return ErrorInfo(type=type(problem).__name__, message=str(problem))
+    return ended.result()
+
+
+def _remove(folder: pathlib.Path, name: str) -> None:
+    """Remove what an agent had on disk, whatever it made of it. Nothing there is no error."""
+    with contextlib.suppress(FileNotFoundError), trees.opened(folder) as parent:
+        trees.remove(parent, name)
