@@ -22,6 +22,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.host.runtime import AgentRuntime
+from ramet.services.refusals import Undecodable
 
 #: What a key of an agent lets its holder do. The owner's key does all; a delegated one what it was made for.
 Right = Literal["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]
@@ -234,8 +235,9 @@ class ImageStore(Protocol):
 
 
 def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
-    """JSON as a structure. Raises InvalidValue, which names the field."""
+    """JSON as a structure. Raises InvalidValue, which names the field; of those Undecodable for what is no JSON."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise InvalidValue(what, bytes(data)[:80].decode(errors="replace"), str(problem)) from None
+        refusal = InvalidValue if isinstance(problem, msgspec.ValidationError) else Undecodable
+        raise refusal(what, bytes(data)[:80].decode(errors="replace"), str(problem)) from None

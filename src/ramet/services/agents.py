@@ -1,0 +1,204 @@
+"""AgentService: talk with one agent, for whoever has a key of it. Bodies stay opaque: only the agent's type reads them.
+
+The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is `control`, whose operations are the agent
+type's. Each method asks for the right of its name before anything else, `read_turn` and `interrupt` for `turn`. A key
+without that right raises NotYours, as for an agent that there is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
+from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Opening, Right, Served, decoded
+from ramet.services.conversation import Conversation, Moment, TalkLimits, how_it_ended
+from ramet.services.following import TreeEvent, tree_events
+from ramet.services.refusals import BodyTooLarge
+from ramet.services.turns import OnLeave, Turn
+
+_log = logging.getLogger("ramet.services")
+
+
+class Living(Protocol):
+    """An agent in a team, as its roster has it."""
+
+    talk: Any  #: its Conversation, from the first turn on
+    state: AgentState
+    turns: int  #: begun, in all its lives
+
+    @property
+    def served(self) -> Served:
+        """What answers."""
+
+    @property
+    def opening(self) -> Opening | None:
+        """What it was opened with; None of one that could not be opened again."""
+
+    @property
+    def type(self) -> AgentType:
+        """Its kind."""
+
+    def info(self) -> AgentInfo:
+        """What may be known of it."""
+
+    async def keep(self) -> None:
+        """Put on record what has changed."""
+
+
+Admit = Callable[[str, str, Right], Living]
+
+
+class AgentService:
+    """Turns, control and what there is to know of an agent."""
+
+    def __init__(self, admit: Admit, clock: Clock | None = None, limits: TalkLimits | None = None) -> None:
+        """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours."""
+        self._admit, self._clock, self._limits = admit, clock or SystemClock(), limits or TalkLimits()
+        self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
+        self._keeping: set[asyncio.Task[None]] = set()
+
+    async def close(self, reason: str = "the server stops") -> None:
+        """End all turns, but no agent, and return when what has changed is on record; idempotent."""
+        for talk in list(self._talks):
+            await talk.close(reason)
+        while self._keeping:
+            await asyncio.wait(list(self._keeping))
+
+    # ---- the data plane
+
+    def turn(self, agent: str, key: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on") -> Turn:
+        """Say something to it; the answer is read from the turn that is returned, also by others.
+
+        `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
+        another one that its type declares. What `on_leave` means is in `ramet.services.conversation`.
+
+        Raises Unknown for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent that
+        has ended.
+        """
+        living = self._alive(self._admit(agent, key, "turn"))
+        return self._talk(living).turn(body, self._format(living, format), on_leave)
+
+    def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
+        """The chunks of a turn behind a number, and those that come. Close it to stop reading.
+
+        Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are kept no more.
+        Raises Missed from the iteration when the reader is too slow.
+        """
+        return self.turn_of(agent, key, turn).read(after)
+
+    def turn_of(self, agent: str, key: str, turn: str) -> Turn:
+        """A turn that waits, is under way, or is kept. Raises Unknown, Missed."""
+        return self._talk(self._admit(agent, key, "turn")).get(turn)
+
+    async def interrupt(self, agent: str, key: str) -> bool:
+        """End the turn under way, and return when it is over: False if there was none. Those that wait follow."""
+        return await self._talk(self._admit(agent, key, "turn")).interrupt()
+
+    # ---- the mutation plane
+
+    async def control(self, agent: str, key: str, operation: bytes) -> bytes:
+        """Do `{"@type": name, …}`, an operation of the agent's type, and return its answer; JSON both.
+
+        Raises Undecodable, Unknown for an operation that the type does not have, InvalidValue for wrong fields,
+        BodyTooLarge, Gone, and what the operation raises.
+        """
+        living = self._alive(self._admit(agent, key, "control"))
+        if len(operation) > self._limits.body_bytes:
+            raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
+        answer = await living.served.control(_operation(operation, living.type.operations))
+        try:
+            return msgspec.json.encode(answer)
+        except (TypeError, ValueError) as problem:
+            raise Bug(f"an operation of the agent type {living.type.name!r} answered with no data: {problem}") from None
+
+    async def mail(self, agent: str, key: str, text: str) -> None:
+        """Tell it something that it reads at its next step. Raises InvalidValue, MailRefused, Gone."""
+        living = self._alive(self._admit(agent, key, "mail"))
+        if not text:
+            raise InvalidValue("text", text, "some text")
+        await living.served.mail(text)
+
+    # ---- what there is to know
+
+    def info(self, agent: str, key: str) -> AgentInfo:
+        """What it is, and how it is."""
+        return self._admit(agent, key, "info").info()
+
+    async def history(self, agent: str, key: str) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far: at least `role` and `content` of each message."""
+        return await self._admit(agent, key, "history").served.history()
+
+    def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
+        """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.
+
+        The key is asked for again before each page: a reader whose key has been revoked reads no more.
+        Raises InvalidValue for the cursor, and Gone from the iteration for events that are kept no more.
+        """
+        living = self._admit(agent, key, "events")
+        if after < 0:
+            raise InvalidValue("after", after, "a cursor that was given out, or 0")
+        if living.opening is None:
+            raise how_it_ended(living.served)
+
+        def check() -> None:
+            self._admit(agent, key, "events")
+
+        return tree_events(living.served, living.opening.runtime, self._clock, after, check)
+
+    # ---- inside
+
+    def _talk(self, living: Living) -> Conversation:
+        if living.talk is None:
+            note = partial(self._note, living)
+            living.talk = Conversation(living.served, self._clock, self._limits, heard=note)
+            self._talks.add(living.talk)
+        talk: Conversation = living.talk
+        return talk
+
+    def _note(self, living: Living, moment: Moment) -> None:
+        """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""
+        if moment == "begun":
+            living.turns += 1
+        if living.state in ("idle", "working"):
+            living.state = "idle" if moment == "over" else "working"
+        if moment != "begun":
+            task = asyncio.create_task(self._keep(living), name="ramet keeps an agent")
+            self._keeping.add(task)
+            task.add_done_callback(self._keeping.discard)
+
+    async def _keep(self, living: Living) -> None:
+        try:
+            await living.keep()
+        except RametError as problem:
+            _log.error("what became of an agent could not be put on record: %s", problem)
+
+    def _format(self, living: Living, asked: str) -> str:
+        known = tuple(living.type.transport_formats)
+        if asked and asked not in known:
+            raise Unknown("transport format", asked, known)
+        return asked or living.info().transport_format or known[0]
+
+    def _alive(self, living: Living) -> Living:
+        if living.served.ended.done():
+            raise how_it_ended(living.served)
+        return living
+
+
+def _operation(data: bytes, known: Mapping[str, type]) -> Any:
+    """The operation, as the type's own structure, which never hears of "@type"."""
+    fields: dict[str, Raw] = decoded(dict[str, Raw], data, "operation")
+    if "@type" not in fields:
+        raise InvalidValue("operation.@type", None, f"one of {', '.join(known) or 'none: there are no operations'}")
+    name: str = decoded(str, fields.pop("@type"), "operation.@type")
+    if name not in known:
+        raise Unknown("operation", name, tuple(known))
+    return decoded(known[name], msgspec.json.encode(fields), f"operation {name!r}")

@@ -1,0 +1,291 @@
+"""The turns of one agent: answered one after the other, in the order in which they came, and kept for a while.
+
+**The fate of a turn whose client goes away.** It goes on: an agent that was half-way through a task would leave it
+half done, and the client may only have lost its connection. Its answer can be read again, from any number on, until
+`keep_s` after its end, as far as there is room for it. A turn that was asked with `on_leave="interrupt"` is ended
+instead, as soon as its last reader has left; one that had not begun is never begun. Nobody has left a turn that nobody
+has begun to read.
+
+**How a turn ends.** With a chunk `done` if the agent came to its end; else with a chunk `error`, after all that it
+said: what the agent raised; Aborted if the turn was interrupted; Gone if the agent ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import within
+from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, RametError, Unknown
+from ramet.core.outcome import ErrorInfo
+from ramet.services.contract import Served
+from ramet.services.refusals import BodyTooLarge, Missed
+from ramet.services.turns import ON_LEAVE, OnLeave, Shelf, Turn
+
+_log = logging.getLogger("ramet.services")
+
+Moment = Literal["begun", "answering", "over"]
+
+#: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
+_BREATH, _BREATH_BYTES = 64, 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class TalkLimits:
+    """What one agent's conversation may take of the host."""
+
+    body_bytes: int = 8 * 1024 * 1024  #: of one message
+    waiting: int = 16  #: turns that wait while another is under way
+    waiting_bytes: int = 16 * 1024 * 1024  #: of all that wait
+    kept_bytes: int = 16 * 1024 * 1024  #: of all answers, under way and over
+    kept_turns: int = 8  #: that are over
+    keep_s: float = 60.0  #: since a turn's end
+    patience_s: float = 5.0  #: with an agent that was told to interrupt its turn, or has ended in one
+
+
+class Conversation:
+    """The turns of one agent. `close` it; when the agent ends, what is open here ends by itself."""
+
+    def __init__(
+        self,
+        served: Served,
+        clock: Clock,
+        limits: TalkLimits | None = None,
+        *,
+        entropy: Callable[[int], bytes] = os.urandom,
+        heard: Callable[[Moment], None] = lambda moment: None,
+    ) -> None:
+        """`heard` is told of each turn that begins, has its first chunk, and is over."""
+        self.limits = limits or TalkLimits()
+        self.turns = 0  #: asked so far
+        self._served, self._clock, self._heard = served, clock, heard
+        self._life = f"turn-{entropy(6).hex()}-"  #: no turn of another conversation, or of another life, is named so
+        self._turns: dict[str, Turn] = {}  #: that wait, are under way, or are kept
+        self._waiting: deque[Turn] = deque()
+        self._over: deque[tuple[Turn, float]] = deque()  #: with the time at which each is forgotten
+        self._shelf = Shelf(self.limits.kept_bytes)
+        self._now: Turn | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._closed: RametError | None = None
+        self._is_shut = False  #: nobody will ask for a turn that is over
+        if served.ended.done():
+            self._agent_ended(served.ended)
+        else:
+            served.ended.add_done_callback(self._agent_ended)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a turn is under way."""
+        return self._now is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many turns wait."""
+        return len(self._waiting)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the answers take now that can be read."""
+        return self._shelf.used
+
+    # ---- turns
+
+    def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on") -> Turn:
+        """Ask: the agent gets `body` byte for byte, when those before it are over.
+
+        Raises BodyTooLarge, BusyError where as many wait as may, Gone when the agent has ended; nothing is kept then.
+        """
+        if on_leave not in ON_LEAVE:
+            raise InvalidValue("on_leave", on_leave, " or ".join(ON_LEAVE))
+        if len(body) > self.limits.body_bytes:
+            raise BodyTooLarge("body", size=len(body), limit=self.limits.body_bytes)
+        if self._closed is not None or self._served.ended.done():
+            raise Gone(str(self._closed or how_it_ended(self._served)))
+        if self._is_busy:
+            self._check_room(body)
+        self.turns += 1
+        turn = Turn(f"{self._life}{self.turns}", body, format, on_leave, self._shelf, self._left)
+        self._turns[turn.id] = turn
+        self._waiting.append(turn)
+        self._go_on()
+        return turn
+
+    def get(self, id: str) -> Turn:
+        """The turn of that id. Raises Missed for one that was kept for its time, Unknown for one that never was."""
+        found = self._turns.get(id)
+        if found is not None:
+            return found
+        number = id.removeprefix(self._life)
+        if number != id and number.isdecimal() and 0 < int(number[:20]) <= self.turns:
+            raise Missed(id, after=0, first=None)
+        raise Unknown("turn", id, tuple(self._turns))
+
+    async def interrupt(self) -> bool:
+        """End the turn under way, and return when it is over; those that wait follow. False if there is none.
+
+        An agent that does not end it in `patience_s` is left in the middle of it.
+        """
+        if self._now is None or self._answering is None:
+            return False
+        if self._stopping is None:
+            self._stop(Aborted("the turn was interrupted"), partial(self._asked_to_end, self._answering))
+        assert self._stopping is not None
+        await asyncio.wait({self._stopping})
+        return True
+
+    async def close(self, reason: str = "the conversation was closed") -> None:
+        """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is."""
+        self._served.ended.remove_done_callback(self._agent_ended)
+        self._shut()
+        self._finish(Gone(reason))
+        ours = [task for task in (self._stopping, self._answering, self._forgetting) if task is not None]
+        for task in ours:
+            task.cancel()
+        if ours:
+            await asyncio.wait(ours)
+
+    # ---- one after the other
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._now is not None or self._stopping is not None
+
+    def _check_room(self, body: bytes) -> None:
+        most, bytes_most = self.limits.waiting, self.limits.waiting_bytes
+        if len(self._waiting) >= most:
+            raise BusyError(f"{most} turns wait already, which is all that may; try again when one is over")
+        if sum(len(each.body) for each in self._waiting) + len(body) > bytes_most:
+            raise BusyError(f"the turns that wait would take more than {bytes_most} bytes, which is all that they may")
+
+    def _go_on(self) -> None:
+        """Begin the next turn, unless one is under way, or the agent is being told to end one."""
+        if self._is_busy or not self._waiting:
+            return
+        turn = self._now = self._waiting.popleft()
+        self._answering = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
+        self._answering.add_done_callback(partial(self._answered, turn))
+        self._heard("begun")
+
+    async def _answer(self, turn: Turn) -> None:
+        body, turn.body = turn.body, b""
+        pieces = self._served.turn(body, turn.format)
+        said = size = 0
+        try:
+            async for piece in pieces:
+                turn.put(piece)
+                if turn.last == 1:
+                    self._heard("answering")
+                said, size = said + 1, size + len(piece)
+                if said >= _BREATH or size >= _BREATH_BYTES:  # One that never waits would let nobody read.
+                    said = size = 0
+                    await asyncio.sleep(0)
+        finally:
+            if (leave := getattr(pieces, "aclose", None)) is not None:
+                await leave()
+
+    def _answered(self, turn: Turn, task: asyncio.Task[None]) -> None:
+        problem: BaseException | None = Aborted("the turn was cut") if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, RametError):
+            _log.error("a turn failed by a bug of its agent type", exc_info=problem)
+        # An agent that ended during a turn had not come to the turn's end, whatever its type made of that.
+        told = problem if isinstance(problem, RametError) and not task.cancelled() else None
+        self._over_with(turn, turn.stopped or told or self._closed or problem)
+        self._now = self._answering = None
+        self._heard("over")
+        self._go_on()
+
+    def _over_with(self, turn: Turn, error: BaseException | None) -> None:
+        turn.end(error)
+        self._over.append((turn, self._clock.monotonic() + self.limits.keep_s))
+        while len(self._over) > self.limits.kept_turns:
+            self._forget_oldest()
+        if self._forgetting is None and not self._is_shut:
+            self._forgetting = asyncio.create_task(self._forget(), name=f"ramet {self._life}forgets")
+
+    # ---- before its end
+
+    def _stop(self, why: RametError, end: Callable[[], Any]) -> None:
+        """Let `end` bring the turn under way to its end in time, else leave it."""
+        assert self._now is not None
+        self._now.stopped = self._now.stopped or why
+        self._stopping = asyncio.create_task(self._see_it_end(end), name=f"ramet {self._now.id} stops")
+
+    async def _see_it_end(self, end: Callable[[], Any]) -> None:
+        answering = self._answering
+        try:
+            await within(end(), clock=self._clock, seconds=self.limits.patience_s)
+        except TimeoutError:
+            _log.warning("an agent did not end its turn in %s s: it is left", self.limits.patience_s)
+        except Exception:
+            _log.exception("an agent could not interrupt its turn: it is left")
+        finally:
+            if answering is not None and not answering.done():
+                answering.cancel()
+                await asyncio.wait({answering})
+            # Only now: a word that was meant for this turn must not reach the next.
+            self._stopping = None
+            self._go_on()
+
+    async def _asked_to_end(self, answering: asyncio.Task[None]) -> None:
+        await self._served.interrupt()
+        await asyncio.wait({answering})
+
+    def _left(self, turn: Turn) -> None:
+        """Its last reader has gone, and it was asked not to outlive that."""
+        why = Aborted("whoever asked for the turn has left")
+        if turn is not self._now:
+            self._waiting.remove(turn)
+            self._over_with(turn, why)
+        elif self._stopping is None and self._answering is not None:
+            self._stop(why, partial(self._asked_to_end, self._answering))
+
+    def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
+        if ended.cancelled() or ended.result() is None:  # It was closed: nobody has a key of it any more.
+            self._shut()
+        self._finish(how_it_ended(self._served))
+        if self._answering is not None and self._stopping is None:
+            self._stopping = asyncio.create_task(self._see_it_end(partial(asyncio.wait, {self._answering})))
+
+    def _finish(self, why: RametError) -> None:
+        """Begin no more turns."""
+        if self._closed is None:
+            self._closed = why
+        while self._waiting:
+            self._over_with(self._waiting.popleft(), self._closed)
+
+    # ---- afterwards
+
+    def _shut(self) -> None:
+        self._is_shut = True
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+
+    async def _forget(self) -> None:
+        """Forget each turn when its time is up, until there is none."""
+        try:
+            while self._over:
+                await self._clock.sleep(self._over[0][1] - self._clock.monotonic())
+                while self._over and self._over[0][1] <= self._clock.monotonic() + 0.001:
+                    self._forget_oldest()
+        finally:
+            self._forgetting = None
+
+    def _forget_oldest(self) -> None:
+        turn, _ = self._over.popleft()
+        del self._turns[turn.id]
+        self._shelf.remove(turn)
+
+
+def how_it_ended(served: Served) -> Gone:
+    """What is said to whoever wants something of an agent that has ended."""
+    error = None if served.ended.cancelled() else served.ended.result()
+    return Gone("the agent has ended" + (f": {error.message} ({error.type})" if error else ""))

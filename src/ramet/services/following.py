@@ -1,0 +1,77 @@
+"""The events of an agent's tree, for whoever has its key: from a cursor on, then as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import NamedTuple
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Gone
+from ramet.core.events import Event, encode
+from ramet.host.recorder import Recorder
+from ramet.host.runtime import AgentRuntime
+from ramet.services.contract import Served
+from ramet.store.contract import Store
+
+PAGE = 1_000  #: events that are read at once
+LOOK_S = 1.0  #: how often it is looked whether the agent has begun, or ended
+
+
+class TreeEvent(NamedTuple):
+    """An event as JSON; `cursor` is what a reader goes on by, and means nothing else."""
+
+    cursor: int
+    data: bytes
+
+
+async def tree_events(
+    served: Served, runtime: AgentRuntime, clock: Clock, after: int, check: Callable[[], object]
+) -> AsyncGenerator[TreeEvent]:
+    """What is on record of an agent's tree behind a cursor, and what comes, until the agent has ended.
+
+    `check` is called before each page, and raises when the reader may read no more. Raises Gone for events that are
+    kept no more, which only a runtime without a journal forgets while the agent lives.
+    """
+    while not served.run:
+        check()
+        if served.ended.done():
+            return
+        await clock.sleep(LOOK_S)
+    if runtime.journal is not None:
+        events = _on_record(served, await runtime.open_store(), after, check)
+    elif (opened := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
+        events = _kept(opened.recorder, after, check)
+    else:
+        raise Gone(f"the events of the tree {served.run} were kept in memory only, and it is over")
+    async with aclosing(events):
+        async for event in events:
+            yield event
+
+
+async def _on_record(
+    served: Served, store: Store, after: int, check: Callable[[], object]
+) -> AsyncGenerator[TreeEvent]:
+    while True:
+        has_ended, head = served.ended.done(), await store.head()  # Before it is read: nothing is passed over.
+        check()
+        while page := await store.read(after, tree=served.run, limit=PAGE):
+            for each in page:
+                yield TreeEvent(each.cursor, each.data)
+            after = page[-1].cursor
+            check()
+        if has_ended:
+            return
+        await store.wait(head, timeout_s=LOOK_S)
+
+
+async def _kept(recorder: Recorder, after: int, check: Callable[[], object]) -> AsyncGenerator[TreeEvent]:
+    async with aclosing(recorder.subscribe().items()) as items:
+        async for item in items:
+            if not isinstance(item, Event) or 0 < item.seq <= after:
+                continue
+            check()
+            if item.seq != after + 1:  # A notice says that some were lost; or the first were, before this began.
+                raise Gone(f"the events behind number {after} are not kept any more")
+            after = item.seq
+            yield TreeEvent(after, encode(item))

@@ -1,0 +1,103 @@
+"""Errors as problem documents (RFC 9457): what an answer over HTTP holds, and the last chunk of a turn that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core import errors
+from ramet.services import refusals
+
+PREFIX = "urn:ramet:problem:"  #: of every type; the rest names the error
+MEDIA_TYPE = "application/problem+json"
+MAX_DETAIL = 2_000  #: characters
+MAX_LISTED = 100
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """An error as a caller gets it: `type` is what programs tell it by, `detail` is for people, `fields` for both."""
+
+    type: str
+    title: str
+    status: int  #: of HTTP; what it would have been, where it came too late to be one
+    detail: str
+    fields: Mapping[str, Any] = {}
+
+    def encode(self) -> bytes:
+        """The document, as JSON; `fields` stand beside the others."""
+        known = {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
+        return msgspec.json.encode({**self.fields, **known})
+
+
+class _Kind(NamedTuple):
+    error: type[errors.RametError]
+    status: int
+    fields: tuple[str, ...] = ()  #: attributes of the error that the document has
+
+
+#: The first that fits is taken, so what is narrower stands first.
+_KINDS = (
+    _Kind(refusals.Undecodable, 400, ("field",)),
+    _Kind(refusals.BodyTooLarge, 413, ("field", "size", "limit")),
+    _Kind(errors.InvalidValue, 422, ("field", "accepted")),
+    _Kind(errors.IsolationUnavailable, 422, ("asked", "offered", "missing", "remedy")),
+    _Kind(errors.NotShippable, 422, ("what", "remedy")),
+    _Kind(errors.Denied, 403, ("what", "reason")),
+    _Kind(errors.NotYours, 404, ("kind", "name")),
+    _Kind(errors.Unknown, 404, ("kind", "name", "known")),
+    _Kind(errors.Expired, 410, ("run", "ended", "keep_s")),
+    _Kind(refusals.Missed, 410, ("turn", "after", "first")),
+    _Kind(errors.Gone, 410),
+    # A full team is a state of things, and not the caller's pace: what is free is in the document.
+    _Kind(errors.OverCapacity, 409, ("team", "resource", "asked", "free", "room")),
+    _Kind(errors.SpawnRefused, 409, ("limit", "free")),
+    _Kind(errors.BudgetExceeded, 409, ("resource", "asked", "left", "scope")),
+    _Kind(errors.MergeConflict, 409, ("kind", "key", "keys", "expected", "found")),
+    _Kind(errors.Conflict, 409, ("kind", "key", "expected", "found")),
+    _Kind(errors.MailRefused, 409, ("to", "reason")),
+    _Kind(errors.Aborted, 409, ("reason",)),
+    _Kind(errors.NeedsInput, 409, ("question", "token")),
+    _Kind(errors.BusyError, 429),
+    _Kind(errors.OutputTooLarge, 413, ("what", "size", "limit")),
+    _Kind(errors.MissingExtra, 501, ("feature", "extra")),
+    _Kind(errors.ModelFailed, 502, ("model", "retryable", "retry_after_s")),
+    _Kind(errors.OutputInvalid, 502, ("tries",)),
+    _Kind(errors.TaskFailed, 502, ("task", "status", "run")),
+)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """An error as a document. What is not the caller's business is "Internal error", without a word of the inside."""
+    for kind in _KINDS:
+        if isinstance(error, kind.error):
+            words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__).lower().split()
+            return Problem(
+                type=PREFIX + "-".join(words),
+                title=" ".join(words).capitalize(),
+                status=kind.status,
+                detail=_plain(str(error)),
+                fields={_name(name): _plain(getattr(error, name)) for name in kind.fields},
+            )
+    detail = "the server could not do this, and it is not the request's fault"
+    return Problem(type=PREFIX + "internal-error", title="Internal error", status=500, detail=detail)
+
+
+def _name(attribute: str) -> str:
+    """Of a task's end: the document has a `status` of its own."""
+    return "outcome" if attribute == "status" else attribute
+
+
+def _plain(value: Any) -> Any:
+    """What JSON takes, bounded: a name may be anybody's words."""
+    if isinstance(value, str):
+        text = value.encode("utf-8", "replace").decode()
+        return text if len(text) <= MAX_DETAIL else text[: MAX_DETAIL - 1] + "…"
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(each) for key, each in list(value.items())[:MAX_LISTED]}
+    if isinstance(value, Sequence):
+        return [_plain(each) for each in value[:MAX_LISTED]]
+    return value if value is None or isinstance(value, bool | int | float) else _plain(str(value))

@@ -1,0 +1,26 @@
+"""Errors that only the services raise: each is one of the errors of `ramet.core.errors`, and says more."""
+
+from __future__ import annotations
+
+from ramet.core.errors import Gone, InvalidValue
+
+
+class Undecodable(InvalidValue):
+    """Bytes that are no JSON at all, where JSON is expected."""
+
+
+class BodyTooLarge(InvalidValue):
+    """A body of more bytes than are taken; nothing was done with it."""
+
+    def __init__(self, field: str, *, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(field, f"{size} bytes", f"at most {limit} bytes")
+
+
+class Missed(Gone):
+    """Chunks of a turn that are kept no more. `first` is the oldest that is, None if none of this turn is."""
+
+    def __init__(self, turn: str, *, after: int, first: int | None) -> None:
+        self.turn, self.after, self.first = turn, after, first
+        kept = "nothing of it is kept any more" if first is None else f"the oldest that is kept is number {first}"
+        super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {kept}")

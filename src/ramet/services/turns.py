@@ -1,0 +1,158 @@
+"""One turn of an agent: its answer in chunks, which any number of readers read, each at its own pace.
+
+Chunks are kept on a shelf that all turns of one agent share. The agent never waits for a reader, and a reader never
+for another one: where the shelf is full the oldest chunks go, and whoever wanted them is told `Missed`. Nobody is ever
+given less without being told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Literal
+
+from ramet.core.errors import InvalidValue, OutputTooLarge, RametError
+from ramet.services.contract import Chunk
+from ramet.services.problems import problem_of
+from ramet.services.refusals import Missed
+
+#: What becomes of a turn when its last reader leaves before its end.
+OnLeave = Literal["go_on", "interrupt"]
+ON_LEAVE: tuple[OnLeave, ...] = ("go_on", "interrupt")
+
+CHUNK_BYTES = 250  #: that a chunk takes beside its body
+BATCH = 256  #: chunks that a reader gets at once
+
+
+class Shelf:
+    """Room for the chunks of all turns of one agent: `limit` bytes, what holds them together included."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._turns: deque[Turn] = deque()  #: that may have chunks here, in the order of their first ones
+
+    def put(self, turn: Turn, size: int) -> None:
+        """Make room for a chunk that this turn has just got: the oldest go."""
+        if not self._turns or self._turns[-1] is not turn:
+            self._turns.append(turn)
+        self.used += size
+        while self.used > self.limit:
+            dropped = self._turns[0].drop_oldest()
+            self.used -= dropped
+            if not dropped:
+                self._turns.popleft()
+
+    def remove(self, turn: Turn) -> None:
+        """Drop all chunks of a turn."""
+        while dropped := turn.drop_oldest():
+            self.used -= dropped
+        if turn in self._turns:
+            self._turns.remove(turn)
+
+
+class Turn:
+    """One turn: asked, answered in chunks, and over with a last one, of the kind `done` or `error`."""
+
+    def __init__(
+        self, id: str, body: bytes, format: str, on_leave: OnLeave, shelf: Shelf, on_left: Callable[[Turn], None]
+    ) -> None:
+        self.id, self.format, self.on_leave = id, format, on_leave
+        self.body = body  #: until it begins: then it is the agent's
+        self.stopped: RametError | None = None  #: why it was stopped, if it was, by whoever did so
+        self.is_over = False
+        self.last = 0  #: number of its newest chunk
+        self._kept: deque[Chunk] = deque()
+        self._shelf, self._on_left = shelf, on_left
+        self._readers = 0
+        self._news = asyncio.Event()
+
+    # ---- what the agent says
+
+    def put(self, body: bytes) -> None:
+        """Take the next chunk in, and wake who waits for it. Raises OutputTooLarge for one that fits on no shelf."""
+        most = self._shelf.limit - CHUNK_BYTES
+        if len(body) > most:
+            raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=most)
+        self._put(Chunk(self.id, self.last + 1, "chunk", body))
+
+    def end(self, error: BaseException | None) -> None:
+        """Say how it ended, for good; idempotent."""
+        if self.is_over:
+            return
+        self.is_over, self.body = True, b""
+        if error is None:
+            self._put(Chunk(self.id, self.last + 1, "done", b""))
+        else:
+            self._put(Chunk(self.id, self.last + 1, "error", problem_of(error).encode()))
+
+    def drop_oldest(self) -> int:
+        """Keep the oldest chunk no longer; the bytes that this frees, 0 if there is none. For the shelf."""
+        return _size(self._kept.popleft()) if self._kept else 0
+
+    def _put(self, chunk: Chunk) -> None:
+        self.last = chunk.number
+        self._kept.append(chunk)
+        self._shelf.put(self, _size(chunk))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news.clear()
+
+    # ---- who reads it
+
+    def read(self, after: int = 0) -> AsyncGenerator[Chunk]:
+        """The chunks behind this number, then those that come, until the last; see `batches`."""
+        return _one_by_one(self.batches(after))
+
+    def batches(self, after: int = 0) -> AsyncGenerator[Sequence[Chunk]]:
+        """The same, as many at once as are there: for whoever writes them to a socket.
+
+        Raises InvalidValue for a number that the turn has not come to, and Missed for chunks that are kept no more:
+        at once, or from the iteration when a reader is too slow. To stop reading, close it (`aclosing`).
+        """
+        if not 0 <= after <= self.last:
+            raise InvalidValue("after", after, f"a number from 0 to {self.last}, that of the newest chunk")
+        self._check(after)
+        return self._batches(after)
+
+    async def over(self) -> None:
+        """Return when it is over."""
+        while not self.is_over:
+            await self._news.wait()
+
+    async def _batches(self, after: int) -> AsyncGenerator[Sequence[Chunk]]:
+        self._readers += 1
+        try:
+            while not (self.is_over and after == self.last):
+                if after == self.last:
+                    await self._news.wait()
+                    continue
+                self._check(after)
+                start = after - (self.last - len(self._kept))
+                batch = [self._kept[at] for at in range(start, min(start + BATCH, len(self._kept)))]
+                after = batch[-1].number
+                yield batch
+        finally:
+            self._readers -= 1
+            if not self._readers and not self.is_over and self.on_leave == "interrupt":
+                self._on_left(self)
+
+    def _check(self, after: int) -> None:
+        """See that what comes behind this number is still there."""
+        if after < self.last - len(self._kept):
+            raise Missed(self.id, after=after, first=self._kept[0].number if self._kept else None)
+
+
+async def _one_by_one(batches: AsyncGenerator[Sequence[Chunk]]) -> AsyncGenerator[Chunk]:
+    async with aclosing(batches):
+        async for batch in batches:
+            for chunk in batch:
+                yield chunk
+
+
+def _size(chunk: Chunk) -> int:
+    return len(chunk.body) + CHUNK_BYTES

@@ -1,0 +1,87 @@
+"""Errors as problem documents: one status each, the figures that a caller acts on, and nothing of the inside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ramet.core import errors
+from ramet.services.problems import MAX_DETAIL, PREFIX, problem_of
+from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
+
+CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
+    ("invalid", errors.InvalidValue("a", 1, "2"), 422, "invalid-value", {"field": "a", "accepted": "2"}),
+    ("undecodable", Undecodable("body", "{", "JSON"), 400, "undecodable", {"field": "body"}),
+    ("body", BodyTooLarge("body", size=9, limit=8), 413, "body-too-large", {"field": "body", "size": 9, "limit": 8}),
+    ("not-yours", errors.NotYours("agent", "a"), 404, "not-yours", {"kind": "agent", "name": "a"}),
+    ("unknown", errors.Unknown("operation", "a", ("b", "c")), 404, "unknown", {"known": ["b", "c"]}),
+    ("busy", errors.BusyError("16 wait"), 429, "busy-error", {}),
+    (
+        "full",
+        errors.OverCapacity("t", "cpu", asked=2, room={"cpu": 0.5, "agents": 1}),
+        409,
+        "over-capacity",
+        {"resource": "cpu", "asked": 2, "free": 0.5, "room": {"cpu": 0.5, "agents": 1}},
+    ),
+    ("refused", errors.SpawnRefused("depth", "deep", free=0.0), 409, "spawn-refused", {"limit": "depth", "free": 0.0}),
+    ("conflict", errors.Conflict("doc", "k", expected=1, found=2), 409, "conflict", {"expected": 1, "found": 2}),
+    ("denied", errors.Denied("shell", "no"), 403, "denied", {"what": "shell", "reason": "no"}),
+    ("large", errors.OutputTooLarge("file", size=9, limit=8), 413, "output-too-large", {"size": 9, "limit": 8}),
+    (
+        "isolation",
+        errors.IsolationUnavailable("strict", "none", ("bwrap",), "install it"),
+        422,
+        "isolation-unavailable",
+        {"missing": ["bwrap"], "remedy": "install it"},
+    ),
+    ("gone", errors.Gone("it ended"), 410, "gone", {}),
+    ("missed", Missed("t", after=3, first=9), 410, "missed", {"turn": "t", "after": 3, "first": 9}),
+    ("expired", errors.Expired("r", "today", 5.0), 410, "expired", {"run": "r", "ended": "today", "keep_s": 5.0}),
+    ("model", errors.ModelFailed("m", "down", retryable=True), 502, "model-failed", {"model": "m", "retryable": True}),
+    ("task", errors.TaskFailed("cannot", task="t"), 502, "task-failed", {"task": "t", "outcome": "failed"}),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "type", "fields"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_an_error_has_its_status_its_type_and_its_figures(
+    error: BaseException, status: int, type: str, fields: dict[str, Any]
+) -> None:
+    """What the caller may know of it, as one document; the narrower error is not taken for the wider one."""
+    document = json.loads(problem_of(error).encode())
+
+    assert (document["status"], document["type"]) == (status, PREFIX + type)
+    assert document["title"] == type.replace("-", " ").capitalize()
+    assert document["detail"] == str(error)
+    assert {name: document[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("/secret/path"), errors.Bug("/secret/path"), errors.StoreFailed("/secret/path", "full")],
+    ids=["python", "bug", "store"],
+)
+def test_what_is_not_the_callers_business_is_not_told(error: BaseException) -> None:
+    """Nor is its type."""
+    document = problem_of(error).encode()
+
+    assert json.loads(document)["status"] == 500
+    assert b"secret" not in document
+    assert type(error).__name__.encode() not in document
+
+
+def test_names_that_are_anybodys_words_make_no_bad_document() -> None:
+    """Lone surrogates are no JSON, and what is long is cut."""
+    document = json.loads(problem_of(errors.Unknown("agent", "\ud800", ("x" * 10_000,))).encode())
+
+    assert document["name"] == "?"
+    assert len(document["known"][0]) == MAX_DETAIL
+    assert len(problem_of(errors.Gone("x" * 10_000)).detail) == MAX_DETAIL
+
+
+def test_a_field_never_stands_in_the_place_of_a_part() -> None:
+    """An error's own `status` is called `outcome`."""
+    document = json.loads(problem_of(errors.TaskFailed("no", status="timeout")).encode())
+
+    assert (document["status"], document["outcome"]) == (502, "timeout")
