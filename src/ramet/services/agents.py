@@ -81,8 +81,8 @@ class AgentService:
         `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
         another one that its type declares. What `on_leave` means is in `ramet.services.conversation`.
 
-        Raises Unknown for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent that
-        has ended.
+        Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
+        that has ended.
         """
         living = self._alive(self._admit(agent, key, "turn"))
         return self._talk(living).turn(body, self._format(living, format), on_leave)
@@ -184,7 +184,7 @@ class AgentService:
     def _format(self, living: Living, asked: str) -> str:
         known = tuple(living.type.transport_formats)
         if asked and asked not in known:
-            raise Unknown("transport format", asked, known)
+            raise InvalidValue("format", asked, " or ".join(known))
         return asked or living.info().transport_format or known[0]
 
     def _alive(self, living: Living) -> Living:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Gone
@@ -37,7 +38,7 @@ async def tree_events(
         check()
         if served.ended.done():
             return
-        await clock.sleep(LOOK_S)
+        await _unless_ended(served, clock.sleep(LOOK_S))
     if runtime.journal is not None:
         events = _on_record(served, await runtime.open_store(), after, check)
     elif (opened := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
@@ -62,7 +63,7 @@ async def _on_record(
             check()
         if has_ended:
             return
-        await store.wait(head, timeout_s=LOOK_S)
+        await _unless_ended(served, store.wait(head, timeout_s=LOOK_S))
 
 
 async def _kept(recorder: Recorder, after: int, check: Callable[[], object]) -> AsyncGenerator[TreeEvent]:
@@ -75,3 +76,15 @@ async def _kept(recorder: Recorder, after: int, check: Callable[[], object]) -> 
                 raise Gone(f"the events behind number {after} are not kept any more")
             after = item.seq
             yield TreeEvent(after, encode(item))
+
+
+async def _unless_ended(served: Served, news: Awaitable[Any]) -> None:
+    """Wait for what may come, or until the agent has ended."""
+    waiting = asyncio.ensure_future(news)
+    try:
+        await asyncio.wait({waiting, served.ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    if not waiting.cancelled():
+        waiting.result()

@@ -1,0 +1,488 @@
+"""AgentService: each right by its own, bodies untouched, operations by the type, and a tree's events by cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import Bug, Gone, InvalidValue, NotYours, StoreFailed, Unknown
+from ramet.core.events import Notice, decode
+from ramet.core.outcome import ErrorInfo
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session
+from ramet.models.scripted import ScriptedModel
+from ramet.services.agents import AgentService
+from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right
+from ramet.services.conversation import TalkLimits
+from ramet.services.following import TreeEvent
+from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
+from tests.support.echo_agents import Echo, EchoInfo, EchoType
+from tests.support.waiting import eventually
+
+OWNER = "the owner's key"
+
+
+class Alive:
+    """One agent, as a roster would have it."""
+
+    def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
+        self.opening: Opening | None = Opening(
+            "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
+        )
+        self.served = Echo(self.opening)
+        self.type = EchoType()
+        self.talk: Any = None
+        self.state: AgentState = "idle"
+        self.turns = 0
+        self.kept: list[tuple[int, str]] = []
+        self.rights: dict[str, tuple[Right, ...]] = {OWNER: RIGHTS}
+        self.fails = False
+
+    def info(self) -> AgentInfo:
+        return AgentInfo(
+            id="agent-1",
+            team="team",
+            name="echo",
+            path="team/echo",
+            agent_type="echo",
+            transport_format="letters",
+            state=self.state,
+            image="",
+            labels={},
+            metadata={},
+            run=self.served.run,
+            isolation="none",
+            turns=self.turns,
+            created_at="",
+        )
+
+    async def keep(self) -> None:
+        if self.fails:
+            raise StoreFailed("the books", "full")
+        self.kept.append((self.turns, self.state))
+
+    def admit(self, agent: str, key: str, right: Right) -> Alive:
+        if agent != "agent-1" or right not in self.rights.get(key, ()):
+            raise NotYours("agent", agent)
+        return self
+
+
+@pytest.fixture
+async def living() -> Alive:
+    return Alive()
+
+
+@pytest.fixture
+async def service(living: Alive) -> AsyncIterator[AgentService]:
+    made = AgentService(living.admit, FakeClock(), TalkLimits(body_bytes=1_000))
+    yield made
+    await made.close()
+
+
+async def answer(service: AgentService, body: bytes, **options: Any) -> list[bytes]:
+    """What the agent says to that."""
+    turn = service.turn("agent-1", OWNER, body, **options)
+    return [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id) if chunk.kind == "chunk"]
+
+
+# ---- rights
+
+
+async def _turn(service: AgentService, agent: str, key: str) -> object:
+    return service.turn(agent, key, b"hello")
+
+
+async def _read_turn(service: AgentService, agent: str, key: str) -> object:
+    turn = service.turn("agent-1", OWNER, b"hello")
+    return service.read_turn(agent, key, turn.id)
+
+
+async def _info(service: AgentService, agent: str, key: str) -> object:
+    return service.info(agent, key)
+
+
+async def _events(service: AgentService, agent: str, key: str) -> object:
+    return service.events(agent, key)
+
+
+CALLS: Mapping[str, tuple[Right, Callable[[AgentService, str, str], Awaitable[object]]]] = {
+    "turn": ("turn", _turn),
+    "read_turn": ("turn", _read_turn),
+    "interrupt": ("turn", lambda service, agent, key: service.interrupt(agent, key)),
+    "control": ("control", lambda service, agent, key: service.control(agent, key, b'{"@type": "shout"}')),
+    "mail": ("mail", lambda service, agent, key: service.mail(agent, key, "hello")),
+    "history": ("history", lambda service, agent, key: service.history(agent, key)),
+    "info": ("info", _info),
+    "events": ("events", _events),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_each_call_needs_its_own_right(service: AgentService, living: Alive, name: str) -> None:
+    """AC-S3-4: a key with that right alone opens it; one with all others does not, nor a wrong one, nor none."""
+    right, call = CALLS[name]
+    living.rights |= {"this": (right,), "others": tuple(each for each in RIGHTS if each != right)}
+
+    await call(service, "agent-1", "this")
+
+    for key in ("others", "wrong", ""):
+        with pytest.raises(NotYours):
+            await call(service, "agent-1", key)
+    with pytest.raises(NotYours):
+        await call(service, "agent-2", "this")
+
+
+async def test_a_refused_call_does_nothing(service: AgentService, living: Alive) -> None:
+    """AC-S3-4: the agent hears nothing of it."""
+    for _, call in CALLS.values():
+        with pytest.raises(NotYours):
+            await call(service, "agent-1", "wrong")
+
+    assert [body for body, _ in living.served.heard] in ([], [b"hello"])  # The owner's own, for `read_turn`.
+    assert (living.served.mailed, living.served.times, living.served.interrupts) == ([], 1, 0)
+
+
+# ---- the data plane
+
+
+@given(body=st.binary(min_size=1, max_size=1_000), format=st.sampled_from(EchoType.transport_formats))
+async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) -> None:
+    """AC-S3-6: in each format, whatever the bytes are."""
+    living = Alive()
+    service = AgentService(living.admit, FakeClock())
+    try:
+        await service.turn("agent-1", OWNER, body, format=format).over()
+    finally:
+        await service.close()
+
+    assert living.served.heard == [(body, format)]
+
+
+async def test_the_format_is_that_of_the_spawn(service: AgentService, living: Alive) -> None:
+    """AC-S3-6: unless another one of the type is asked for; one that it has not is refused."""
+    await answer(service, b"one")
+    await answer(service, b"two", format="words")
+
+    with pytest.raises(InvalidValue, match="words or letters"):
+        service.turn("agent-1", OWNER, b"three", format="morse")
+    assert living.served.heard == [(b"one", "letters"), (b"two", "words")]
+
+
+async def test_a_body_over_the_cap_never_reaches_the_agent(service: AgentService, living: Alive) -> None:
+    """The cap is named, for a turn and for an operation."""
+    with pytest.raises(BodyTooLarge, match=r"body: .* at most 1000 bytes"):
+        service.turn("agent-1", OWNER, bytes(1_001))
+    with pytest.raises(BodyTooLarge, match=r"operation: .* at most 1000 bytes"):
+        await service.control("agent-1", OWNER, b" " * 1_001)
+
+    assert living.served.heard == []
+
+
+async def test_the_second_turn_is_had_with_the_same_agent(service: AgentService) -> None:
+    """AC-S3-5."""
+    await answer(service, b"one")
+    await answer(service, b"two")
+
+    assert [message["content"] for message in await service.history("agent-1", OWNER)] == ["one", "two"]
+
+
+async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
+    """From any number on; one that never was is unknown."""
+    turn = service.turn("agent-1", OWNER, b"a b c")
+    await turn.over()
+
+    assert [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id, 1)] == [b"b", b"c", b""]
+    with pytest.raises(Unknown, match="unknown turn"):
+        service.read_turn("agent-1", OWNER, "turn-1")
+
+
+async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None:
+    """Its id opens nothing here."""
+    other = Alive()
+    others = AgentService(other.admit, FakeClock())
+    turn = others.turn("agent-1", OWNER, b"hello")
+    service.turn("agent-1", OWNER, b"hello")
+
+    with pytest.raises(Unknown):
+        service.read_turn("agent-1", OWNER, turn.id)
+    await others.close()
+
+
+async def test_what_the_roster_knows_of_turns_is_true(service: AgentService, living: Alive) -> None:
+    """It is working as long as one is under way, and each is counted, on record as soon as the agent answers."""
+    turn = service.turn("agent-1", OWNER, b"a wait")
+    await eventually(lambda: turn.last == 1)
+    await eventually(lambda: living.kept)
+    assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("working", 1)
+    assert living.kept == [(1, "working")]
+
+    assert await service.interrupt("agent-1", OWNER)
+
+    assert turn.is_over
+    assert (service.info("agent-1", OWNER).state, service.info("agent-1", OWNER).turns) == ("idle", 1)
+
+
+async def test_a_turn_is_answered_though_nothing_can_be_put_on_record(
+    service: AgentService, living: Alive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator is told."""
+    living.fails = True
+
+    assert await answer(service, b"one") == [b"one"]
+
+    await service.close()
+    assert "the books" in caplog.text
+
+
+async def test_an_agent_that_has_ended_is_gone(service: AgentService, living: Alive) -> None:
+    """For all that it would have to answer; what it said is still read, and who it was."""
+    turn = service.turn("agent-1", OWNER, b"a die")
+    await turn.over()
+
+    for name in ("turn", "control", "mail"):
+        with pytest.raises(Gone, match="it was told to"):
+            await CALLS[name][1](service, "agent-1", OWNER)
+    assert [chunk.kind async for chunk in service.read_turn("agent-1", OWNER, turn.id)] == ["chunk", "error"]
+    assert await service.history("agent-1", OWNER)
+    assert service.info("agent-1", OWNER).id == "agent-1"
+    assert not await service.interrupt("agent-1", OWNER)
+
+
+async def test_closing_ends_turns_and_no_agent(service: AgentService, living: Alive) -> None:
+    """Whoever stops the server leaves the agents to be gone on with."""
+    turn = service.turn("agent-1", OWNER, b"wait")
+
+    await service.close("the server stops")
+    await service.close()
+
+    assert turn.is_over
+    assert not living.served.ended.done()
+    assert living.state == "idle"
+
+
+# ---- the mutation plane
+
+
+async def test_an_operation_of_the_type_is_done_and_answered(service: AgentService) -> None:
+    """AC-S3-7: JSON in, JSON out; the agent is another one from then on."""
+    said = await service.control("agent-1", OWNER, b'{"@type": "shout", "times": 2}')
+
+    assert json.loads(said) == {"times": 2}
+    assert await answer(service, b"hey") == [b"heyhey"]
+
+
+REFUSED: Mapping[str, tuple[bytes, type[Exception], str]] = {
+    "unknown": (b'{"@type": "whisper"}', Unknown, "unknown operation 'whisper'; known: shout"),
+    "unnamed": (b'{"times": 2}', InvalidValue, "operation.@type: None is not accepted; expected one of shout"),
+    "no-name": (b'{"@type": 7}', InvalidValue, "operation.@type"),
+    "field": (b'{"@type": "shout", "loud": 1}', InvalidValue, "unknown field `loud`"),
+    "value": (b'{"@type": "shout", "times": "x"}', InvalidValue, r"\$.times"),
+    "list": (b"[]", InvalidValue, "operation"),
+    "half": (b'{"@type": "shout"', Undecodable, "operation"),
+    "nothing": (b"", Undecodable, "operation"),
+    "bytes": (b"\xff\xfe", Undecodable, "operation"),
+    "deep": (b'{"@type": "shout", "times": ' + b"[" * 900, InvalidValue, "operation"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_is_no_operation_is_refused_by_name(service: AgentService, living: Alive, case: str) -> None:
+    """AC-S3-7: with the operations that there are, or the field that is wrong; nothing is done."""
+    operation, error, words = REFUSED[case]
+
+    with pytest.raises(error, match=words):
+        await service.control("agent-1", OWNER, operation)
+
+    assert living.served.times == 1
+
+
+async def test_an_answer_that_is_no_data_is_the_types_bug(service: AgentService, living: Alive) -> None:
+    """Not the caller's mistake."""
+
+    async def control(operation: object) -> object:
+        return object()
+
+    living.served.control = control  # type: ignore[method-assign]
+
+    with pytest.raises(Bug, match="'echo'"):
+        await service.control("agent-1", OWNER, b'{"@type": "shout"}')
+
+
+async def test_mail_is_passed_on(service: AgentService, living: Alive) -> None:
+    """Text that is some."""
+    await service.mail("agent-1", OWNER, "hello")
+
+    with pytest.raises(InvalidValue, match="text"):
+        await service.mail("agent-1", OWNER, "")
+    assert living.served.mailed == ["hello"]
+
+
+# ---- events
+
+
+async def _some(events: AsyncIterator[TreeEvent], types: str) -> list[TreeEvent]:
+    """Events up to the first of that type."""
+    found: list[TreeEvent] = []
+    async for event in events:
+        found.append(event)
+        if json.loads(event.data)["type"] == types:
+            break
+    return found
+
+
+async def _append_all(events: AsyncIterator[TreeEvent], to: list[TreeEvent]) -> None:
+    async for event in events:
+        to.append(event)
+
+
+@pytest.fixture(params=["sqlite", "memory", "none"])
+async def runtime(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
+    """With a journal on disk, with one in memory, and without any."""
+    stores: dict[str, Store | None] = {"sqlite": SqliteStore(tmp_path / "journal.db"), "memory": MemoryStore()}
+    async with AgentRuntime(store=stores.get(request.param)) as made:
+        yield made
+
+
+async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime) -> None:
+    """What was before, then what comes; a reader goes on behind the cursor that it has; nothing of other trees."""
+    session, other = (Session(ScriptedModel(["one", "two"]), runtime=runtime) for _ in range(2))
+    await session.ask("First?")
+    await other.ask("Other?")
+    living = Alive(runtime, session.id)
+    service = AgentService(living.admit)
+
+    async with aclosing(service.events("agent-1", OWNER)) as events:
+        first = await _some(events, "turn_ended")
+        following = asyncio.create_task(_some(events, "turn_ended"))
+        await session.ask("Second?")
+        second = await following
+
+    async with aclosing(service.events("agent-1", OWNER, first[-1].cursor)) as events:
+        assert await _some(events, "turn_ended") == second
+    whole = [decode(event.data) for event in first + second]
+    assert {event.root for event in whole} == {session.id}
+    assert [event.seq for event in whole] == list(range(1, len(whole) + 1))
+    assert sorted({each.cursor for each in first + second}) == [each.cursor for each in first + second]
+
+
+async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
+    """All that is on record is told before."""
+    session = Session(ScriptedModel(["one"]), runtime=runtime)
+    await session.ask("First?")
+    living = Alive(runtime, session.id)
+    service = AgentService(living.admit)
+    seen: list[str] = []
+
+    async def follow() -> None:
+        async for event in service.events("agent-1", OWNER):
+            seen.append(json.loads(event.data)["type"])
+
+    following = asyncio.create_task(follow())
+    await eventually(lambda: "turn_ended" in seen)
+    await session.close()
+    await living.served.close("killed")
+    await following
+
+    assert seen[-1] == "run_ended"
+
+
+async def test_a_key_that_was_revoked_follows_no_more(runtime: AgentRuntime) -> None:
+    """Nothing that happens afterwards is told."""
+    session = Session(ScriptedModel(["one", "two"]), runtime=runtime)
+    await session.ask("First?")
+    living = Alive(runtime, session.id)
+    living.rights["lent"] = ("events",)
+    service = AgentService(living.admit)
+
+    async with aclosing(service.events("agent-1", "lent")) as events:
+        await _some(events, "turn_ended")
+        del living.rights["lent"]
+        await session.ask("Second?")
+        rest: list[TreeEvent] = []
+        with pytest.raises(NotYours):
+            await _append_all(events, rest)
+
+    assert "turn_started" not in [json.loads(event.data)["type"] for event in rest]
+
+
+async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: AgentRuntime) -> None:
+    """They come when it has one; nothing comes of one that ends before."""
+    clock = FakeClock()
+    living, never = Alive(runtime), Alive(runtime)
+    living.served.run = never.served.run = ""
+    following = asyncio.create_task(_some(AgentService(living.admit, clock).events("agent-1", OWNER), "turn_ended"))
+    in_vain = asyncio.create_task(_some(AgentService(never.admit, clock).events("agent-1", OWNER), "turn_ended"))
+    await eventually(lambda: clock.sleeping == 2)
+
+    session = Session(ScriptedModel(["one"]), runtime=runtime)
+    await session.ask("First?")
+    living.served.run = session.id
+    never.served.ended.set_result(ErrorInfo(type="Crashed", message="early"))
+    await clock.advance(1)
+
+    assert json.loads((await following)[0].data)["type"] == "run_spawned"
+    assert await in_vain == []
+
+
+async def test_a_cursor_that_is_none_is_refused(service: AgentService) -> None:
+    """At once, before anything is streamed."""
+    with pytest.raises(InvalidValue, match="after"):
+        service.events("agent-1", OWNER, -1)
+
+
+async def test_events_that_were_kept_in_memory_only_are_gone_with_their_tree() -> None:
+    """Said, not passed over."""
+    async with AgentRuntime() as runtime:
+        living = Alive(runtime, "run-of-old")
+        with pytest.raises(Gone, match="in memory only"):
+            await anext(AgentService(living.admit).events("agent-1", OWNER))
+
+
+async def test_events_that_memory_has_dropped_are_gone() -> None:
+    """A tree of more events than are kept is not told from its middle on."""
+    async with AgentRuntime() as runtime:
+        session = Session(ScriptedModel(["one"]), runtime=runtime)
+        await session.ask("First?")
+        (opened,) = runtime.trees.values()
+        recorder = opened.recorder
+        while recorder.kept[0].seq == 1:
+            recorder.append(Notice(root=session.id, run=session.id, path="main", agent="main", text="more"))
+        living = Alive(runtime, session.id)
+        service = AgentService(living.admit)
+
+        with pytest.raises(Gone, match="behind number 0"):
+            await anext(service.events("agent-1", OWNER))
+        async with aclosing(service.events("agent-1", OWNER, recorder.kept[0].seq - 1)) as events:
+            assert await anext(events)
+
+
+async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: AgentService, living: Alive) -> None:
+    """It is gone; what could be known is its info."""
+    living.opening = None
+    living.served.ended.set_result(ErrorInfo(type="Unknown", message="no such type"))
+
+    with pytest.raises(Gone, match="no such type"):
+        service.events("agent-1", OWNER)
+
+
+async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
+    """Also through the service."""
+    service = AgentService(living.admit, FakeClock(), TalkLimits(kept_bytes=5_000))
+    turn = service.turn("agent-1", OWNER, b"a " * 100)
+    await turn.over()
+
+    with pytest.raises(Missed):
+        service.read_turn("agent-1", OWNER, turn.id)
+    await service.close()
