@@ -1,24 +1,19 @@
 """YAML front matter: the keys above a Markdown text, read as plain data and nothing more.
 
-Plain data only: no tags of Python, no anchors, no aliases, no merge keys. So nothing is built by name, nothing
-multiplies (the "billion laughs"), and nothing can contain itself. A key that stands twice is refused, not overwritten.
+What `plain_yaml` does not take is refused; so is what is no mapping of names.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-import yaml
-
+from ramet.agent.files import plain_yaml
+from ramet.agent.files.plain_yaml import NotPlain
 from ramet.core.errors import InvalidValue
 
 MAX_HEADER = 64 * 1024
-MAX_NODES = 5_000
-MAX_DEPTH = 24
-_MERGE = "tag:yaml.org,2002:merge"
 #: Agent files in the wild hold `description: Use this when: …` unquoted, which is no YAML and is read all the same.
 _PROSE = re.compile(r"(?m)^(description|initialPrompt|initial_prompt):[ \t]+([^\s\"'|>\[\]{}&*!#%@`].*)$")
 
@@ -44,76 +39,23 @@ def parse(text: str, *, source: object) -> FrontMatter:
         raise InvalidValue(f"{source}: front matter", f"{len(header)} characters", f"at most {MAX_HEADER}")
     notes: tuple[str, ...] = ()
     try:
-        keys = _load(header)
-    except _ERRORS as error:
+        keys = plain_yaml.read(header).data
+    except NotPlain as error:
         quoted, names = _quote_prose(header)
         try:
             if not names:
                 raise error
-            keys = _load(quoted)
-        except _ERRORS:
+            keys = plain_yaml.read(quoted).data
+        except NotPlain:
             raise InvalidValue(f"{source}: front matter", _sentence(error), "YAML as plain data") from None
         notes = tuple(f"{name}: holds ': ' or ' #' and should be in quotes; taken as written" for name in names)
+    keys = {} if keys is None else keys
     if not isinstance(keys, dict):
         raise InvalidValue(f"{source}: front matter", type(keys).__name__, "lines of `key: value`")
     for key in keys:
         if not isinstance(key, str):
             raise InvalidValue(f"{source}: key", key, "text; YAML reads on, off, yes and no as true and false")
     return FrontMatter(keys, body, notes)
-
-
-class _Refused(Exception):
-    """Valid YAML that we do not take."""
-
-    def __init__(self, reason: str, mark: yaml.Mark | None) -> None:
-        self.reason, self.mark = reason, mark
-        super().__init__(reason)
-
-
-_ERRORS = (yaml.YAMLError, _Refused, ValueError, OverflowError, RecursionError)
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader without references and with bounds, which hold while it reads and not only afterwards."""
-
-    nodes = 0
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # types-PyYAML leaves it out
-        mark = event.start_mark
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _Refused("anchors (&) and aliases (*) are not taken", mark)
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise _Refused(f"more than {MAX_NODES} values", mark)
-        if self.depth >= MAX_DEPTH:
-            raise _Refused(f"nested deeper than {MAX_DEPTH}", mark)
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.tag == _MERGE:
-                raise _Refused("merge keys (<<) are not taken", key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise _Refused("a key stands twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _load(header: str) -> Any:
-    loader = _PlainLoader(header)
-    try:
-        found = loader.get_single_data()
-        return {} if found is None else found
-    finally:
-        loader.dispose()
 
 
 def _quote_prose(header: str) -> tuple[str, list[str]]:
@@ -129,13 +71,7 @@ def _quote_prose(header: str) -> tuple[str, list[str]]:
     return _PROSE.sub(quote, header), names
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: NotPlain) -> str:
     """Why it cannot be read and in which line of the file; not the line itself, which may be nobody's business."""
-    if isinstance(error, _Refused):
-        mark, reason = error.mark, error.reason
-    elif isinstance(error, yaml.MarkedYAMLError):
-        mark, reason = error.problem_mark, error.problem or "it is not YAML"
-    else:
-        mark, reason = None, "a character that YAML does not have" if isinstance(error, yaml.YAMLError) else str(error)
-    where = f"line {mark.line + 2}: " if mark is not None else ""  # the header begins in the file's second line
-    return where + reason[:80]
+    where = f"line {error.line + 1}: " if error.line is not None else ""  # the header begins in the file's second line
+    return where + error.reason

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.agent.files.frontmatter import MAX_DEPTH, MAX_HEADER, MAX_NODES, parse
+from ramet.agent.files.frontmatter import MAX_HEADER, parse
+from ramet.agent.files.plain_yaml import MAX_DEPTH, MAX_NODES
 from ramet.core.errors import InvalidValue
 
 
@@ -43,6 +44,9 @@ def test_an_empty_header_has_no_keys() -> None:
         ("---\non: true\n---\n", "YAML reads on, off"),
         ("---\nname: !!python/object/apply:os.system ['true']\n---\n", "tag"),
         ("---\nname: !!python/name:os.system\n---\n", "tag"),
+        ("---\na: !!bool foo\n---\n", "line 2: tags"),
+        ("---\na: !!int ''\n---\n", "line 2: tags"),
+        ("---\na: !!timestamp foo\n---\n", "line 2: tags"),
         ("---\na: &x 1\n---\n", "anchors"),
         ("---\na: *x\n---\n", "anchors"),
         ("---\na:\n  <<: {b: 1}\n---\n", "merge keys"),
