@@ -32,6 +32,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.gate import RetryPolicy
 from ramet.models.prices import Price
+from ramet.services.config import SETTINGS
 from ramet.spawn.handle import Handle
 from ramet.store.state.keys import Keys
 from ramet.store.state.versioned import Versioned
@@ -113,6 +114,7 @@ TABLES: dict[str, set[str]] = {
     "Of a state": members(Versioned) | members(Keys),
     "Every event has": fields(Event),
     "Hook events": set(EVENTS),
+    "ramet.yaml": {setting.name for setting in SETTINGS},
 }
 
 
@@ -218,6 +220,14 @@ def options(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
             continue
         yield action.option_strings[-1] if action.option_strings else str(action.metavar)
+
+
+def test_every_setting_is_there_with_its_variable(page: str) -> None:
+    """Each setting of a server has its one name in the environment beside it."""
+    rows = table(page, "ramet.yaml")
+    assert {name: row.split("|")[2].strip(" `") for name, row in rows.items()} == {
+        setting.name: setting.variable for setting in SETTINGS
+    }
 
 
 def test_a_missing_row_is_noticed(page: str) -> None:

@@ -60,6 +60,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.trust import trust
 
             return trust(options)
+        case "config":
+            from ramet.cli.config import config
+
+            return config(options)
         case "ps" | "tree" | "show":
             from ramet.cli import looking
 

@@ -42,6 +42,7 @@ def build_parser() -> Parser:
     _ask(commands)
     _agents(commands)
     _trust(commands)
+    _config(commands)
     add_verbs(commands, STATUSES)
     return parser
 
@@ -124,3 +125,25 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
     words = trust.add_mutually_exclusive_group()
     words.add_argument("--show", action="store_true", help="only show them")
     words.add_argument("--forget", action="store_true", help="trust the folder no longer")
+
+
+def _config(commands: argparse._SubParsersAction[Parser]) -> None:
+    config = commands.add_parser(
+        "config",
+        usage="ramet config check [FILE]",
+        help="check the settings of a server",
+        description="The settings of a server: ramet.yaml, then the environment.",
+        allow_abbrev=False,
+    )
+    verbs = config.add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", prog=config.prog, required=True, parser_class=Parser
+    )
+    check = verbs.add_parser(
+        "check",
+        usage="ramet config check [FILE] [--json]",
+        help="show each setting, its value and where it comes from; or what is wrong",
+        description="Show each setting, its value and where it comes from; or a line for each problem, and status 1.",
+        allow_abbrev=False,
+    )
+    check.add_argument("file", nargs="?", type=name, metavar="FILE", help="default: ramet.yaml in this folder, if any")
+    check.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -17,6 +17,8 @@ HELPS = {
     "agents": "help-agents",
     "agents list": "help-agents-list",
     "trust": "help-trust",
+    "config": "help-config",
+    "config check": "help-config-check",
     **{
         each: f"help-{each.replace(' ', '-')}"
         for each in (
@@ -73,6 +75,7 @@ def test_help_is_as_it_was_approved(
         (["ask", "x", "--yes", "--no-approvals"], "ramet ask: --no-approvals: not allowed with argument --yes"),
         (["ask", "x", "--model", " "], "ramet ask: --model: '' is not accepted; expected a name"),
         (["agents"], "ramet agents: the following arguments are required: VERB"),
+        (["config"], "ramet config: the following arguments are required: VERB"),
         (["trust"], "ramet trust: the following arguments are required: DIR"),
         (["logs"], "ramet logs: the following arguments are required: ID"),
         (["gc", "--older-than", "7 weeks"], "ramet gc: --older-than: '7 weeks' is not accepted; expected a length"),

@@ -1,0 +1,106 @@
+"""What the settings of a server are made of. Whatever is printed of them holds no secret."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from ramet.agent.files.reading import Unreadable, read_text
+from ramet.core.errors import InvalidValue
+from ramet.host.redaction import STARS
+
+MAX_SECRET: Final = 8_192
+
+
+class Reference(Struct, frozen=True):
+    """Where a secret is: in a variable of the environment, or in a file that holds nothing else."""
+
+    kind: Literal["env", "file"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def read(self, environ: Mapping[str, str]) -> str:
+        """The secret, without blanks around it. Raises InvalidValue, which names the reference, if there is none."""
+        accepted = f"a secret of 1 to {MAX_SECRET} printable characters"
+        if self.kind == "env":
+            found, problem = environ.get(self.name, ""), f"{accepted} in the environment"
+        else:
+            try:
+                found, problem = read_text(pathlib.Path(self.name), limit=MAX_SECRET + 2).text, accepted
+            except Unreadable as error:
+                raise InvalidValue(str(self), "a file", f"{accepted} in it; {error.reason}") from None
+        found = found.strip()
+        if not found:
+            raise InvalidValue(str(self), "nothing", problem)
+        if len(found) > MAX_SECRET or not found.isprintable():
+            raise InvalidValue(str(self), STARS, problem)
+        return found
+
+
+class UnixSocket(Struct, frozen=True):
+    """An address that only this machine has."""
+
+    path: pathlib.Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+class TcpAddress(Struct, frozen=True):
+    """An address that others may reach; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class PostgresUrl:
+    """Where a PostgreSQL server is. Shown without a password and without parameters, either of which may be secret."""
+
+    __slots__ = ("url",)
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PostgresUrl) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __str__(self) -> str:
+        parts = urlsplit(self.url)
+        user, at, servers = parts.netloc.rpartition("@")
+        name, colon, _ = user.partition(":")
+        shown = f"{name}:{STARS}" if colon else name
+        return f"{parts.scheme}://{shown}{at}{servers}{parts.path}" + (f"?{STARS}" if parts.query else "")
+
+    def __repr__(self) -> str:
+        return f"PostgresUrl({str(self)!r})"
+
+
+class ModelAlias(Struct, frozen=True):
+    """A name of one's own for a model; without a `key` the provider's package looks where it always does."""
+
+    model: str
+    key: Reference | None = None
+
+    def __str__(self) -> str:
+        return self.model if self.key is None else f"{self.model}, key {self.key}"
+
+
+class ServiceLimits(Struct, frozen=True, kw_only=True):
+    """How much is taken of whoever asks."""
+
+    body_bytes: int = 16 * 2**20  #: of one request; bundles have a bound of their own
+    queue: int = 16  #: turns that wait at one agent
+    agents: int = 1_000  #: that live at once, of all teams
+    connections: int = 2_000  #: that are open at once

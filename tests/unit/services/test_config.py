@@ -1,0 +1,406 @@
+"""Settings of a server: what is understood is taken, with its origin; all else is refused with its name and place."""
+
+from __future__ import annotations
+
+import pathlib
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ramet.agent.files.plain_yaml import MAX_NODES
+from ramet.core.errors import InvalidValue
+from ramet.services.config import MAX_FILE, SETTINGS, Config, examine, load, references
+from ramet.services.settings import MAX_SECRET, PostgresUrl, Reference, ServiceLimits, TcpAddress, UnixSocket
+
+EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
+SECRET = "sk-ant-api03-abcdefghijklmnop"
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Where a test writes its settings, beside the folder that it works in, which is another."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there" / "ramet.yaml"
+
+
+def loaded(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None, **flags: Any) -> Config:
+    file.write_text(text)
+    return load(file, env or {}, flags)
+
+
+def refusals(file: pathlib.Path, text: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What is said of each setting that is refused, by its name."""
+    file.write_text(text)
+    found = examine(file, env or {}, {})
+    assert found.config is None
+    return {each.field: str(each) for each in found.problems}
+
+
+def test_nothing_given_is_every_default(file: pathlib.Path) -> None:
+    """Without a file, or with an empty one, all is as it is usually, and says so."""
+    for config in (load(None, {}, {}), loaded(file, "# nothing yet\n"), loaded(file, "limits:\nstore:\n")):
+        assert (config.backend, config.store, config.listen, config.working_dir) == (
+            None,
+            None,
+            None,
+            pathlib.Path.cwd(),
+        )
+        assert config.limits == ServiceLimits()
+        assert set(config.origins.values()) == {"default"}
+        assert set(config.origins) == {each.name for each in SETTINGS if not each.many}
+
+
+def test_everything_given_is_taken_as_it_is_meant(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of value, with paths that begin at the file's folder or at home."""
+    monkeypatch.setenv("HOME", "/home/ada")
+
+    config = loaded(
+        file,
+        """
+backend: local
+store: data/journal.db
+listen: "[::1]:8470"
+token: file:~/token
+models:
+  fast: anthropic:claude-haiku-5-5
+  gpt-5.1: {model: gpt-5.1, key: env:OPENAI_API_KEY}
+  demo: offline
+limits: {body_bytes: 2048, queue: 0}
+teams:
+  research: {agents: 2, cpu: 1.5, pods: 3}
+working_dir: work
+log_level: debug
+namespace: ramet-0
+base_image: registry.example/ramet:latest
+kubeconfig: ~/.kube/config
+registry_url: registry.example
+""",
+    )
+
+    there = file.parent
+    assert (config.backend, config.store, config.working_dir) == ("local", there / "data/journal.db", there / "work")
+    assert config.listen == TcpAddress("::1", 8470)
+    assert str(config.listen) == "[::1]:8470"
+    assert references(config) == {
+        "token": Reference("file", "/home/ada/token"),
+        "models.gpt-5.1.key": Reference("env", "OPENAI_API_KEY"),
+    }
+    assert [str(each) for each in config.models.values()] == [
+        "anthropic:claude-haiku-5-5",
+        "gpt-5.1, key env:OPENAI_API_KEY",
+        "offline",
+    ]
+    assert (config.limits.body_bytes, config.limits.queue, config.limits.agents) == (2048, 0, ServiceLimits().agents)
+    assert config.teams == {"research": {"agents": 2, "cpu": 1.5, "pods": 3}}
+    assert (config.log_level, config.kubeconfig) == ("DEBUG", pathlib.Path("/home/ada/.kube/config"))
+    assert (config.namespace, config.base_image, config.registry_url) == (
+        "ramet-0",
+        "registry.example/ramet:latest",
+        "registry.example",
+    )
+
+
+def test_the_environment_is_stronger_than_the_file_and_the_command_line_than_both(file: pathlib.Path) -> None:
+    """Of each value it is known where it came from; relative paths begin where they were written."""
+    config = loaded(
+        file,
+        "backend: bwrap\nlog_level: info\nstore: a.db\nlimits:\n  queue: 1\n  agents: 2\n",
+        {"RAMET_LOG_LEVEL": "debug", "RAMET_LIMITS_QUEUE": "5", "RAMET_STORE": "b.db", "RAMET_LISTEN": " "},
+        log_level="error",
+        **{"limits.agents": "7", "backend": None},
+    )
+
+    assert (config.backend, config.log_level, config.store) == ("bwrap", "ERROR", pathlib.Path.cwd() / "b.db")
+    assert (config.limits.queue, config.limits.agents) == (5, 7)
+    assert {name: at for name, at in config.origins.items() if at != "default"} == {
+        "backend": f"{file}:1",
+        "log_level": "the command line",
+        "store": "RAMET_STORE",
+        "limits.queue": "RAMET_LIMITS_QUEUE",
+        "limits.agents": "the command line",
+    }
+
+
+def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
+    """A model or a team of the environment is beside those of the file, and replaces the one of its name."""
+    config = loaded(
+        file,
+        "models:\n  fast: openai:gpt-5\n  smart: openai:gpt-5.1\nteams:\n  a: {agents: 1}\n",
+        {"RAMET_MODELS": '{"fast": "offline", "big": "openai:gpt-6"}', "RAMET_TEAMS": "b: {agents: 2}"},
+    )
+
+    assert {name: each.model for name, each in config.models.items()} == {
+        "fast": "offline",
+        "smart": "openai:gpt-5.1",
+        "big": "openai:gpt-6",
+    }
+    assert (config.origins["models.fast"], config.origins["models.smart"]) == ("RAMET_MODELS", f"{file}:3")
+    assert (list(config.teams), config.origins["teams.b"]) == (["a", "b"], "RAMET_TEAMS")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        ("bakend: x", "bakend", "'bakend' is not accepted; expected a key: backend, store, listen, token"),
+        ("backend: docker", "backend", "'docker' is not accepted; expected one of bwrap, local"),
+        ("backend: kubernetes", "backend", "kubernetes is not available in this version"),
+        ("backend: [local]", "backend", "'a list' is not accepted"),
+        ("store: 7", "store", "7 is not accepted; expected the path of a SQLite file, or postgresql://"),
+        ("store: mysql://h/d", "store", "the path of a SQLite file, or postgresql://"),
+        ("store: host=h dbname=d", "store", "the path of a SQLite file, or postgresql://"),
+        ("store: .", "store", "this is a folder"),
+        ("store: ~nobody-of-this-name/x", "store", "there is no such home folder"),
+        ("listen: 8080", "listen", "8080 is not accepted; expected the path of a Unix socket"),
+        ("listen: ':8080'", "listen", "host:port"),
+        ("listen: localhost:65536", "listen", "a port from 0 to 65535"),
+        ("listen: '::1:80'", "listen", "an IPv6 address is in brackets"),
+        ("listen: '[::g]:80'", "listen", "an IPv6 address is in brackets"),
+        ("listen: a b:80", "listen", "host:port"),
+        (f"listen: /{'x' * 107}", "listen", "at most 107 bytes"),
+        ("token: env:a-b", "token", "env:NAME or file:/path"),
+        ("token: 'file: '", "token", "env:NAME or file:/path"),
+        ("listen: localhost:80", "token", "others can reach localhost:80"),
+        ("models: [a]", "models", "a mapping"),
+        ("models:\n  inherit: offline", "models.inherit", "this one has its own meaning"),
+        ("models:\n  a b: offline", "models.a b", "letters, digits"),
+        ("models:\n  on: offline", "models key", "True is not accepted; expected text; YAML reads on, off"),
+        ("models:\n  a: nobody:x", "models.a", "'nobody:x' is not accepted; expected provider:model"),
+        ("models:\n  a: inherit", "models.a", "provider:model"),
+        ("models:\n  a:", "models.a", "None is not accepted; expected provider:model"),
+        ("models:\n  a: {key: env:K}", "models.a.model", "provider:model"),
+        ("models:\n  a: {model: offline, kee: env:K}", "models.a.kee", "a key of models.a: model, key"),
+        ("limits:\n  que: 1", "limits.que", "a key of limits: body_bytes, queue"),
+        ("limits: 5", "limits", "5 is not accepted; expected a mapping"),
+        ("limits:\n  queue: -1", "limits.queue", "-1 is not accepted; expected a whole number from 0 to 10000"),
+        ("limits:\n  queue: true", "limits.queue", "True is not accepted"),
+        ("limits:\n  queue: '1'", "limits.queue", "'1' is not accepted"),
+        ("limits:\n  agents: 1.5", "limits.agents", "1.5 is not accepted"),
+        ("teams:\n  a: {cpu: 1}", "teams.a.agents", "how many agents may live"),
+        ("teams:\n  a: {agents: 0}", "teams.a.agents", "0 is not accepted; expected a whole number from 1"),
+        ("teams:\n  a: {agents: 1.0}", "teams.a.agents", "1.0 is not accepted; expected a whole number"),
+        ("teams:\n  a: {agents: 1, usd: .nan}", "teams.a.usd", "a number from 0 to 2^53"),
+        ("teams:\n  a: {agents: 1, cpu: -1}", "teams.a.cpu", "-1 is not accepted"),
+        ("teams:\n  a: {agents: 1, 'c p': 1}", "teams.a.c p", "letters, digits"),
+        ("teams:\n  a: 4", "teams.a", "amounts by the names of resources"),
+        ("teams:\n  a/b: {agents: 1}", "teams.a/b", "letters, digits"),
+        ("working_dir: ramet.yaml", "working_dir", "a folder, not a file"),
+        ("log_level: loud", "log_level", "'loud' is not accepted; expected CRITICAL, "),
+        ("namespace: ''", "namespace", "text of 1 to 1000"),
+        ("token: [1]", "token", "'***' is not accepted"),
+        ("kubeconfig: 2026-01-01", "kubeconfig", "'a date' is not accepted"),
+        (f"? {hex(10**4999)}\n: 1", "config key", "is not accepted; expected text"),
+        (f"limits:\n  queue: {hex(10**4999)}", "limits.queue", "a value of type int"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name_and_place(
+    file: pathlib.Path, text: str, field: str, said: str
+) -> None:
+    """One sentence: the dotted name, the value, what is accepted, the file and its line."""
+    found = refusals(file, text)
+
+    assert list(found) == [field]
+    assert said in found[field]
+    line = None if field.startswith("config") else 1 + text.count("\n") if field != "models key" else 1
+    assert found[field].endswith(f"({file})" if line is None else f"({file}:{line})")
+
+
+def test_every_problem_is_told_with_the_source_that_has_it(file: pathlib.Path) -> None:
+    """Also where a later source has a good value: a file with an error is an error. `load` raises the first."""
+    env = {"RAMET_BACKEND": "local", "RAMET_LIMITS_QUEUE": "many", "RAMET_TEAMS": "[1", "RAMET_MODELS": "7"}
+
+    found = refusals(file, "backend: docker\nteams:\n  a: {agents: x}\n  b: {agents: -1}\n", env)
+
+    assert [said.rpartition("(")[2] for said in found.values()] == [
+        f"{file}:1)",
+        f"{file}:3)",
+        f"{file}:4)",
+        "RAMET_MODELS)",
+        "RAMET_LIMITS_QUEUE)",
+        "RAMET_TEAMS)",
+    ]
+    with pytest.raises(InvalidValue, match="'docker'"):
+        load(file, env, {})
+    with pytest.raises(InvalidValue, match=r"nothing.at.all.*the command line"):
+        load(None, {}, {"nothing.at.all": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"models:\n  a: {SECRET}",
+        f"models:\n  a: openai:{SECRET}",
+        f"models:\n  a: {{model: openai:gpt-5, key: {SECRET}}}",
+        f"models:\n  a: {{model: openai:gpt-5, key: 'env:{SECRET}'}}",
+        "models:\n  a: {model: openai:gpt-5, key: env:AKIAABCDEFGHIJKLMNOP}",
+        f"models:\n  a: {{model: openai:gpt-5, api_key: {SECRET}}}",
+        f"models:\n  a: {{model: {{x: {SECRET}}}}}",
+        f"token: {SECRET}",
+        "token: hunter2",
+        f"token: [{SECRET}]",
+        f"backend: {SECRET}",
+        f"listen: {SECRET}",
+        f"registry_url: https://me:{SECRET}@registry.example",
+        f"{SECRET}: 1",
+        f"teams:\n  {SECRET}: 1",
+        f"teams:\n  a: {{{SECRET}: x}}",
+        f"working_dir: ~{SECRET}/x",
+        "store: postgresql://me:hunter2@h:port/d",
+        "store: postgresql://me:hun/ter2@h/d",
+        "store: postgresql://me:hun?ter2@h/d",
+        "store: postgresql://me:hun#ter2@h/d",
+        "store: postgresql://me:hun[ter2@h/d",
+        "store: password=hunter2 host=h",
+        "store: mysql://me:hunter2@h/d",
+        'store: "postgresql://me:hunter2@h/d\\t\\x01"',
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(file: pathlib.Path, text: str) -> None:
+    """The file tells where secrets are; one that was written into it is in no message."""
+    for said in refusals(file, text).values():
+        assert not any(part in said for part in ("abcdefgh", "ABCDEFGH", "hunter2", "ter2"))
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("postgresql://me:hunter2@h/d", "postgresql://me:***@h/d"),
+        ("postgres://h:5432,[::1]:5433/d?password=hunter2", "postgres://h:5432,[::1]:5433/d?***"),
+        ("postgresql://me:hunter2@hunter2@h/d", "postgresql://me:***@h/d"),
+        ("postgresql://me@/d?host=/run", "postgresql://me@/d?***"),
+        ("postgresql://", "postgresql://"),
+    ],
+)
+def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, seen: str) -> None:
+    """Nor are its parameters, one of which may be the password; the store itself gets the whole."""
+    config = load(None, {"RAMET_STORE": url}, {})
+
+    assert isinstance(config.store, PostgresUrl)
+    assert config.store.url == url
+    assert str(config.store) == seen
+    assert "hunter2" not in repr(config)
+
+
+def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
+    """It is read when it is needed, without the line's end; what is no secret is refused without being shown."""
+    secret = tmp_path / "token"
+    secret.write_text("hunter2\n")
+
+    assert Reference("file", str(secret)).read({}) == Reference("env", "T").read({"T": "hunter2"}) == "hunter2"
+    for reference, environ in (
+        (Reference("env", "T"), {}),
+        (Reference("env", "T"), {"T": " "}),
+        (Reference("env", "T"), {"T": "hunter2\nhunter2"}),
+        (Reference("env", "T"), {"T": "hunter2" * MAX_SECRET}),
+        (Reference("file", str(tmp_path)), {}),
+        (Reference("file", str(tmp_path / "none")), {}),
+    ):
+        with pytest.raises(InvalidValue) as refusal:
+            reference.read(environ)
+        assert refusal.value.field == str(reference)
+        assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- a", "a mapping"),
+        ("backend: local\nbackend: bwrap", "line 2: a key stands twice"),
+        ("a: &a 1\nb: *a", "line 1: anchors"),
+        ("backend: !!python/name:os.system", "line 1: tags"),
+        ("backend: [", "line 1: "),
+        ("a: [" + "1," * MAX_NODES + "]", f"more than {MAX_NODES} values"),
+        ("a: " + "[" * 20_000, "nested deeper"),
+        ("a: " + "x" * MAX_FILE, f"larger than {MAX_FILE} bytes"),
+        ("backend: local\n---\nbackend: local", "line 2: "),
+    ],
+)
+def test_a_file_that_is_no_plain_data_is_refused(file: pathlib.Path, text: str, said: str) -> None:
+    """Whole, with its name and the line."""
+    found = refusals(file, text)
+
+    assert list(found) == ["config"]
+    assert str(file) in found["config"]
+    assert said in found["config"]
+
+
+def test_a_file_that_cannot_be_read_is_refused(file: pathlib.Path) -> None:
+    """One that is not there, that is a folder, or that is no text."""
+    file.write_bytes(b"\xff")
+    for path in (file, file.parent, file.parent / "none.yaml"):
+        with pytest.raises(InvalidValue, match="a file of settings"):
+            load(path, {}, {})
+
+
+def test_a_socket_without_a_token_is_taken(file: pathlib.Path) -> None:
+    """A Unix socket is guarded by its file; a token that is wrong is one problem, not two."""
+    assert loaded(file, "listen: run/it.sock").listen == UnixSocket(file.parent / "run" / "it.sock")
+    assert list(refusals(file, "listen: localhost:80\ntoken: x")) == ["token"]
+
+
+def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any that is installed under the entry points of backends."""
+    info = tmp_path / "moon-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[ramet.backends]\nmoon = moon:Backend\n")
+    with pytest.raises(InvalidValue, match="bwrap, local "):
+        load(None, {"RAMET_BACKEND": "moon"}, {})
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert load(None, {"RAMET_BACKEND": "moon"}, {}).backend == "moon"
+
+
+def test_the_example_is_accepted() -> None:
+    """With everything in it that it shows, also what it only suggests in comments."""
+    assert set(load(EXAMPLE, {}, {}).models) == {"fast", "smart"}
+    suggested = [line.removeprefix("# ") for line in EXAMPLE.read_text().splitlines() if line.startswith("# ")]
+    settings = "\n".join(line for line in suggested if line.partition(":")[0] in Config.__struct_fields__)
+    given = yaml.safe_load(settings)
+    assert set(given) == {"working_dir", "store", "listen", "token"}
+    assert load(EXAMPLE, {}, given).token == Reference("env", "MY_TOKEN")
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.dates()
+    | st.text(max_size=12)
+    | st.sampled_from(["local", "kubernetes", "a.db", "postgresql://u:p@h/d", "h:80", "/s", "env:T", "offline", SECRET])
+)
+names = st.sampled_from([*Config.__struct_fields__, *ServiceLimits.__struct_fields__, "model", "key", "cpu", "a"])
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names | scalars, inner, max_size=5),
+    max_leaves=20,
+)
+documents = st.dictionaries(names, anything, max_size=8).map(
+    lambda data: yaml.dump(data, allow_unicode=True, sort_keys=False)
+)
+scribbles = st.text(alphabet=string.ascii_letters + "0123456789:-[]{}&*!|>\"'#,? \n\t%@`<~._")
+
+
+@given(text=documents | scribbles)
+@example(text="a: !!bool foo")
+@example(text="a: " + hex(10**4999))
+@example(text="? [1]\n: 2")
+@example(text="\ud800")
+def test_any_text_is_a_configuration_or_a_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """Nothing else escapes, from a file or from the environment, and no message is longer than one can read."""
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(text, errors="surrogatepass")
+    env = {each.variable: text for each in SETTINGS}
+    for path, environ in ((file, {}), (None, env)):
+        found = examine(path, environ, {})
+        assert (found.config is None) == bool(found.problems)
+        assert all(type(each) is InvalidValue and len(str(each)) < 2_000 for each in found.problems)
+        assert "abcdefgh" not in repr(found.problems)
