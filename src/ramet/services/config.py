@@ -73,7 +73,6 @@ SETTINGS: Final = (
     Setting("limits.body_bytes", _plain(checks.whole_of(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),
     Setting("limits.agents", _plain(checks.whole_of(1, 1_000_000)), number=True),
-    Setting("limits.connections", _plain(checks.whole_of(1, 1_000_000)), number=True),
     Setting("teams", checks.team_of, many=True),
     Setting("working_dir", checks.folder_of),
     Setting("log_level", _plain(checks.level_of)),

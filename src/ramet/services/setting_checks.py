@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
+from ramet.core.team import resources
 from ramet.host.redaction import STARS, Redaction
 from ramet.host.sandboxes import BackendName
 from ramet.models import resolve
@@ -24,8 +25,7 @@ from ramet.services.settings import ModelAlias, PostgresUrl, Reference, TcpAddre
 
 #: Backends of other packages; their names may be given beside our own.
 BACKENDS_GROUP: Final = "ramet.backends"
-MAX_SOCKET: Final = 107  #: bytes of the path of a Unix socket
-_MOST: Final = 2**53
+MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: what is made beside it must fit into the 107, too
 _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secret itself"
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
 _STORE: Final = "the path of a SQLite file, or postgresql://user@host/database"
@@ -159,16 +159,9 @@ def team_of(field: str, value: Any, _: pathlib.Path) -> Mapping[str, float]:
     checked_name(field, field.partition(".")[2])
     if not isinstance(value, dict):
         raise InvalidValue(field, value, "amounts by the names of resources, agents among them")
-    found: dict[str, float] = {}
-    for name, amount in names_in(field, value).items():
-        whole = name in ("agents", "memory_mb", "tokens", "model_calls", "tool_calls")
-        number = bool if isinstance(amount, bool) else type(amount)
-        if number not in ((int,) if whole else (int, float)) or not 0 <= amount <= _MOST:
-            accepted = f"a {'whole ' if whole else ''}number from 0 to 2^53"
-            raise InvalidValue(f"{field}.{name}", amount, accepted)
-        found[checked_name(f"{field}.{name}", name)] = amount
-    if not found.get("agents"):
-        raise InvalidValue(f"{field}.agents", found.get("agents"), "a whole number from 1: how many agents may live")
+    found = resources(field, names_in(field, value))
+    if not found["agents"]:
+        raise InvalidValue(f"{field}.agents", 0, "a whole number from 1: how many agents may live")
     return found
 
 

@@ -100,7 +100,6 @@ class ModelAlias(Struct, frozen=True):
 class ServiceLimits(Struct, frozen=True, kw_only=True):
     """How much is taken of whoever asks."""
 
-    body_bytes: int = 16 * 2**20  #: of one request; bundles have a bound of their own
+    body_bytes: int = 8 * 2**20  #: of one message
     queue: int = 16  #: turns that wait at one agent
     agents: int = 1_000  #: that live at once, of all teams
-    connections: int = 2_000  #: that are open at once

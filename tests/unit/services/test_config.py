@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ramet.agent.files.plain_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
 from ramet.services.config import MAX_FILE, SETTINGS, Config, examine, load, references
+from ramet.services.conversation import TalkLimits
 from ramet.services.settings import MAX_SECRET, PostgresUrl, Reference, ServiceLimits, TcpAddress, UnixSocket
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
@@ -163,7 +164,7 @@ def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
         ("listen: '::1:80'", "listen", "an IPv6 address is in brackets"),
         ("listen: '[::g]:80'", "listen", "an IPv6 address is in brackets"),
         ("listen: a b:80", "listen", "host:port"),
-        (f"listen: /{'x' * 107}", "listen", "at most 107 bytes"),
+        (f"listen: /{'x' * 100}", "listen", "at most 100 bytes"),
         ("token: env:a-b", "token", "env:NAME or file:/path"),
         ("token: 'file: '", "token", "env:NAME or file:/path"),
         ("listen: localhost:80", "token", "others can reach localhost:80"),
@@ -182,12 +183,13 @@ def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
         ("limits:\n  queue: true", "limits.queue", "True is not accepted"),
         ("limits:\n  queue: '1'", "limits.queue", "'1' is not accepted"),
         ("limits:\n  agents: 1.5", "limits.agents", "1.5 is not accepted"),
-        ("teams:\n  a: {cpu: 1}", "teams.a.agents", "how many agents may live"),
+        ("teams:\n  a: {cpu: 1}", "teams.a", "agents among them"),
         ("teams:\n  a: {agents: 0}", "teams.a.agents", "0 is not accepted; expected a whole number from 1"),
-        ("teams:\n  a: {agents: 1.0}", "teams.a.agents", "1.0 is not accepted; expected a whole number"),
+        ("teams:\n  a: {agents: 1.5}", "teams.a.agents", "1.5 is not accepted; expected a whole number"),
+        ("teams:\n  a: {agents: 1, 2: 1}", "teams.a key", "2 is not accepted; expected text"),
         ("teams:\n  a: {agents: 1, usd: .nan}", "teams.a.usd", "a number from 0 to 2^53"),
         ("teams:\n  a: {agents: 1, cpu: -1}", "teams.a.cpu", "-1 is not accepted"),
-        ("teams:\n  a: {agents: 1, 'c p': 1}", "teams.a.c p", "letters, digits"),
+        ("teams:\n  a: {agents: 1, 'c p': 1}", "teams.a", "letters, digits"),
         ("teams:\n  a: 4", "teams.a", "amounts by the names of resources"),
         ("teams:\n  a/b: {agents: 1}", "teams.a/b", "letters, digits"),
         ("working_dir: ramet.yaml", "working_dir", "a folder, not a file"),
@@ -207,7 +209,7 @@ def test_what_is_not_understood_is_refused_by_name_and_place(
 
     assert list(found) == [field]
     assert said in found[field]
-    line = None if field.startswith("config") else 1 + text.count("\n") if field != "models key" else 1
+    line = None if field == "config key" else 1 + text.count("\n") if field != "models key" else 1
     assert found[field].endswith(f"({file})" if line is None else f"({file}:{line})")
 
 
@@ -254,6 +256,7 @@ def test_every_problem_is_told_with_the_source_that_has_it(file: pathlib.Path) -
         "store: postgresql://me:hunter2@h:port/d",
         "store: postgresql://me:hun/ter2@h/d",
         "store: postgresql://me:hun?ter2@h/d",
+        "store: postgresql://me:123/abcdefgh@h/d",
         "store: postgresql://me:hun#ter2@h/d",
         "store: postgresql://me:hun[ter2@h/d",
         "store: password=hunter2 host=h",
@@ -285,6 +288,11 @@ def test_the_password_of_a_store_is_never_shown(file: pathlib.Path, url: str, se
     assert config.store.url == url
     assert str(config.store) == seen
     assert "hunter2" not in repr(config)
+
+
+def test_the_usual_limits_are_those_of_a_conversation() -> None:
+    """What is told as the default is what holds without any configuration."""
+    assert (ServiceLimits().body_bytes, ServiceLimits().queue) == (TalkLimits().body_bytes, TalkLimits().waiting)
 
 
 def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
