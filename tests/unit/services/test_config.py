@@ -60,7 +60,7 @@ def test_nothing_given_is_every_default(file: pathlib.Path) -> None:
 
 def test_everything_given_is_taken_as_it_is_meant(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of value, with paths that begin at the file's folder or at home."""
-    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("HOME", "/people/ada")
 
     config = loaded(
         file,
@@ -90,7 +90,7 @@ registry_url: registry.example
     assert config.listen == TcpAddress("::1", 8470)
     assert str(config.listen) == "[::1]:8470"
     assert references(config) == {
-        "token": Reference("file", "/home/ada/token"),
+        "token": Reference("file", "/people/ada/token"),
         "models.gpt-5.1.key": Reference("env", "OPENAI_API_KEY"),
     }
     assert [str(each) for each in config.models.values()] == [
@@ -100,7 +100,7 @@ registry_url: registry.example
     ]
     assert (config.limits.body_bytes, config.limits.queue, config.limits.agents) == (2048, 0, ServiceLimits().agents)
     assert config.teams == {"research": {"agents": 2, "cpu": 1.5, "pods": 3}}
-    assert (config.log_level, config.kubeconfig) == ("DEBUG", pathlib.Path("/home/ada/.kube/config"))
+    assert (config.log_level, config.kubeconfig) == ("DEBUG", pathlib.Path("/people/ada/.kube/config"))
     assert (config.namespace, config.base_image, config.registry_url) == (
         "ramet-0",
         "registry.example/ramet:latest",
