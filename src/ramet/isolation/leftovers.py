@@ -47,7 +47,7 @@ class Leftovers:
         try:
             if await lifeline.call(group.try_remove) or await group.remove():
                 return True
-        except SandboxFailed as problem:
+        except (SandboxFailed, OSError) as problem:  # OSError: a group below it went while it was read.
             _log.warning("a control group stays for now: %s", problem)
         self._left.append(group)
         if self._again is None or self._again.done():
@@ -74,5 +74,5 @@ def _gone(group: Cgroup) -> bool:
     try:
         group.kill()
         return group.try_remove()
-    except SandboxFailed:
+    except (SandboxFailed, OSError):
         return False

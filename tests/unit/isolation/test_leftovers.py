@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -33,6 +34,21 @@ class Occupied(Cgroup):
 
     async def remove(self) -> bool:
         return self.try_remove()
+
+
+class Vanishing(Occupied):
+    """A group whose files cannot be read at the moment."""
+
+    vanishes = True
+
+    def kill(self) -> None:
+        super().kill()
+        if self.vanishes:
+            raise OSError(errno.ENODEV, "No such device")
+
+    async def remove(self) -> bool:
+        self.kill()
+        return await super().remove()
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +89,20 @@ async def test_what_went_wrong_once_is_tried_again(caplog: pytest.LogCaptureFixt
     assert [each.getMessage() for each in caplog.records] == ["a control group stays for now: control group a: no"]
     group.problem, group.is_free = None, True
     await eventually(lambda: not group.is_there)
+
+    await left.close()
+
+
+async def test_what_the_kernel_says_of_one_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A group below one that is being killed may go while it is read, which is no such device: then again, too."""
+    odd, plain, left = Vanishing(), Occupied(), Leftovers()
+
+    assert not await left.remove(odd)
+    assert not await left.remove(plain)
+    await eventually(lambda: odd.kills > 3 and plain.kills > 1)
+    odd.is_free = plain.is_free = True
+    odd.vanishes = False
+    await eventually(lambda: not odd.is_there and not plain.is_there)
 
     await left.close()
 
