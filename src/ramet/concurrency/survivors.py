@@ -102,6 +102,7 @@ class _Family:
         self._known: dict[int, int] = {}  #: who was found at some look, and when it was born
         self._dead: set[tuple[int, int]] = set()  #: who was found to have ended, and when it was born
         self.unclear = False  #: whether the latest look could not tell of somebody
+        self._groups: set[int] = set()  #: of those who were found at the latest look, and of nobody else
 
     async def gone(self, number: int, *, within_s: float) -> bool:
         """Signal all and wait until nobody lives, for a while."""
@@ -132,21 +133,26 @@ class _Family:
         return living
 
     def signal(self, living: set[int], number: int) -> set[int]:
-        """Signal them; says who that was."""
+        """Signal them; says who that was. What kills goes to their groups, too: then no child can be born meanwhile."""
         # The command first, then by age: a parent that saw its child end could still do something about it.
         # PermissionError: it is another user's by now; nothing more can be done from here.
         for pid in sorted(living, key=lambda pid: (pid != self._leader, pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+        for group in self._groups if number == signal.SIGKILL else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
         return living
 
     def living(self) -> set[int]:
         """Who lives; takes note of the ends of those that came to us, as to pid 1 of a container: nobody else does."""
         self.unclear = False
+        self._groups = set()
         if not _shows_us():
             return self._group()
         found: set[int] = set() if self._leader is None else {self._leader}
         young: dict[int, _Stat] = {}
+        groups, of_others = set(), {0, 1, os.getpgrp()}  # To the kernel 0 is our own group, and 1 is everybody.
         us, session_of_ours = os.getpid(), os.getsid(0)
         for name in os.listdir(_PROC):  # noqa: PTH208 - only the names, hundreds of them
             if not name.isdigit():
@@ -154,13 +160,14 @@ class _Family:
             try:
                 stat = _Stat.of(name)
                 if stat.session in (0, session_of_ours) or self._mark.is_older(stat.born):
+                    of_others.add(stat.group)
                     continue
                 if stat.lives:
                     young[stat.pid] = stat
                     if self._is_of_it(stat):
                         found.add(stat.pid)
-                elif stat.pid != self._leader and self._is_of_it(stat):
-                    self._take_note_of_death(stat, reap=stat.parent == us)
+                elif stat.pid != self._leader and self._take_note_of_death(stat, us):
+                    groups.add(stat.group)
             except (FileNotFoundError, ProcessLookupError):
                 self.unclear = True  # Gone since: what it started meanwhile is not in this list.
             except (OSError, ValueError, IndexError):
@@ -171,15 +178,22 @@ class _Family:
             found = found | newer
         living = found & young.keys()
         self._known.update((pid, young[pid].born) for pid in living)
+        groups |= {young[pid].group for pid in living}
+        self._groups = groups - of_others - {stat.group for pid, stat in young.items() if pid not in living}
         return living
 
-    def _take_note_of_death(self, stat: _Stat, *, reap: bool) -> None:
-        """What it started just before may not be in the list that it was found in."""
+    def _take_note_of_death(self, stat: _Stat, us: int) -> bool:
+        """What it started just before may not be in the list that it was found in. Whether it is known as one of us.
+
+        The dead show no mark, so that some are not known.
+        """
+        is_ours = self._is_of_it(stat)
         if (stat.pid, stat.born) not in self._dead:
             self._dead.add((stat.pid, stat.born))
             self.unclear = True
-        if reap:
+        if is_ours and stat.parent == us:
             os.waitpid(stat.pid, os.WNOHANG)
+        return is_ours
 
     def _is_of_it(self, stat: _Stat) -> bool:
         """Whether it is one of the family, but for its descent."""

@@ -107,7 +107,7 @@ class System:
         monkeypatch.setattr(survivors, "_PROC", root)
         monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
         monkeypatch.setattr(os, "kill", self._kill)
-        monkeypatch.setattr(os, "killpg", lambda group, number: self._kill(-group, number))
+        monkeypatch.setattr(os, "killpg", self._killpg)
         monkeypatch.setattr(os, "waitpid", lambda pid, _: self.reaped.append(pid))
 
     def add(
@@ -133,15 +133,35 @@ class System:
         else:
             (folder / "environ").write_bytes(env)
 
+    def _killpg(self, group: int, number: int) -> None:
+        """All of them at once, with who is born meanwhile; where /proc is not believed it is only written down."""
+        if (self.root / "self").is_symlink() and (self.root / "self").readlink().name == str(os.getpid()):
+            while pids := [pid for pid, state, of in self._all() if of == group and state != "Z"]:
+                for pid in pids:
+                    self._kill(pid, number)
+        else:
+            self._kill(-group, number)
+
+    def _all(self) -> list[tuple[int, str, int]]:
+        """The pid, state and group of each."""
+        with os.scandir(self.root) as found:
+            files = [self.root / each.name / "stat" for each in found]
+        stats = [each.read_text().split() for each in files if each.is_file() and each.parent.name.isdigit()]
+        return [(int(stat[0]), stat[3], int(stat[5])) for stat in stats]
+
     def _kill(self, pid: int, number: int) -> None:
         if pid < 0 and any(each == (pid, signal.SIGKILL) for each in self.signals):
             raise ProcessLookupError
         self.signals.append((pid, number))
         if number == self.ending.get(pid, signal.SIGKILL) and pid > 0:
-            stat = self.root / str(pid) / "stat"
             if pid in self.forking:
                 self.add(self.forking[pid], group=LEADER)
-            stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
+            self.end(pid)
+
+    def end(self, pid: int) -> None:
+        """It ends, and nobody reaps it."""
+        stat = self.root / str(pid) / "stat"
+        stat.write_text(re.sub(r"\) \w (.*) \d+ 0 (\d+ 0)$", r") Z \1 1 0 \2", stat.read_text()))
 
     @property
     def hit(self) -> list[int]:
@@ -247,6 +267,60 @@ async def test_one_born_while_the_list_was_read_is_found_by_its_parents_death(
     await ending
 
     assert system.hit == [681]
+
+
+async def test_a_group_with_others_in_it_is_not_ended_as_one(
+    system: System, mark: Mark, marked: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes to a group goes to all in it: to elders, to our own, to strangers."""
+    groups: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: groups.append(group))
+    for group in (900, 910, 920, 930):
+        system.add(group + 1, group=group, env=marked)
+    system.add(902, group=900, born=BEFORE)
+    system.add(912, group=910, session=SESSION_OF_OURS)
+    system.add(922, group=920)
+    system.add(941, group=os.getpgrp(), env=marked)
+    system.add(951, group=1, env=marked)
+
+    await survivors.end(None, mark, grace_s=0)
+
+    assert set(groups) == {930}
+    assert system.hit == [901, 911, 921, 931, 941, 951]
+
+
+async def test_a_child_of_one_that_died_with_its_mark_is_found(system: System, mark: Mark, marked: bytes) -> None:
+    """The dead have no environment: one in a session of its own may have been of the command, and had a child."""
+    system.add(685, state="Z", env=b"")
+    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0))
+    await asyncio.sleep(0)  # it has looked
+    system.add(686, env=marked)
+
+    await ending
+
+    assert system.hit == [686]
+
+
+async def test_who_has_always_died_before_being_looked_at_ends_with_its_group(
+    system: System, mark: Mark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One starts the next and ends, again and again: their group ends at once, whoever is in it."""
+    listed, runners = os.listdir, [1000]
+    system.add(1000, group=LEADER)
+
+    def names(folder: pathlib.Path) -> list[str]:
+        found = listed(folder)
+        if runners[-1] not in system.hit:
+            system.end(runners[-1])
+            runners.append(runners[-1] + 1)
+            system.add(runners[-1], group=LEADER)
+        return found
+
+    monkeypatch.setattr(os, "listdir", names)
+
+    await survivors.end(LEADER, mark, grace_s=0)
+
+    assert system.hit == [1001]
 
 
 async def test_those_that_fork_while_being_killed_are_killed_to_the_last(system: System, mark: Mark) -> None:
