@@ -43,10 +43,6 @@ class Living(Protocol):
     def opening(self) -> Opening | None:
         """What it was opened with; None of one that could not be opened again."""
 
-    @property
-    def type(self) -> AgentType:
-        """Its kind."""
-
     def info(self) -> AgentInfo:
         """What may be known of it."""
 
@@ -60,9 +56,17 @@ Admit = Callable[[str, str, Right], Living]
 class AgentService:
     """Turns, control and what there is to know of an agent."""
 
-    def __init__(self, admit: Admit, clock: Clock | None = None, limits: TalkLimits | None = None) -> None:
+    def __init__(
+        self,
+        admit: Admit,
+        types: Mapping[str, AgentType],
+        *,
+        clock: Clock | None = None,
+        limits: TalkLimits | None = None,
+    ) -> None:
         """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours."""
-        self._admit, self._clock, self._limits = admit, clock or SystemClock(), limits or TalkLimits()
+        self._admit, self._types = admit, types
+        self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
         self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._keeping: set[asyncio.Task[None]] = set()
 
@@ -114,11 +118,12 @@ class AgentService:
         living = self._alive(self._admit(agent, key, "control"))
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
-        answer = await living.served.control(_operation(operation, living.type.operations))
+        type = self._type(living)
+        answer = await living.served.control(_operation(operation, type.operations))
         try:
             return msgspec.json.encode(answer)
         except (TypeError, ValueError) as problem:
-            raise Bug(f"an operation of the agent type {living.type.name!r} answered with no data: {problem}") from None
+            raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
 
     async def mail(self, agent: str, key: str, text: str) -> None:
         """Tell it something that it reads at its next step. Raises InvalidValue, MailRefused, Gone."""
@@ -182,10 +187,16 @@ class AgentService:
             _log.error("what became of an agent could not be put on record: %s", problem)
 
     def _format(self, living: Living, asked: str) -> str:
-        known = tuple(living.type.transport_formats)
+        known = tuple(self._type(living).transport_formats)
         if asked and asked not in known:
             raise InvalidValue("format", asked, " or ".join(known))
         return asked or living.info().transport_format or known[0]
+
+    def _type(self, living: Living) -> AgentType:
+        name = living.info().agent_type
+        if name not in self._types:
+            raise Unknown("agent type", name, tuple(self._types))
+        return self._types[name]
 
     def _alive(self, living: Living) -> Living:
         if living.served.ended.done():

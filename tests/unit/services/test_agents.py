@@ -32,6 +32,7 @@ from tests.support.echo_agents import Echo, EchoInfo, EchoType
 from tests.support.waiting import eventually
 
 OWNER = "the owner's key"
+TYPES = {"echo": EchoType()}
 
 
 class Alive:
@@ -42,7 +43,6 @@ class Alive:
             "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
         )
         self.served = Echo(self.opening)
-        self.type = EchoType()
         self.talk: Any = None
         self.state: AgentState = "idle"
         self.turns = 0
@@ -86,7 +86,7 @@ async def living() -> Alive:
 
 @pytest.fixture
 async def service(living: Alive) -> AsyncIterator[AgentService]:
-    made = AgentService(living.admit, FakeClock(), TalkLimits(body_bytes=1_000))
+    made = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TalkLimits(body_bytes=1_000))
     yield made
     await made.close()
 
@@ -161,7 +161,7 @@ async def test_a_refused_call_does_nothing(service: AgentService, living: Alive)
 async def test_a_body_reaches_the_agent_byte_for_byte(body: bytes, format: str) -> None:
     """AC-S3-6: in each format, whatever the bytes are."""
     living = Alive()
-    service = AgentService(living.admit, FakeClock())
+    service = AgentService(living.admit, TYPES, clock=FakeClock())
     try:
         await service.turn("agent-1", OWNER, body, format=format).over()
     finally:
@@ -211,7 +211,7 @@ async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
 async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None:
     """Its id opens nothing here."""
     other = Alive()
-    others = AgentService(other.admit, FakeClock())
+    others = AgentService(other.admit, TYPES, clock=FakeClock())
     turn = others.turn("agent-1", OWNER, b"hello")
     service.turn("agent-1", OWNER, b"hello")
 
@@ -361,7 +361,7 @@ async def test_the_events_of_a_tree_are_followed_by_cursor(runtime: AgentRuntime
     await session.ask("First?")
     await other.ask("Other?")
     living = Alive(runtime, session.id)
-    service = AgentService(living.admit)
+    service = AgentService(living.admit, TYPES)
 
     async with aclosing(service.events("agent-1", OWNER)) as events:
         first = await _some(events, "turn_ended")
@@ -382,7 +382,7 @@ async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
     session = Session(ScriptedModel(["one"]), runtime=runtime)
     await session.ask("First?")
     living = Alive(runtime, session.id)
-    service = AgentService(living.admit)
+    service = AgentService(living.admit, TYPES)
     seen: list[str] = []
 
     async def follow() -> None:
@@ -404,7 +404,7 @@ async def test_a_key_that_was_revoked_follows_no_more(runtime: AgentRuntime) -> 
     await session.ask("First?")
     living = Alive(runtime, session.id)
     living.rights["lent"] = ("events",)
-    service = AgentService(living.admit)
+    service = AgentService(living.admit, TYPES)
 
     async with aclosing(service.events("agent-1", "lent")) as events:
         await _some(events, "turn_ended")
@@ -422,8 +422,10 @@ async def test_events_of_an_agent_that_has_no_tree_yet_are_waited_for(runtime: A
     clock = FakeClock()
     living, never = Alive(runtime), Alive(runtime)
     living.served.run = never.served.run = ""
-    following = asyncio.create_task(_some(AgentService(living.admit, clock).events("agent-1", OWNER), "turn_ended"))
-    in_vain = asyncio.create_task(_some(AgentService(never.admit, clock).events("agent-1", OWNER), "turn_ended"))
+    following, in_vain = (
+        asyncio.create_task(_some(AgentService(each.admit, TYPES, clock=clock).events("agent-1", OWNER), "turn_ended"))
+        for each in (living, never)
+    )
     await eventually(lambda: clock.sleeping == 2)
 
     session = Session(ScriptedModel(["one"]), runtime=runtime)
@@ -447,7 +449,7 @@ async def test_events_that_were_kept_in_memory_only_are_gone_with_their_tree() -
     async with AgentRuntime() as runtime:
         living = Alive(runtime, "run-of-old")
         with pytest.raises(Gone, match="in memory only"):
-            await anext(AgentService(living.admit).events("agent-1", OWNER))
+            await anext(AgentService(living.admit, TYPES).events("agent-1", OWNER))
 
 
 async def test_events_that_memory_has_dropped_are_gone() -> None:
@@ -460,7 +462,7 @@ async def test_events_that_memory_has_dropped_are_gone() -> None:
         while recorder.kept[0].seq == 1:
             recorder.append(Notice(root=session.id, run=session.id, path="main", agent="main", text="more"))
         living = Alive(runtime, session.id)
-        service = AgentService(living.admit)
+        service = AgentService(living.admit, TYPES)
 
         with pytest.raises(Gone, match="behind number 0"):
             await anext(service.events("agent-1", OWNER))
@@ -479,7 +481,7 @@ async def test_an_agent_that_could_not_be_opened_again_has_no_events(service: Ag
 
 async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
     """Also through the service."""
-    service = AgentService(living.admit, FakeClock(), TalkLimits(kept_bytes=5_000))
+    service = AgentService(living.admit, TYPES, clock=FakeClock(), limits=TalkLimits(kept_bytes=5_000))
     turn = service.turn("agent-1", OWNER, b"a " * 100)
     await turn.over()
 
