@@ -1,4 +1,4 @@
-"""Turns are asked, answered, read, left, interrupted and forgotten, in every order and between any turns of the loop."""
+"""Turns are asked, answered, read, left, interrupted and forgotten in every order, between any turns of the loop."""
 
 from __future__ import annotations
 

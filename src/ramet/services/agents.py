@@ -145,7 +145,7 @@ class AgentService:
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
         """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.
 
-        The key is asked for again before each page: a reader whose key has been revoked reads no more.
+        The key is asked for again before each page: a reader whose key has been revoked is told NotYours, and no more.
         Raises InvalidValue for the cursor, and Gone from the iteration for events that are kept no more.
         """
         living = self._admit(agent, key, "events")
@@ -155,7 +155,8 @@ class AgentService:
             raise how_it_ended(living.served)
 
         def check() -> None:
-            self._admit(agent, key, "events")
+            if not living.served.ended.done():  # Nobody is let in to one that was killed; its last events are told.
+                self._admit(agent, key, "events")
 
         return tree_events(living.served, living.opening.runtime, self._clock, after, check)
 

@@ -249,7 +249,9 @@ class Conversation:
             self._stop(why, partial(self._asked_to_end, self._answering))
 
     def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
-        if ended.cancelled() or ended.result() is None:  # It was closed: nobody has a key of it any more.
+        if ended.cancelled() or (
+            ended.exception() is None and ended.result() is None
+        ):  # It was closed: nobody has a key of it any more.
             self._shut()
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
@@ -287,5 +289,9 @@ class Conversation:
 
 def how_it_ended(served: Served) -> Gone:
     """What is said to whoever wants something of an agent that has ended."""
-    error = None if served.ended.cancelled() else served.ended.result()
+    if served.ended.cancelled():
+        return Gone("the agent has ended")
+    if (bug := served.ended.exception()) is not None:
+        return Gone(f"the agent has ended: {type(bug).__name__}")
+    error = served.ended.result()
     return Gone("the agent has ended" + (f": {error.message} ({error.type})" if error else ""))

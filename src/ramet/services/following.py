@@ -35,9 +35,9 @@ async def tree_events(
     kept no more, which only a runtime without a journal forgets while the agent lives.
     """
     while not served.run:
-        check()
         if served.ended.done():
             return
+        check()
         await _unless_ended(served, clock.sleep(LOOK_S))
     if runtime.journal is not None:
         events = _on_record(served, await runtime.open_store(), after, check)

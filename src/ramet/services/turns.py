@@ -96,11 +96,12 @@ class Turn:
         self.last = chunk.number
         self._kept.append(chunk)
         self._shelf.put(self, _size(chunk))
-        self._wake()
-
-    def _wake(self) -> None:
         self._news.set()
+
+    async def _more(self) -> None:
+        """Wait for what comes. Whoever does so has read all: those that have not are on their way already."""
         self._news.clear()
+        await self._news.wait()
 
     # ---- who reads it
 
@@ -122,14 +123,14 @@ class Turn:
     async def over(self) -> None:
         """Return when it is over."""
         while not self.is_over:
-            await self._news.wait()
+            await self._more()
 
     async def _batches(self, after: int) -> AsyncGenerator[Sequence[Chunk]]:
         self._readers += 1
         try:
             while not (self.is_over and after == self.last):
                 if after == self.last:
-                    await self._news.wait()
+                    await self._more()
                     continue
                 self._check(after)
                 start = after - (self.last - len(self._kept))

@@ -392,6 +392,7 @@ async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
     following = asyncio.create_task(follow())
     await eventually(lambda: "turn_ended" in seen)
     await session.close()
+    living.rights.clear()  # It was killed: nobody is let in any more.
     await living.served.close("killed")
     await following
 
