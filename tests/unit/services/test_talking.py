@@ -1,0 +1,162 @@
+"""Agents that a real spawner started are talked with: keys, kills and restarts as its clients meet them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+from msgspec import Raw
+
+from ramet.core.errors import Gone, NotYours
+from ramet.host.runtime import AgentRuntime
+from ramet.services.agents import AgentService
+from ramet.services.contract import PLAIN, Chunk, CreatedTeam, CreateTeam, Delegate, Image, SpawnAgent, SpawnedAgent
+from ramet.services.spawner import AgentSpawnerService
+from ramet.services.turns import Turn
+from tests.support.echo_agents import EchoType
+from tests.support.waiting import eventually
+
+OPERATOR = "op_of-this-test"
+
+
+class Images:
+    """There is the plain one."""
+
+    async def image(self, id: str) -> Image:
+        return PLAIN
+
+
+class Site:
+    """A server, without HTTP."""
+
+    def __init__(self, folder: pathlib.Path, runtime: AgentRuntime) -> None:
+        types = {"echo": EchoType()}
+        self.spawner = AgentSpawnerService(runtime, types, Images(), folder / "agents", OPERATOR)
+        self.agents = AgentService(self.spawner.roster.admit, types)
+
+    async def team(self) -> CreatedTeam:
+        return await self.spawner.create_team(CreateTeam(resources={"agents": 3}), OPERATOR)
+
+    async def agent(self, team: CreatedTeam, name: str = "a") -> SpawnedAgent:
+        asked = SpawnAgent(team=team.team.id, name=name, agent_type="echo", spawn_info=Raw(b"{}"))
+        return await self.spawner.spawn_agent(asked, team.key)
+
+    def turn(self, spawned: SpawnedAgent, body: bytes) -> Turn:
+        return self.agents.turn(spawned.agent.id, spawned.nonce, body)
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[AgentRuntime]:
+    async with AgentRuntime() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+async def site(runtime: AgentRuntime, tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    site = Site(tmp_path, runtime)
+    async with site.spawner:
+        yield site
+        await site.agents.close()
+
+
+async def read(turn: Turn) -> list[Chunk]:
+    return [chunk async for chunk in turn.read()]
+
+
+async def test_an_agent_is_talked_with_by_its_owner_alone(site: Site) -> None:
+    """AC-S3-4: neither its team's key nor another agent's opens it; the roster counts its turns."""
+    team = await site.team()
+    one, other = await site.agent(team), await site.agent(team, "b")
+
+    for key in (team.key, other.nonce, one.nonce + "x", ""):
+        with pytest.raises(NotYours):
+            site.agents.turn(one.agent.id, key, b"hello")
+    assert [chunk.body for chunk in await read(site.turn(one, b"hello"))] == [b"hello", b""]
+    assert site.agents.info(one.agent.id, one.nonce).turns == 1
+    assert site.agents.info(other.agent.id, other.nonce).turns == 0
+
+
+async def test_a_delegated_key_does_what_it_was_made_for(site: Site) -> None:
+    """AC-S3-4: and nothing once the ownership has passed on; a second owner there is never."""
+    spawned = await site.agent(await site.team())
+    lent = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["turn"]))
+    turn = site.agents.turn(spawned.agent.id, lent.key, b"hello")
+    await turn.over()
+    with pytest.raises(NotYours):
+        await site.agents.history(spawned.agent.id, lent.key)
+
+    owner = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(owner=True))
+
+    for key in (spawned.nonce, lent.key):
+        with pytest.raises(NotYours):
+            site.agents.read_turn(spawned.agent.id, key, turn.id)
+    chunks = [chunk async for chunk in site.agents.read_turn(spawned.agent.id, owner.key, turn.id)]
+    assert [chunk.body for chunk in chunks] == [b"hello", b""]
+
+
+async def test_killing_an_agent_ends_its_turns_for_every_reader(site: Site) -> None:
+    """The one under way says what it said; nobody is let in any more."""
+    spawned = await site.agent(await site.team())
+    turns = [site.turn(spawned, body) for body in (b"a wait", b"b")]
+    readings = [asyncio.create_task(read(turn)) for turn in turns]
+    await eventually(lambda: turns[0].last == 1)
+
+    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+
+    first, second = await asyncio.gather(*readings)
+    assert first[0].body == b"a"
+    assert [json.loads(chunks[-1].body)["status"] for chunks in (first, second)] == [410, 410]
+    with pytest.raises(NotYours):
+        site.turn(spawned, b"hello")
+
+
+async def test_deleting_a_team_ends_the_turns_of_its_agents(site: Site) -> None:
+    """Each reader of each agent sees its end."""
+    team = await site.team()
+    turns = [site.turn(await site.agent(team, name), b"a wait") for name in "abc"]
+    readings = [asyncio.create_task(read(turn)) for turn in turns]
+    await eventually(lambda: all(turn.last == 1 for turn in turns))
+
+    await site.spawner.delete_team(team.team.id, team.key)
+
+    assert [chunks[-1].kind for chunks in await asyncio.gather(*readings)] == ["error"] * 3
+
+
+async def test_an_agent_that_died_is_failed_and_its_last_words_are_read(site: Site) -> None:
+    """AC-S3-10: it takes no turn any more, and says why."""
+    spawned = await site.agent(await site.team())
+    chunks = await read(site.turn(spawned, b"a die"))
+    await eventually(lambda: site.agents.info(spawned.agent.id, spawned.nonce).state == "failed")
+
+    assert [chunk.kind for chunk in chunks] == ["chunk", "error"]
+    async with aclosing(site.agents.read_turn(spawned.agent.id, spawned.nonce, chunks[0].turn)) as again:
+        assert [chunk async for chunk in again] == chunks
+    with pytest.raises(Gone, match="it was told to"):
+        site.turn(spawned, b"hello")
+    assert site.agents.info(spawned.agent.id, spawned.nonce).turns == 1
+
+
+async def test_after_a_restart_an_agent_goes_on_and_old_turns_are_no_other_ones(
+    runtime: AgentRuntime, tmp_path: pathlib.Path
+) -> None:
+    """AC-S3-13: under the same id and nonce, with its turns counted on; the id of an old turn is no other one's."""
+    before, after = Site(tmp_path, runtime), Site(tmp_path, runtime)
+    async with before.spawner:
+        spawned = await before.agent(await before.team())
+        old = before.turn(spawned, b"hello")
+        await old.over()
+        await before.agents.close()
+
+        # A killed server closes nothing: the other one finds on record what this one left there.
+        async with after.spawner:
+            new = after.turn(spawned, b"again")
+            assert [chunk.body for chunk in await read(new)] == [b"again", b""]
+            assert new.id != old.id
+            with pytest.raises(LookupError, match="unknown turn"):
+                after.agents.read_turn(spawned.agent.id, spawned.nonce, old.id)
+            assert after.agents.info(spawned.agent.id, spawned.nonce).turns == 2
+            await after.agents.close()
