@@ -152,6 +152,13 @@ class Talk(RuleBasedStateMachine):
         self.puppet.deaf = deaf
         self.interrupts.append(self.loop.create_task(self.conversation.interrupt()))
 
+    @precondition(lambda self: self.asked)
+    @rule(which=indexes)
+    def interrupt_one(self, which: int) -> None:
+        _, turn = self.asked[-1 - which % len(self.asked)]
+        if not turn.is_over:
+            self.interrupts.append(self.loop.create_task(self.conversation.interrupt(turn.id)))
+
     @rule()
     def let_the_loop_turn(self) -> None:
         self.go_on()

@@ -69,6 +69,7 @@ class AgentService:
         self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
         self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._keeping: set[asyncio.Task[None]] = set()
+        self._to_keep: set[Living] = set()
 
     async def close(self, reason: str = "the server stops") -> None:
         """End all turns, but no agent, and return when what has changed is on record; idempotent."""
@@ -103,9 +104,12 @@ class AgentService:
         """A turn that waits, is under way, or is kept. Raises Unknown, Missed."""
         return self._talk(self._admit(agent, key, "turn")).get(turn)
 
-    async def interrupt(self, agent: str, key: str) -> bool:
-        """End the turn under way, and return when it is over: False if there was none. Those that wait follow."""
-        return await self._talk(self._admit(agent, key, "turn")).interrupt()
+    async def interrupt(self, agent: str, key: str, turn: str = "") -> bool:
+        """End the turn under way, and return when it is over: False if there was none. Those that wait follow.
+
+        With the id of a turn that one is ended, under way or waiting, and no other. Raises Unknown, Missed.
+        """
+        return await self._talk(self._admit(agent, key, "turn")).interrupt(turn)
 
     # ---- the mutation plane
 
@@ -176,12 +180,14 @@ class AgentService:
             living.turns += 1
         if living.state in ("idle", "working"):
             living.state = "idle" if moment == "over" else "working"
-        if moment != "begun":
+        if moment != "begun" and living not in self._to_keep:
+            self._to_keep.add(living)
             task = asyncio.create_task(self._keep(living), name="ramet keeps an agent")
             self._keeping.add(task)
             task.add_done_callback(self._keeping.discard)
 
     async def _keep(self, living: Living) -> None:
+        self._to_keep.discard(living)
         try:
             await living.keep()
         except RametError as problem:

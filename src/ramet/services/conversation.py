@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import within
@@ -45,7 +46,7 @@ class TalkLimits:
     waiting: int = 16  #: turns that wait while another is under way
     waiting_bytes: int = 16 * 1024 * 1024  #: of all that wait
     kept_bytes: int = 16 * 1024 * 1024  #: of all answers, under way and over
-    kept_turns: int = 8  #: that are over
+    kept_turns: int = 32  #: that are over: more than can have waited together
     keep_s: float = 60.0  #: since a turn's end
     patience_s: float = 5.0  #: with an agent that was told to interrupt its turn, or has ended in one
 
@@ -124,23 +125,24 @@ class Conversation:
         found = self._turns.get(id)
         if found is not None:
             return found
-        number = id.removeprefix(self._life)
-        if number != id and number.isdecimal() and 0 < int(number[:20]) <= self.turns:
+        number = re.fullmatch(re.escape(self._life) + "([1-9][0-9]{0,17})", id)
+        if number is not None and int(number[1]) <= self.turns:
             raise Missed(id, after=0, first=None)
         raise Unknown("turn", id, tuple(self._turns))
 
-    async def interrupt(self) -> bool:
+    async def interrupt(self, id: str = "") -> bool:
         """End the turn under way, and return when it is over; those that wait follow. False if there is none.
 
-        An agent that does not end it in `patience_s` is left in the middle of it.
+        With an id that turn is ended, and no other one: one that waits is never begun, for one that is over it is
+        False. An agent that does not end it in `patience_s` is left in the middle of it. Raises like `get`.
         """
-        if self._now is None or self._answering is None:
+        turn = self.get(id) if id else self._now
+        if turn is None or turn.is_over:
             return False
-        if self._stopping is None:
-            self._stop(Aborted("the turn was interrupted"), partial(self._asked_to_end, self._answering))
-        assert self._stopping is not None
-        await asyncio.wait({self._stopping})
-        return True
+        is_ended = self._end_early(turn, Aborted("the turn was interrupted"))
+        if self._stopping is not None and turn is self._now:
+            await asyncio.wait({self._stopping})
+        return is_ended
 
     async def close(self, reason: str = "the conversation was closed") -> None:
         """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is."""
@@ -213,13 +215,24 @@ class Conversation:
 
     # ---- before its end
 
-    def _stop(self, why: RametError, end: Callable[[], Any]) -> None:
-        """Let `end` bring the turn under way to its end in time, else leave it."""
-        assert self._now is not None
-        self._now.stopped = self._now.stopped or why
-        self._stopping = asyncio.create_task(self._see_it_end(end), name=f"ramet {self._now.id} stops")
+    def _end_early(self, turn: Turn, why: RametError) -> bool:
+        """Have the turn under way brought to its end, or one that waits never begun; False where it came to its own."""
+        if turn is not self._now:
+            self._waiting.remove(turn)
+            self._over_with(turn, why)
+            return True
+        if self._answering is None or self._answering.done():
+            return False
+        if self._stopping is None:
+            turn.stopped = why
+            self._stop(partial(self._asked_to_end, self._answering))
+        return True
 
-    async def _see_it_end(self, end: Callable[[], Any]) -> None:
+    def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
+        """Let `end` bring the turn under way to its end in time, else leave it."""
+        self._stopping = asyncio.create_task(self._see_it_end(end), name=f"ramet {self._life}stops")
+
+    async def _see_it_end(self, end: Callable[[], Awaitable[object]]) -> None:
         answering = self._answering
         try:
             await within(end(), clock=self._clock, seconds=self.limits.patience_s)
@@ -241,21 +254,15 @@ class Conversation:
 
     def _left(self, turn: Turn) -> None:
         """Its last reader has gone, and it was asked not to outlive that."""
-        why = Aborted("whoever asked for the turn has left")
-        if turn is not self._now:
-            self._waiting.remove(turn)
-            self._over_with(turn, why)
-        elif self._stopping is None and self._answering is not None:
-            self._stop(why, partial(self._asked_to_end, self._answering))
+        self._end_early(turn, Aborted("whoever asked for the turn has left"))
 
     def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
-        if ended.cancelled() or (
-            ended.exception() is None and ended.result() is None
-        ):  # It was closed: nobody has a key of it any more.
+        was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
+        if was_closed:  # Nobody has a key of it any more.
             self._shut()
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
-            self._stopping = asyncio.create_task(self._see_it_end(partial(asyncio.wait, {self._answering})))
+            self._stop(partial(asyncio.wait, {self._answering}))
 
     def _finish(self, why: RametError) -> None:
         """Begin no more turns."""

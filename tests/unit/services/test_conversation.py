@@ -297,7 +297,7 @@ async def test_a_turn_is_kept_for_its_time_and_then_expires(talking: Talking, cl
     with pytest.raises(Missed, match="nothing of it is kept"):
         conversation.get(turn.id)
     assert conversation.kept_bytes == 0
-    for id in (turn.id + "0", "turn-1", "", turn.id.replace("-", ":"), turn.id[:-1] + "²"):
+    for id in (turn.id + "0", "turn-1", "", turn.id.replace("-", ":"), turn.id[:-1] + "²", turn.id[:-1] + "01"):
         with pytest.raises(Unknown):
             conversation.get(id)
 
@@ -327,6 +327,47 @@ async def test_interrupting_ends_the_turn_under_way_and_no_other(talking: Talkin
     assert said(await read(following)) == [b"next"]
     assert await conversation.interrupt() is False
     assert agent.interrupts == 1
+
+
+async def test_an_interrupt_that_comes_too_late_changes_nothing(talking: Talking) -> None:
+    """The agent has come to its end, of which nobody has been told yet: what it said is whole."""
+    answers: list[bool] = []
+
+    def interrupt() -> None:
+        with pytest.raises(StopIteration) as end:
+            conversation.interrupt().send(None)
+        answers.append(end.value.value)
+
+    class Prompt(Echo):
+        async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+            yield body
+            asyncio.get_running_loop().call_soon(interrupt)
+
+    prompt = Prompt(opening())
+    conversation = talking(prompt)
+
+    chunks = await read(conversation.turn(b"hello", "words"))
+
+    assert [chunk.kind for chunk in chunks] == ["chunk", "done"]
+    assert (answers, prompt.interrupts) == ([False], 0)
+
+
+async def test_one_turn_of_several_can_be_interrupted(talking: Talking, agent: Echo) -> None:
+    """By its id: one that waits is never begun, nobody else's is hit, and one that is over is left as it is."""
+    conversation = talking()
+    first, second, third = (conversation.turn(body, "words") for body in (b"a wait", b"b", b"c wait"))
+    await eventually(lambda: first.last == 1)
+
+    assert await conversation.interrupt(second.id)
+    assert (first.is_over, second.is_over, conversation.waiting) == (False, True, 1)
+    assert await conversation.interrupt(first.id)
+    assert not await conversation.interrupt(first.id)
+
+    assert said(await read(third)) == [b"c", b"wait"]
+    assert [body for body, _ in agent.heard] == [b"a wait", b"c wait"]
+    assert agent.interrupts == 1
+    with pytest.raises(Unknown):
+        await conversation.interrupt("turn-1")
 
 
 async def test_an_agent_that_does_not_hear_the_interrupt_is_left(talking: Talking, clock: FakeClock) -> None:
