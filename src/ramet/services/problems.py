@@ -74,7 +74,7 @@ def problem_of(error: BaseException) -> Problem:
     """An error as a document. What is not the caller's business is "Internal error", without a word of the inside."""
     for kind in _KINDS:
         if isinstance(error, kind.error):
-            words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__).lower().split()
+            words = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.error.__name__.removesuffix("Error")).lower().split()
             return Problem(
                 type=PREFIX + "-".join(words),
                 title=" ".join(words).capitalize(),

@@ -17,7 +17,7 @@ CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
     ("body", BodyTooLarge("body", size=9, limit=8), 413, "body-too-large", {"field": "body", "size": 9, "limit": 8}),
     ("not-yours", errors.NotYours("agent", "a"), 404, "not-yours", {"kind": "agent", "name": "a"}),
     ("unknown", errors.Unknown("operation", "a", ("b", "c")), 404, "unknown", {"known": ["b", "c"]}),
-    ("busy", errors.BusyError("16 wait"), 429, "busy-error", {}),
+    ("busy", errors.BusyError("16 wait"), 429, "busy", {}),
     (
         "full",
         errors.OverCapacity("t", "cpu", asked=2, room={"cpu": 0.5, "agents": 1}),
