@@ -23,6 +23,7 @@ PERIOD_US = 100_000  #: over which processor time is limited
 _LEAST_QUOTA_US = 1_000  #: less is not accepted
 _PAUSES_S = (0.001, 0.05)  #: between two tries to remove a group, first and at most
 _PASSES = 3  #: over a group that is being killed
+_REMOVED = (errno.ENOENT, errno.ENODEV)  #: what the kernel says of a group that went before, or while, it is read
 _EMPTY_S, _GONE_S = 1.0, 5.0  #: how long a group may take to become empty: by itself, and after all in it are killed
 
 
@@ -179,8 +180,10 @@ def _tree(folder: Path) -> Iterator[Path]:
     """A group and all below it, the deepest first."""
     try:
         below = [each for each in folder.iterdir() if each.is_dir()]
-    except FileNotFoundError:
-        return
+    except OSError as error:
+        if error.errno in _REMOVED:
+            return
+        raise
     for each in below:
         yield from _tree(each)
     yield folder
@@ -190,8 +193,10 @@ def pids_in(folder: Path) -> list[int]:
     """The pids in one group, not those below; 0 for each that is in another pid namespace."""
     try:
         return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
-    except FileNotFoundError:
-        return []
+    except OSError as error:
+        if error.errno in _REMOVED:
+            return []
+        raise
 
 
 def _kill(pid: int, folders: list[Path]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -244,6 +245,24 @@ async def test_removing_waits_for_who_is_about_to_end_and_kills_who_is_not(group
             assert await group.remove()
 
             assert process.wait() == (0 if patient else -signal.SIGKILL)
+
+
+def test_a_group_that_goes_while_it_is_read_holds_nobody(group: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says ENODEV of a file that was opened before its group went."""
+    went, read_text = list[Path](), Path.read_text
+
+    def read_too_late(file: Path, *given: Any, **more: Any) -> str:
+        if file.name != "cgroup.procs":
+            return read_text(file, *given, **more)
+        with file.open() as opened:
+            file.parent.rmdir()
+            went.append(file.parent)
+            return opened.read()
+
+    monkeypatch.setattr(Path, "read_text", read_too_late)
+
+    assert not group.processes()
+    assert went == group.places()
 
 
 def test_what_cannot_be_done_is_said_so(groups: Cgroups) -> None:
