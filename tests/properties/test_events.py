@@ -16,6 +16,7 @@ from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import AnyEvent, ClampEvent, Event, Notice, StateChanged, ToolStarted, decode, encode
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+from ramet.core.safety import Vote
 
 KINDS: tuple[type[Event], ...] = typing.get_args(AnyEvent)
 WHOSE: dict[str, Any] = {"root": "run-00", "run": "run-01", "path": "main/a", "agent": "explore"}
@@ -61,6 +62,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     datetime: times,
     datetime | None: st.none() | times,
     tuple[str, ...]: st.lists(text, max_size=3).map(tuple),
+    tuple[Vote, ...]: st.lists(st.builds(Vote, voter=text, verdict=text, reason=text), max_size=3).map(tuple),
     tuple[int | dict[str, Any], ...]: st.lists(st.integers(0, 9) | st.just({"type": "human"}), max_size=3).map(tuple),
     dict[str, Any]: st.dictionaries(text, plain, max_size=3),
     Usage: usages,
@@ -105,7 +107,7 @@ def test_event_types_are_stable_names() -> None:
     """The names in journals: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
         """agent_created approval_answered approval_asked budget_refused clamped command_run compacted endpoint_asked
-        hook_failed
+        hook_failed intention_decided intention_recorded
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
         result_reused run_ended run_resumed
         run_retried run_spawned sandbox_started state_changed state_committed text_delta threshold_crossed tool_ended

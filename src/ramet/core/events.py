@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue
 from ramet.core.outcome import ErrorInfo, Result, Usage
+from ramet.core.safety import Vote
 
 
 class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -217,6 +218,25 @@ class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"
     reason: str = ""
 
 
+class IntentionRecorded(Event, frozen=True, kw_only=True, tag="intention_recorded"):
+    """A call came to the safety gate: it runs only if a decision commits it, by this version of that policy."""
+
+    tool: str
+    args: dict[str, Any] = {}
+    policy: str = ""
+    version: int = 0  #: 0: a policy that is in no store, or that could not be read
+
+
+class IntentionDecided(Event, frozen=True, kw_only=True, tag="intention_decided"):
+    """An intention was committed or aborted: by these votes, in the order in which they were cast."""
+
+    tool: str
+    intention: int  #: number (`seq`) of its event
+    committed: bool
+    reason: str = ""
+    votes: tuple[Vote, ...] = ()
+
+
 class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
     """A hook could not answer. On a gate that means no; elsewhere the work goes on."""
 
@@ -315,6 +335,8 @@ AnyEvent = (
     | StateCommitted
     | ApprovalAsked
     | ApprovalAnswered
+    | IntentionRecorded
+    | IntentionDecided
     | HookFailed
     | Compacted
     | SandboxStarted

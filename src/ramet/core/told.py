@@ -25,6 +25,8 @@ PASSED_OVER = frozenset(
         events.MessageDiscarded,
         events.ClampEvent,
         events.BudgetRefused,
+        events.IntentionRecorded,
+        events.IntentionDecided,
         events.HookFailed,
         events.SandboxStarted,
         events.RunRetried,

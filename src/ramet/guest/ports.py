@@ -16,13 +16,13 @@ from ramet.core import events
 from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
-from ramet.core.ids import safe_name
+from ramet.core.ids import CallId, safe_name
 from ramet.guest.link import Answered, Link
 from ramet.models.messages import decode, encode
 from ramet.models.plain import clean
 from ramet.models.question import Kept, decode_question, encode_question, foreign
 from ramet.models.relay import RelayModel, decode_chunk
-from ramet.tools.context import HookDecision, ModelRequest, ToolUseContext, current, current_call
+from ramet.tools.context import GateWord, HookDecision, ModelRequest, ToolUseContext, current, current_call
 from ramet.wire import requests
 from ramet.wire.requests import Record, Reply
 
@@ -189,6 +189,18 @@ class ChannelApproval:
         shown = args if len(msgspec.json.encode(clean(args))) <= MAX_SHOWN else {}  # The host has them, too.
         answer = await self._link.ask(requests.Approve, tool=tool, question=question, args=shown, call_id=call_id)
         return answer.as_(requests.Word).allowed
+
+
+class ChannelSafety:
+    """The host's safety gate: it knows the call, and is told only which one."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def __call__(self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]) -> GateWord:
+        """Have it voted on."""
+        decided = (await self._link.ask(requests.Intend, call_id=call_id)).as_(requests.Decided)
+        return GateWord(decided.committed, decided.reason)
 
 
 class Spilled:

@@ -36,7 +36,7 @@ from ramet.guest.concluding import conclusions
 from ramet.guest.interpreter import Interpreter
 from ramet.guest.link import Link
 from ramet.guest.namespace import namespace
-from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, Spilled
+from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, Spilled
 from ramet.guest.state import AgentState, ByLine
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
@@ -213,6 +213,7 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
         tree=ChannelTree(link, said["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
         approve=ChannelApproval(link),
+        safety=ChannelSafety(link) if start.gated else None,
         steps=start.steps,
     )
     context.record = ChannelRecord(link, model, context)

@@ -50,6 +50,8 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.BudgetRefused: frozenset(),
     events.ApprovalAsked: frozenset(),
     events.ApprovalAnswered: frozenset(),
+    events.IntentionRecorded: frozenset(),
+    events.IntentionDecided: frozenset(),
     events.HookFailed: frozenset(),
     events.SandboxStarted: frozenset(),
     events.EndpointAsked: frozenset(),

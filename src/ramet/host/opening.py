@@ -13,6 +13,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock
+from ramet.core.errors import InvalidValue
 from ramet.core.ids import run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.policy import Policy, describe
@@ -28,6 +29,7 @@ from ramet.host.kept_results import KeptResults
 from ramet.host.prompts import Prompts
 from ramet.host.recipes import recipe
 from ramet.host.recorder import Recorder
+from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import Sandboxes
 from ramet.host.spill import Spill
 from ramet.host.telemetry import Telemetry
@@ -62,6 +64,7 @@ class TreePlan:
     children: Policy | None = None  #: of children of a run of the host; None leaves them there
     sync_tools: SyncTools = "thread"  #: where a run of the host has its synchronous tools run
     keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
+    gate: SafetyGate | None = None  #: that every tool call of the tree must pass
     number: str = ""  #: of a tree that another process opened: where its transcripts are
 
 
@@ -110,7 +113,12 @@ class Opening:
         return lambda: {**about(plan, number), "began": self.clock.now(), "keep_s": keep_s}
 
     def open(self, plan: TreePlan) -> OpenTree:
-        """A tree without a root yet. Raises InvalidValue for a policy that its tools' processes cannot keep."""
+        """A tree without a root yet.
+
+        Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none.
+        """
+        if plan.gate is not None and not isinstance(plan.gate, SafetyGate):
+            raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
         processes = None
         if plan.sync_tools == "process":
             processes = ToolProcesses(self.sandboxes, plan.children or may_read(plan.cwd))
@@ -160,6 +168,7 @@ class Opening:
             follow=recorder.follow,
             hooks=hooks_of,
             approve=inbox.ask,
+            safety=plan.gate,
             compaction=compaction_for,
             grace_s=self.grace_s,
             omitted_type=plan.omitted_type,
@@ -188,6 +197,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
         "hooks": len(plan.hooks),
         "children": describe(plan.children) if plan.children is not None else None,
         "sync_tools": plan.sync_tools,
+        **({"gated": True} if plan.gate is not None else {}),
     }
 
 

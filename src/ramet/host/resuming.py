@@ -25,6 +25,7 @@ from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project
 from ramet.host.recipes import agent_of
+from ramet.host.safety.gate import SafetyGate
 from ramet.models.messages import decode
 from ramet.spawn.births import cwd_of
 from ramet.spawn.reviving import Supplies, revive
@@ -52,6 +53,7 @@ class Supplied:
     agents: tuple[Agent, ...]
     secrets: Mapping[str, str]
     hooks: tuple[HookRunner | HookConfig, ...]
+    gate: SafetyGate | None = None
 
     def model(self, name: str) -> BaseChatModel:
         """The model object of that name. Raises DefinitionMissing."""
@@ -110,6 +112,7 @@ class Left:
             omitted_type=about["omitted_type"],
             children=from_json(children) if children is not None else None,
             sync_tools=about.get("sync_tools", "thread"),
+            gate=_gate(about, supplied),
             number=about["number"],
         )
 
@@ -121,6 +124,13 @@ def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tu
     if len(hooks) < had:
         raise DefinitionMissing("hooks", f"{had} that it had, of which {len(hooks)} are here")
     return hooks
+
+
+def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
+    """The gate of a tree: one that had it goes on with none. Raises DefinitionMissing."""
+    if about.get("gated") and supplied.gate is None:
+        raise DefinitionMissing("safety gate", "of the tree")
+    return supplied.gate
 
 
 async def left_behind(journal: Journal | None) -> list[Left]:
@@ -138,6 +148,7 @@ class Point(NamedTuple):
     tools: tuple[BaseTool, ...]
     messages: list[BaseMessage]
     cwd: pathlib.Path | None
+    gate: SafetyGate | None = None
 
 
 def point_of_run(run: Run, at: int | None) -> Point:
@@ -145,7 +156,8 @@ def point_of_run(run: Run, at: int | None) -> Point:
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
-    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd)
+    gate = run.context.safety if isinstance(run.context.safety, SafetyGate) else None
+    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd, gate)
 
 
 async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
@@ -165,7 +177,11 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
         raise DefinitionMissing("tool", missing[0])
     tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
     return Point(
-        agent, tools, repair([decode(each) for each in told.messages]), cwd_of(about) if about.get("cwd") else None
+        agent,
+        tools,
+        repair([decode(each) for each in told.messages]),
+        cwd_of(about) if about.get("cwd") else None,
+        _gate(about, supplied),
     )
 
 
@@ -183,6 +199,8 @@ def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
 def _check_gate(run: Run, story: RunStory) -> None:
     """A call about which a person was asked must not run because whoever asked for that is not here any more."""
     hooks = run.context.hooks
+    if run.context.safety is not None:
+        return  # It is asked about every call, and a tree that had one has one.
     waits = any(
         id not in story.words and _still_asks(run, CallId(asked.call_id or "")) for id, asked in story.approvals.items()
     )

@@ -42,6 +42,7 @@ from ramet.host.portal import OwnLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
 from ramet.host.resuming import Supplied, point_of, point_of_run
+from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
 from ramet.host.taking_up import resume_all
 from ramet.host.telemetry import Telemetry
@@ -205,11 +206,12 @@ class AgentRuntime:
         on_output: Callable[[str, str], None] | None = None,
         history: Sequence[BaseMessage] = (),
         keep_results_seconds: float | None = None,
+        gate: SafetyGate | None = None,
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
-        With a policy it works in a sandbox. `history` is a conversation that it goes on with. Raises InvalidValue,
-        NotShippable, IsolationUnavailable.
+        With a policy it works in a sandbox. `history` is a conversation that it goes on with. Every tool call of the
+        tree must pass the `gate`, if there is one. Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
         definition = as_agent(agent)
         opened = self.open_tree(
@@ -218,6 +220,7 @@ class AgentRuntime:
                 cwd=cwd,
                 spawn_limits=spawn_limits or _room_for(policy, definition),
                 keep_s=checked_keep(keep_results_seconds),
+                gate=gate,
             )
         )
         policy = policy or definition.policy
@@ -260,6 +263,7 @@ class AgentRuntime:
         returns: Any = None,
         on_stdout: Callable[[str], None] | None = None,
         on_stderr: Callable[[str], None] | None = None,
+        gate: SafetyGate | None = None,
     ) -> AgentHandle:
         """Start an agent in a sandbox of its own and return at once; no policy means the defaults of `Policy`.
 
@@ -283,6 +287,7 @@ class AgentRuntime:
             policy=policy or as_agent(agent).policy or Policy(),
             returns=returns,
             on_output=on_output if on_stdout or on_stderr else None,
+            gate=gate,
         )
         return AgentHandle(handle)
 
@@ -381,13 +386,14 @@ class AgentRuntime:
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         secrets: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
+        gate: SafetyGate | None = None,
         only: str | None = None,
     ) -> list[Handle]:
         """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
         What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
-        tools of a root, definitions that hold objects, hooks, values of secrets. `only` is a root's id, or a session's.
-        Raises DefinitionMissing for what is not; the trees before it go on.
+        tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets. `only` is a root's id,
+        or a session's. Raises DefinitionMissing for what is not; the trees before it go on.
         """
         supplied = Supplied(
             llm=llm,
@@ -396,6 +402,7 @@ class AgentRuntime:
             agents=tuple(map(as_agent, agents)),
             secrets=secrets or {},
             hooks=tuple(hooks),
+            gate=gate,
         )
         if self.journal is not None:
             self.journal.users.add(self)
@@ -440,14 +447,17 @@ class AgentRuntime:
         tools: Sequence[BaseTool] = (),
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         limits: Limits | None = None,
+        gate: SafetyGate | None = None,
     ) -> Handle:
         """Start a tree that knows what an old run had said and heard up to the event numbered `at`, or all of it.
 
-        The old run, at work or over, sees nothing of it. Raises Unknown for a run that is not on record,
-        DefinitionMissing for what its definition needs and nobody supplies, InvalidValue for a run without a
-        conversation.
+        The old run, at work or over, sees nothing of it. What comes of a tree with a gate has one, too. Raises Unknown
+        for a run that is not on record, DefinitionMissing for what it needs and nobody supplies, InvalidValue for a run
+        without a conversation.
         """
-        supplied = Supplied(llm=llm, models={}, tools=tools, agents=tuple(map(as_agent, agents)), secrets={}, hooks=())
+        supplied = Supplied(
+            llm=llm, models={}, tools=tools, agents=tuple(map(as_agent, agents)), secrets={}, hooks=(), gate=gate
+        )
         if self.journal is None:
             point = point_of_run(self.get(run).run, at)
         else:
@@ -460,6 +470,7 @@ class AgentRuntime:
             cwd=point.cwd,
             limits=limits,
             history=point.messages,
+            gate=gate or point.gate,
         )
 
     def open_tree(self, plan: TreePlan) -> OpenTree:

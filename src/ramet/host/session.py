@@ -31,6 +31,7 @@ from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
 from ramet.host.runtime import AgentRuntime, spawning_tools
+from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
 from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
@@ -59,6 +60,8 @@ class Session:
 
     With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
+
+    Every tool call of the tree must pass the `gate`, if there is one.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Session:
         backend: BackendName | None = None,
         policy: Policy | None = None,
         sync_tools: SyncTools = "thread",
+        gate: SafetyGate | None = None,
     ) -> None:
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
@@ -115,6 +119,7 @@ class Session:
                 compaction=compaction,
                 children=policy,
                 sync_tools=sync_tools,
+                gate=gate,
             )
         )
         self._root: Run = self._opened.tree.spawner.root(
@@ -142,6 +147,7 @@ class Session:
         runtime: AgentRuntime | None = None,
         secrets: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
+        gate: SafetyGate | None = None,
     ) -> Self:
         """Go on with the conversation of a process that was killed, by its `session_id` or its root's id.
 
@@ -154,7 +160,7 @@ class Session:
         self.runtime = runtime or AgentRuntime(self._cwd)
         try:
             found = await self.runtime.resume(
-                llm=llm, tools=tools, agents=agents, secrets=secrets, hooks=hooks, only=session
+                llm=llm, tools=tools, agents=agents, secrets=secrets, hooks=hooks, gate=gate, only=session
             )
             if not found:
                 raise Unknown("session", session)

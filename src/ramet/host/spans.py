@@ -45,6 +45,7 @@ _NOTED: Mapping[type[Event], tuple[str, ...]] = {
     events.Compacted: ("before_messages", "after_messages", "before_tokens", "after_tokens"),
     events.EndpointAsked: ("host", "port", "allowed"),
     events.HookFailed: ("hook", "event"),
+    events.IntentionDecided: ("tool", "intention", "committed"),
     events.MailDelivered: ("mail_id", "sender", "kind"),
     events.ResultReused: ("made_by",),
     events.RunRetried: ("attempt", "status", "wait_s"),

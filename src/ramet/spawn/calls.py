@@ -48,6 +48,8 @@ class ReplyCalls:
         self._ended: set[str] = set()
         self._begun: dict[str, str] = {}
         self._unanswered = set(self._calls)
+        self._intended: set[str] = set()  #: calls that the safety gate was asked about
+        self._committed: set[str] = set()  #: of these, those that may run
         self.rounds = ROUNDS * (1 + len(self._calls))  #: of hooks that may still be asked until the next reply
         self._holds: list[Hold] = []
         self.refusal: BudgetExceeded | None = None  #: why some of them may not run
@@ -69,9 +71,23 @@ class ReplyCalls:
         call = self.call(call_id)
         return tool_name(self._context, call["name"]) or call["name"][:200]
 
+    def intend(self, call_id: str) -> ToolCall:
+        """The safety gate is asked about a call. Raises ProtocolError for one that cannot run, or was asked about."""
+        call = self.call(call_id)
+        if call_id not in self._waiting or call_id in self._intended:
+            raise ProtocolError(f"call {call_id[:100]!r} is not there to be voted on")
+        self._intended.add(call_id)
+        return call
+
+    def commit(self, call_id: str) -> None:
+        """The safety gate said yes."""
+        self._committed.add(call_id)
+
     def begin(self, call_id: str | None) -> Begun:
         """A call begins. Raises ProtocolError for one that may not."""
         call = self.call(call_id)
+        if self._context.safety is not None and call_id not in self._committed:
+            raise ProtocolError(f"call {str(call_id)[:100]!r} began without a word of the safety gate")
         tool = self._waiting.pop(call_id or "", None)
         if tool is None or not self._holds:
             raise ProtocolError(f"call {str(call_id)[:100]!r} may not begin")
@@ -79,22 +95,32 @@ class ReplyCalls:
         self._use(self._holds.pop())
         return Begun(tool, call["args"])
 
-    def end(self, call_id: str | None) -> str:
-        """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError."""
+    def end(self, call_id: str | None, *, refused: bool = True) -> str:
+        """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError.
+
+        Where there is a safety gate, one that has not begun can only be `refused`.
+        """
         call = self.call(call_id)
+        self._check_begun(call_id, refused)
         if call_id in self._ended:
             raise ProtocolError(f"call {str(call_id)[:100]!r} ended twice")
         self._ended.add(call_id or "")
         return self._begun.get(call_id or "", call["name"][:200])
 
-    def answer(self, call_id: str | None) -> None:
-        """The answer is in the conversation. Raises ProtocolError for one that nobody waits for."""
+    def answer(self, call_id: str | None, *, refused: bool = True) -> None:
+        """The answer is in the conversation. Raises ProtocolError for one that nobody waits for, and like `end`."""
         self.call(call_id)
+        self._check_begun(call_id, refused)
         self._unanswered.discard(call_id or "")
 
     def deny(self, call_id: str | None) -> None:
         """The host said no to a call: it is not charged."""
         self._waiting.pop(call_id or "", None)
+
+    def _check_begun(self, call_id: str | None, refused: bool) -> None:
+        """Behind a safety gate nothing has an output that was not let through."""
+        if self._context.safety is not None and not refused and call_id not in self._begun:
+            raise ProtocolError(f"call {str(call_id)[:100]!r} has an output, and never began")
 
     def close(self) -> None:
         """Nothing more of this reply will begin: settle what may have run, refund the rest. Idempotent."""

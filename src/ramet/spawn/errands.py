@@ -64,6 +64,7 @@ class Errands:
             requests.LoadCheckpoint: self._load,
             requests.AskModel: self._ask_model,
             requests.Approve: self._approve,
+            requests.Intend: self._intend,
             requests.FireHook: self._fire_hook,
         }
 
@@ -243,6 +244,9 @@ class Errands:
 
     async def _approve(self, asked: requests.Approve, _: bytes) -> Reply:
         return Reply(await self._talk().approve(asked))
+
+    async def _intend(self, asked: requests.Intend, _: bytes) -> Reply:
+        return Reply(await self._talk().intend(asked))
 
     async def _fire_hook(self, asked: requests.FireHook, body: bytes) -> Reply:
         return Reply(await self._talk().fire_hook(asked, body))

@@ -9,7 +9,7 @@ from ramet.core.ids import CallId, StepId
 from ramet.models.question import bounded_json
 from ramet.spawn.calls import ReplyCalls
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
-from ramet.wire.requests import Approve, FireHook, HookWord, Word
+from ramet.wire.requests import Approve, Decided, FireHook, HookWord, Intend, Word
 
 #: Bytes of what a guest tells the hooks of an event.
 MAX_PAYLOAD = 8 * 1024 * 1024
@@ -60,6 +60,24 @@ class Gates:
         if not allowed:
             calls.deny(call_id)
         return Word(allowed=allowed)
+
+    async def intend(self, request: Intend, calls: ReplyCalls) -> Decided:
+        """Have a call voted on: what is decided holds for what the reply called, as the hooks left it.
+
+        A no means that it is not charged, and may not begin. Raises ProtocolError, StoreFailed, Aborted.
+        """
+        safety = self._context.safety
+        if safety is None:
+            raise ProtocolError("there is no safety gate here")
+        call_id = CallId(request.call_id)
+        call, tool = calls.intend(call_id), calls.tool(call_id)
+        word = await safety(self._context, call_id=call_id, tool=tool, args=call["args"])
+        await self._context.slot.take()  # Waiting for a person let it go.
+        if word.committed:
+            calls.commit(call_id)
+        else:
+            calls.deny(call_id)
+        return Decided(committed=word.committed, reason=word.reason)
 
     async def fire(self, request: FireHook, body: bytes, calls: ReplyCalls) -> HookWord:
         """Run the hooks of an event of the loop. Raises ProtocolError for any other, or where nobody listens."""

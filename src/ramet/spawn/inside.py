@@ -45,7 +45,7 @@ from ramet.tools.stock import is_stock, stock_tools, these
 from ramet.wire import capsule, requests, values
 from ramet.wire.failures import error_from
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.requests import AskModel, Done, HookWord, MailIn, Reply, StartConversation, Stop, Word
+from ramet.wire.requests import AskModel, Decided, Done, HookWord, MailIn, Reply, StartConversation, Stop, Word
 
 #: Lists of tools that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
@@ -108,6 +108,7 @@ class Conversation:
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
             hooks=tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else (),
+            gated=context.safety is not None,
             steps=context.steps,
         )
         return start, body + (tools.data if tools is not None else b"")
@@ -171,6 +172,10 @@ class Conversation:
     async def approve(self, request: requests.Approve) -> Word:
         """Ask for a person's word. Raises ProtocolError for a call that is none."""
         return await self._gates.approve(request, self._calls)
+
+    async def intend(self, request: requests.Intend) -> Decided:
+        """Ask the safety gate about a call. Raises ProtocolError for one that is none, or was asked about before."""
+        return await self._gates.intend(request, self._calls)
 
     async def fire_hook(self, request: requests.FireHook, body: bytes) -> HookWord:
         """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""

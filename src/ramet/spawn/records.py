@@ -53,7 +53,7 @@ class Records:
                 self._context.emit(
                     ToolEnded,
                     call_id=event.call_id,
-                    tool=calls.end(event.call_id),
+                    tool=calls.end(event.call_id, refused=event.status in ("error", "denied")),
                     status=event.status,
                     preview=event.preview[:MAX_SHOWN],
                     elapsed_ms=event.elapsed_ms,
@@ -93,7 +93,7 @@ class Records:
         """A result of a tool, or what the loop said to the model; a model's reply is on record since it was given."""
         message = foreign(event.message)
         if isinstance(message, ToolMessage):
-            calls.answer(message.tool_call_id)
+            calls.answer(message.tool_call_id, refused=message.status == "error")
         elif not isinstance(message, HumanMessage):
             raise ProtocolError(f"a message of type {message.type} is not a guest's to record")
         self._mirror.say(message)

@@ -21,7 +21,7 @@ from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolder
 from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
-from ramet.tools.context import Approve, Ask, Hooks, RunInfo, SpawnRequest, ToolProcesses, ToolUseContext
+from ramet.tools.context import Approve, Ask, Hooks, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
 from ramet.wire.requests import Stated, UseState
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Services:
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
     approve: Approve | None = None
+    safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means

@@ -246,6 +246,7 @@ class Spawner:
             tree=self._face,
             hooks=services.hooks(agent, gates, parent is not None),
             approve=services.approve,
+            safety=services.safety,
             spill=services.spill(info),
             keep_blob=services.keep_blob(info),
             processes=services.processes,

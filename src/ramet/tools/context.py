@@ -234,6 +234,22 @@ class Approve(Protocol):
         """True only if somebody said yes before the deadline."""
 
 
+class GateWord(NamedTuple):
+    """What the safety gate decided of a call."""
+
+    committed: bool
+    reason: str = ""
+
+
+class Safety(Protocol):
+    """The safety gate: each tool call is an intention that is voted on before it runs."""
+
+    def __call__(
+        self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
+    ) -> Awaitable[GateWord]:
+        """Decide, and have the decision on record for good. Raises StoreFailed, Aborted: then it must not run."""
+
+
 class ToolProcesses(Protocol):
     """Where synchronous tools run that do not run in threads: processes, which can be ended."""
 
@@ -303,6 +319,7 @@ class ToolUseContext:
     tree: Tree | None = None
     hooks: Hooks | None = None
     approve: Approve | None = None
+    safety: Safety | None = None  #: None: calls are not voted on
     interpreter: Interpreter | None = None  #: None: this run works in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: keep bytes for good, by name; None: nothing does

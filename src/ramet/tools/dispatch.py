@@ -159,6 +159,13 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
         if isinstance(said, ToolMessage):
             return said
         note = said
+    if context.safety is not None:
+        word = await context.safety(context, call_id=CallId(call["id"] or ""), tool=tool.name, args=call["args"])
+        if not word.committed:
+            return _refused(
+                context, call, f"Blocked by the safety gate: {word.reason or 'it said no'}", status="denied"
+            )
+        await context.slot.take()  # Waiting for a person let it go, unless other calls are at work.
     try:
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:

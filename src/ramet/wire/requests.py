@@ -167,6 +167,12 @@ class Approve(Request, frozen=True, kw_only=True, tag="approve"):
     call_id: str | None = None
 
 
+class Intend(Request, frozen=True, kw_only=True, tag="intend"):
+    """Ask the safety gate about a call, which must not begin before; answered with `Decided`, once for each call."""
+
+    call_id: str
+
+
 class FireHook(Request, frozen=True, kw_only=True, tag="fire_hook"):
     """Run the hooks of an event; answered with `HookWord`. Body: the payload in JSON."""
 
@@ -213,6 +219,7 @@ FromGuest = (
     | LoadCheckpoint
     | AskModel
     | Approve
+    | Intend
     | FireHook
     | Record
     | Note
@@ -267,6 +274,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     room: Room | None = None  #: None: it is never shortened
     output_schema: dict[str, Any] | None = None
     hooks: tuple[str, ...] = ()  #: events that somebody listens to
+    gated: bool = False  #: each call is to be intended before it begins
     steps: int = 0
 
 
@@ -397,6 +405,13 @@ class Word(Struct, frozen=True, kw_only=True):
     """A person's word."""
 
     allowed: bool
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """What the safety gate decided of a call (`ramet.tools.context.GateWord`)."""
+
+    committed: bool
+    reason: str = ""
 
 
 class HookWord(Struct, frozen=True, kw_only=True):

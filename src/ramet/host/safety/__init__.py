@@ -1,0 +1,40 @@
+"""The safety gate: tool calls that run only after a vote, the policies it votes by, and what passed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramet.core.safety import Ballot as Ballot
+    from ramet.core.safety import Rule as Rule
+    from ramet.core.safety import SafetyPolicy as SafetyPolicy
+    from ramet.host.safety.gate import SafetyGate as SafetyGate
+    from ramet.host.safety.passages import follow as follow
+    from ramet.host.safety.passages import passages as passages
+    from ramet.host.safety.policies import SafetyPolicies as SafetyPolicies
+    from ramet.host.safety.voters import ModelVoter as ModelVoter
+    from ramet.host.safety.voters import Voter as Voter
+
+_WHERE = {
+    "Ballot": "core.safety",
+    "ModelVoter": "host.safety.voters",
+    "Rule": "core.safety",
+    "SafetyGate": "host.safety.gate",
+    "SafetyPolicies": "host.safety.policies",
+    "SafetyPolicy": "core.safety",
+    "Voter": "host.safety.voters",
+    "follow": "host.safety.passages",
+    "passages": "host.safety.passages",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> object:
+    if name in _WHERE:
+        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'ramet.host.safety' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,163 @@
+"""The gate before every tool call of a tree: intention, votes, decision, each on record before what follows it.
+
+Whatever cannot be reached says no: a voter that raises, takes too long or answers nonsense; a policy that cannot be
+read; a person who does not answer. Where the journal cannot be written, nothing runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from ramet.concurrency.deadline import within
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import IntentionDecided, IntentionRecorded
+from ramet.core.ids import CallId, StepId
+from ramet.core.safety import MAX_REASON, VERDICTS, Ballot, SafetyPolicy, Vote, decide
+from ramet.host.safety.policies import Fixed, Pinned, PolicySource
+from ramet.host.safety.voters import RuleVoter, Voter
+from ramet.tools.context import CurrentCall, GateWord, ToolUseContext, current_call
+
+T = TypeVar("T")
+TIMEOUT_S = 30.0
+
+
+class SafetyGate:
+    """Lets a tool call run only if the policy's decider commits it; for a whole tree, children and sandboxes included.
+
+    The policy's rules vote first, then `voters` in their order, each for at most `timeout_s` seconds; nobody is asked
+    once it is decided. A policy of a store (`SafetyPolicies.named`) is read anew for each call, and its version pinned
+    in the intention.
+    """
+
+    def __init__(
+        self, policy: SafetyPolicy | PolicySource, voters: Sequence[Voter] = (), *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
+            raise InvalidValue("timeout_s", timeout_s, "seconds above 0")
+        if not isinstance(policy, SafetyPolicy) and not callable(getattr(policy, "read", None)):
+            raise InvalidValue("policy", policy, "a SafetyPolicy, or one of a store: SafetyPolicies(store).named('…')")
+        self._source: PolicySource = Fixed(policy) if isinstance(policy, SafetyPolicy) else policy
+        self._voters: tuple[Voter, ...] = (RuleVoter(), *voters)
+        names = [getattr(each, "name", None) for each in self._voters]
+        for place, (voter, name) in enumerate(zip(self._voters, names, strict=True)):
+            if not callable(getattr(voter, "vote", None)) or not isinstance(name, str) or name in names[:place]:
+                raise InvalidValue(f"voters[{place - 1}]", voter, "a Voter, with a name that no other has")
+        self._timeout_s = timeout_s
+
+    async def __call__(self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]) -> GateWord:
+        """Decide on a call; the decision is on record for good when this returns.
+
+        Raises StoreFailed if it cannot be, Aborted if the run is stopped meanwhile: then it must not run.
+        """
+        pinned, problem = await self._policy(context)
+        intention = IntentionRecorded(
+            **context.run.stamp,
+            call_id=call_id,
+            tool=tool,
+            args=copy.deepcopy(args),
+            policy=self._source.name if pinned is None else pinned.name,
+            version=0 if pinned is None else pinned.version,
+        )
+        intention = context.record(intention)  # type: ignore[assignment]  # it is the same event, numbered
+        votes: list[Vote] = []
+        decision = Ballot("deny", "it was not decided: the run was stopped, or its journal failed")
+        try:
+            await context.settled()
+            decision = (
+                Ballot("deny", problem) if pinned is None else await self._poll(context, intention, pinned, votes)
+            )
+        finally:
+            context.emit(
+                IntentionDecided,
+                call_id=call_id,
+                tool=tool,
+                intention=intention.seq,
+                committed=decision.verdict == "allow",
+                reason=decision.reason[:MAX_REASON],
+                votes=tuple(votes),
+            )
+        await context.settled()
+        return GateWord(decision.verdict == "allow", decision.reason)
+
+    async def _policy(self, context: ToolUseContext) -> tuple[Pinned | None, str]:
+        """The policy that holds now, or None and why it cannot be known."""
+        try:
+            pinned: Any = await self._in_time(context, self._source.read())  # Any: a source may give anything
+        except Exception as problem:
+            context.abort.raise_if_aborted()
+            return None, f"its policy {self._source.name!r} cannot be read: {_told(problem)}"
+        if not isinstance(pinned, Pinned) or not isinstance(pinned.policy, SafetyPolicy):
+            return None, f"its policy {self._source.name!r} cannot be read: it is none"
+        return pinned, ""
+
+    async def _poll(
+        self, context: ToolUseContext, intention: IntentionRecorded, pinned: Pinned, votes: list[Vote]
+    ) -> Ballot:
+        """Ask one voter after the other until it is decided, then, if that is the decision, a person."""
+        decided: Ballot | None = None
+        for voter in self._voters:
+            votes.append(await self._vote(context, voter, intention, pinned.policy))
+            decided = decide(pinned.policy.decider, votes, len(self._voters))
+            if decided is not None:
+                break
+        if decided is None:  # A decider that does not decide has not committed.
+            return Ballot("deny", "the votes came to no decision")
+        if decided.verdict != "ask":
+            return decided
+        votes.append(await self._person(context, intention, decided.reason))
+        return Ballot("allow" if votes[-1].verdict == "allow" else "deny", votes[-1].reason)
+
+    async def _vote(
+        self, context: ToolUseContext, voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy
+    ) -> Vote:
+        """One voter's word; no word is a no. Raises Aborted if the run is stopped meanwhile."""
+        shown = replace(intention, args=copy.deepcopy(intention.args))
+        try:
+            ballot = await self._in_time(context, _asked(voter, shown, policy))
+        except Exception as problem:
+            context.abort.raise_if_aborted()
+            return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_told(problem)}")
+        if not isinstance(ballot, Ballot) or ballot.verdict not in VERDICTS or not isinstance(ballot.reason, str):
+            return Vote(voter=voter.name, verdict="deny", reason=f"it could not vote: {_shown(ballot)} is no ballot")
+        return Vote(voter=voter.name, verdict=ballot.verdict, reason=ballot.reason[:MAX_REASON])
+
+    async def _person(self, context: ToolUseContext, intention: IntentionRecorded, question: str) -> Vote:
+        """A person's word, wherever the inbox is."""
+        question, tool = question or "May it?", intention.tool
+        if context.hooks is not None and context.hooks.listens("Notification"):
+            payload = {"message": f"{tool} waits for approval: {question}", "notification_type": "permission_prompt"}
+            await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
+        if context.approve is None:
+            return Vote(voter="person", verdict="deny", reason="nobody is there to approve it")
+        token = current_call.set(CurrentCall(context, CallId(intention.call_id or ""), StepId("")))  # whose question
+        try:
+            allowed = await context.approve(context, tool=tool, question=question, args=intention.args)
+        finally:
+            current_call.reset(token)
+        if allowed is not True:
+            return Vote(voter="person", verdict="deny", reason="it was not approved")
+        return Vote(voter="person", verdict="allow", reason="it was approved")
+
+    async def _in_time(self, context: ToolUseContext, work: Coroutine[Any, Any, T]) -> T:
+        return await within(work, clock=context.clock, seconds=self._timeout_s, abort=context.abort)
+
+
+async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+    try:
+        return await voter.vote(intention, policy)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
+        raise RametError(f"it raised {error!r}") from None
+
+
+def _told(problem: Exception) -> str:
+    text = str(problem)[: MAX_REASON // 2]
+    return text if isinstance(problem, RametError | TimeoutError) else f"{type(problem).__name__}: {text}"
+
+
+def _shown(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
