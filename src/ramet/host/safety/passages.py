@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, get_args
 
@@ -43,7 +43,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     run: str | None = None
     path: str | None = None  #: a pattern of paths, such as `main/*`
     tool: str | None = None  #: a pattern of tool names
-    kinds: Collection[Kind] = KINDS
+    kinds: tuple[Kind, ...] = KINDS
     committed: bool | None = None  #: decisions only: those that committed, or those that aborted
 
     def __post_init__(self) -> None:

@@ -1,0 +1,214 @@
+"""Rules, votes and deciders of the safety gate: pure, total, and never looser than what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core import safety
+from ramet.core.errors import InvalidValue
+from ramet.core.safety import DECIDERS, VERDICTS, Ballot, Rule, SafetyPolicy, Vote, decide
+
+#: As somebody calls them who does not look at types.
+RULE: Any = Rule
+PLAN: Any = SafetyPolicy
+verdicts = st.sampled_from(VERDICTS)
+deciders: Any = st.sampled_from(DECIDERS)
+names = st.text(max_size=12)
+policies = st.builds(
+    SafetyPolicy,
+    rules=st.lists(
+        st.builds(
+            Rule,
+            tool=st.text(min_size=1, max_size=12),
+            args=st.dictionaries(names, names, max_size=2),
+            verdict=verdicts,
+            reason=names,
+        ),
+        max_size=4,
+    ).map(tuple),
+    otherwise=verdicts,
+    decider=deciders,
+)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | names,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def votes(*words: str) -> list[Vote]:
+    """Votes of a, b, c, … with a reason each."""
+    return [Vote(voter="abcdef"[place], verdict=word, reason=f"{word}!") for place, word in enumerate(words)]
+
+
+def verdict(decider: Any, *words: str, of: int | None = None) -> str | None:
+    """What is decided, if it is."""
+    ballot = decide(decider, votes(*words), len(words) if of is None else of)
+    return None if ballot is None else ballot.verdict
+
+
+# ---- rules
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    """Order matters, tool names are globs, and what no rule fits is denied unless the policy says otherwise."""
+    policy = SafetyPolicy(
+        rules=(
+            Rule(tool="Bash", args={"command": "git push*"}, verdict="ask", reason="it leaves the house"),
+            Rule(tool="Bash", args={"command": "git *"}, verdict="allow"),
+            Rule(tool="[RG]*", verdict="allow"),
+        )
+    )
+
+    assert policy.judge("Bash", {"command": "git push -f"}) == Ballot("ask", "it leaves the house")
+    assert policy.judge("Bash", {"command": "git status"}).verdict == "allow"
+    assert policy.judge("Read", {"file_path": "x"}).verdict == policy.judge("Glob", {}).verdict == "allow"
+    assert policy.judge("Bash", {"command": "rm -rf /"}) == Ballot("deny", "no rule fits it")
+    assert policy.judge("bash", {"command": "git status"}).verdict == "deny"
+
+
+def test_a_deny_fits_any_text_and_an_allow_only_all_of_them() -> None:
+    """A list, or what is nested, does not smuggle a path past a rule; every argument of the pattern must fit."""
+    deny = Rule(args={"paths": "/etc/*"}, verdict="deny")
+    allow = Rule(args={"paths": "/home/*"}, verdict="allow")
+    mixed = {"paths": ["/home/a", {"more": "/etc/shadow"}]}
+
+    assert deny.fits("Read", mixed)
+    assert not allow.fits("Read", mixed)
+    assert allow.fits("Read", {"paths": ["/home/a", "/home/b"]})
+    assert Rule(args={"*": "*shadow*"}, verdict="deny").fits("Read", mixed)
+    assert not Rule(args={"paths": "*", "mode": "w"}, verdict="deny").fits("Read", mixed)
+
+
+@pytest.mark.parametrize("word", VERDICTS)
+def test_an_argument_that_is_not_there_fits_no_pattern(word: Any) -> None:
+    """Neither is one without any text."""
+    rule = Rule(args={"path": "*"}, verdict=word)
+
+    assert not rule.fits("Read", {})
+    assert not rule.fits("Read", {"path": []})
+    assert rule.fits("Read", {"path": ""})
+    assert Rule(args={"n": "1*"}, verdict=word).fits("Read", {"n": 12})
+    assert Rule(args={"n": "true"}, verdict=word).fits("Read", {"n": True})
+
+
+@given(policy=policies, tool=names, args=st.dictionaries(names, plain, max_size=3))
+def test_every_call_has_a_verdict(policy: SafetyPolicy, tool: str, args: dict[str, Any]) -> None:
+    """Whatever a model calls with whatever arguments, the rules say one of three words, the same each time."""
+    ballot = policy.judge(tool, args)
+
+    assert ballot.verdict in VERDICTS
+    assert policy.judge(tool, args) == ballot
+
+
+@given(policies)
+def test_a_policy_comes_back_as_it_was(policy: SafetyPolicy) -> None:
+    """decode(encode(policy)) is the policy."""
+    assert safety.decode(safety.encode(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"rules": [{"tool": "x"}]}',
+        '{"rules": [{"tool": "", "verdict": "deny"}]}',
+        '{"rules": [{"tool": "x", "verdict": "maybe"}]}',
+        '{"rules": [{"tool": "x", "verdict": "deny", "arg": {}}]}',
+        '{"decider": "whoever"}',
+        '{"otherwise": null}',
+        '{"rule": []}',
+    ],
+)
+def test_what_is_no_policy_is_refused(text: str) -> None:
+    """A misspelt field or word does not become a looser policy."""
+    with pytest.raises(InvalidValue, match="safety policy"):
+        safety.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: RULE(tool="", verdict="deny"), "tool"),
+        (lambda: RULE(verdict="no"), "verdict"),
+        (lambda: RULE(args={"a": 1}, verdict="deny"), "args"),
+        (lambda: RULE(verdict="deny", reason="x" * 1001), "reason"),
+        (lambda: PLAN(rules=[Rule(verdict="deny")]), "rules"),
+        (lambda: PLAN(rules=("deny",)), "rules"),
+        (lambda: PLAN(otherwise="no"), "otherwise"),
+        (lambda: PLAN(decider="me"), "decider"),
+    ],
+    ids=["tool", "verdict", "args", "reason", "list", "no-rule", "otherwise", "decider"],
+)
+def test_what_is_made_by_hand_is_checked_too(wrong: Any, field: str) -> None:
+    """The refusal names the field."""
+    with pytest.raises(InvalidValue) as refusal:
+        wrong()
+    assert refusal.value.field == field
+
+
+# ---- deciders
+
+
+def test_unanimous() -> None:
+    """One deny aborts at once; an ask counts when all have voted."""
+    assert verdict("unanimous", "allow", "allow") == "allow"
+    assert verdict("unanimous", "allow", "ask") == "ask"
+    assert verdict("unanimous", "ask", "deny") == "deny"
+    assert verdict("unanimous", "deny", of=3) == "deny"
+    assert verdict("unanimous", "allow", "ask", of=3) is None
+
+
+def test_majority() -> None:
+    """More than half of all voters, not of those who have voted; half is not enough."""
+    assert verdict("majority", "allow", "deny", "allow") == "allow"
+    assert verdict("majority", "allow", "allow", of=3) == "allow"
+    assert verdict("majority", "allow", "deny") == "deny"
+    assert verdict("majority", "allow", of=3) is None
+    assert verdict("majority", "allow", "ask", "deny") == "ask"
+    assert verdict("majority", "deny", "deny", of=3) == "deny"
+
+
+def test_first() -> None:
+    """Whoever has a word first decides alone; an ask hands on, at the end to a person."""
+    assert verdict("first", "deny", of=2) == "deny"
+    assert verdict("first", "ask", of=2) is None
+    assert verdict("first", "ask", "allow") == "allow"
+    assert verdict("first", "ask", "ask") == "ask"
+
+
+def test_the_reason_names_who_said_so() -> None:
+    """It goes to the model and to the log."""
+    assert decide("unanimous", votes("allow", "deny"), 2) == Ballot("deny", "b: deny!")
+    assert decide("first", votes("ask", "allow"), 2) == Ballot("allow", "b: allow!")
+
+
+@given(decider=deciders, words=st.lists(verdicts, min_size=1, max_size=6), cut=st.integers(0, 6))
+def test_an_early_decision_is_the_one_that_all_votes_lead_to(decider: Any, words: list[str], cut: int) -> None:
+    """Nobody has to be asked once it is decided: whatever they would say, it stays; with all votes it is decided."""
+    early, late = verdict(decider, *words[:cut], of=len(words)), verdict(decider, *words)
+
+    assert late in VERDICTS
+    assert early in (None, late)
+
+
+@given(decider=deciders, words=st.lists(verdicts, max_size=6), place=st.integers(0, 5))
+def test_turning_a_vote_into_a_no_never_lets_more_through(decider: Any, words: list[str], place: int) -> None:
+    """A voter that could not vote counts as a deny: what was not let through is not let through by that."""
+    turned = [*words]
+    if words:
+        turned[place % len(words)] = "deny"
+
+    if verdict(decider, *words) != "allow":
+        assert verdict(decider, *turned) != "allow"
+
+
+@given(decider=deciders, words=st.lists(verdicts.filter(lambda word: word != "allow"), max_size=6))
+def test_nothing_is_let_through_that_nobody_allowed(decider: Any, words: list[str]) -> None:
+    """Without one allow there is no commit, without voters neither."""
+    assert verdict(decider, *words) in ("deny", "ask")
