@@ -18,7 +18,7 @@ from ramet.core.events import (
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
-from ramet.host.safety.passages import Filter, Page, follow, passages
+from ramet.host.safety.inspection import Filter, Page, follow, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.safety.voters import ModelVoter
 from ramet.host.session import Session

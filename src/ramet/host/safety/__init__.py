@@ -10,22 +10,24 @@ if TYPE_CHECKING:
     from ramet.core.safety import Rule as Rule
     from ramet.core.safety import SafetyPolicy as SafetyPolicy
     from ramet.host.safety.gate import SafetyGate as SafetyGate
-    from ramet.host.safety.passages import follow as follow
-    from ramet.host.safety.passages import passages as passages
+    from ramet.host.safety.inspection import Filter as Filter
+    from ramet.host.safety.inspection import follow as follow
+    from ramet.host.safety.inspection import passages as passages
     from ramet.host.safety.policies import SafetyPolicies as SafetyPolicies
     from ramet.host.safety.voters import ModelVoter as ModelVoter
     from ramet.host.safety.voters import Voter as Voter
 
 _WHERE = {
     "Ballot": "core.safety",
+    "Filter": "host.safety.inspection",
     "ModelVoter": "host.safety.voters",
     "Rule": "core.safety",
     "SafetyGate": "host.safety.gate",
     "SafetyPolicies": "host.safety.policies",
     "SafetyPolicy": "core.safety",
     "Voter": "host.safety.voters",
-    "follow": "host.safety.passages",
-    "passages": "host.safety.passages",
+    "follow": "host.safety.inspection",
+    "passages": "host.safety.inspection",
 }
 __all__ = sorted(_WHERE)
 
