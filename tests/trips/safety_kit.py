@@ -39,6 +39,7 @@ class Deeds:
             self.done.append(f"delete {path}")
             return f"{path} is gone"
 
+        look.metadata = {"read_only": True}  # Nothing but the gate has its beginning put on disk before it runs.
         self.tools: list[BaseTool] = [look, delete]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from ramet.core.safety import SafetyPolicy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
+from ramet.store.memory import MemoryStore
 from tests.support.places import killed, store_at
 from tests.trips.kit import answers, of_kind
 from tests.trips.safety_kit import intended
@@ -124,10 +126,17 @@ async def test_what_is_forked_from_a_gated_run_is_gated(place: str, tmp_path: pa
         handle = await runtime.fork(run, "Again.", llm=model(), tools=tools(tmp_path), agents=[payer()], gate=gate)
         assert handle.run.context.safety is gate
         await handle.result()
-    async with AgentRuntime() as runtime:
+    assert effects(tmp_path) == []
+
+
+@pytest.mark.parametrize("store", [MemoryStore, lambda: None], ids=["journal", "none"])
+async def test_a_fork_of_a_tree_that_is_here_has_its_gate(tmp_path: pathlib.Path, store: Any) -> None:
+    """Nobody has to think of it."""
+    gate = SafetyGate(SafetyPolicy())
+    async with AgentRuntime(store=store()) as runtime:
         first = await runtime.spawn(payer(), "Go.", tools=tools(tmp_path), gate=gate)
         await first.result()
-        second = await runtime.fork(first.id, "Again.")
+        second = await runtime.fork(first.id, "Again.", llm=model(), tools=tools(tmp_path), agents=[payer()])
         assert second.run.context.safety is gate
         await second.result()
     assert effects(tmp_path) == []

@@ -76,6 +76,7 @@ class OpenTree(NamedTuple):
     inbox: Inbox
     spill: Spill
     processes: ToolProcesses | None = None
+    gate: SafetyGate | None = None
 
     def close(self) -> None:
         """Let readers and questions end, and remove what was temporary."""
@@ -182,7 +183,7 @@ class Opening:
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
         )
-        return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes)
+        return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes, plan.gate)
 
 
 def about(plan: TreePlan, number: str) -> dict[str, Any]:

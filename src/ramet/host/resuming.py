@@ -148,7 +148,6 @@ class Point(NamedTuple):
     tools: tuple[BaseTool, ...]
     messages: list[BaseMessage]
     cwd: pathlib.Path | None
-    gate: SafetyGate | None = None
 
 
 def point_of_run(run: Run, at: int | None) -> Point:
@@ -156,8 +155,7 @@ def point_of_run(run: Run, at: int | None) -> Point:
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
-    gate = run.context.safety if isinstance(run.context.safety, SafetyGate) else None
-    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd, gate)
+    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd)
 
 
 async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
@@ -166,6 +164,7 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
     if journal is None or story is None or run not in story.runs:
         raise Unknown("run", run)
     about = await journal.about(story.root.id)
+    _gate(about, supplied)
     told = story.runs[run]
     if "agent" not in told.born.birth or told.born.birth["agent"].get("function"):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to go on from")
@@ -177,11 +176,7 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
         raise DefinitionMissing("tool", missing[0])
     tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
     return Point(
-        agent,
-        tools,
-        repair([decode(each) for each in told.messages]),
-        cwd_of(about) if about.get("cwd") else None,
-        _gate(about, supplied),
+        agent, tools, repair([decode(each) for each in told.messages]), cwd_of(about) if about.get("cwd") else None
     )
 
 

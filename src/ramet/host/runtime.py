@@ -451,10 +451,11 @@ class AgentRuntime:
     ) -> Handle:
         """Start a tree that knows what an old run had said and heard up to the event numbered `at`, or all of it.
 
-        The old run, at work or over, sees nothing of it. What comes of a tree with a gate has one, too. Raises Unknown
-        for a run that is not on record, DefinitionMissing for what it needs and nobody supplies, InvalidValue for a run
-        without a conversation.
+        The old run, at work or over, sees nothing of it. What comes of a tree with a gate has one: the `gate`, or
+        that of the tree, if it is here. Raises Unknown for a run that is not on record, DefinitionMissing for what it
+        needs and nobody supplies, InvalidValue for a run without a conversation.
         """
+        gate = gate or next((opened.gate for opened in self._trees.of(run)), None)
         supplied = Supplied(
             llm=llm, models={}, tools=tools, agents=tuple(map(as_agent, agents)), secrets={}, hooks=(), gate=gate
         )
@@ -470,7 +471,7 @@ class AgentRuntime:
             cwd=point.cwd,
             limits=limits,
             history=point.messages,
-            gate=gate or point.gate,
+            gate=gate,
         )
 
     def open_tree(self, plan: TreePlan) -> OpenTree:

@@ -137,6 +137,9 @@ class SafetyGate:
         token = current_call.set(CurrentCall(context, CallId(intention.call_id or ""), StepId("")))  # whose question
         try:
             allowed = await context.approve(context, tool=tool, question=question, args=intention.args)
+        except Exception as problem:
+            context.abort.raise_if_aborted()
+            return Vote(voter="person", verdict="deny", reason=f"nobody could be asked: {_told(problem)}")
         finally:
             current_call.reset(token)
         if allowed is not True:
