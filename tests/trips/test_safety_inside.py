@@ -92,6 +92,19 @@ async def test_ac_s3_11_every_agent_in_a_sandbox_asks_before_its_call(
     assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
+async def test_an_agent_that_is_started_in_a_sandbox_has_its_gate(tmp_path: pathlib.Path) -> None:
+    """The root of a tree, too."""
+    agent = Agent(
+        name="worker", model=ScriptedModel([shell("rm x", "c1"), "I may not."]), tools=tuple(workspace_tools())
+    )
+    async with AgentRuntime(backend="local") as runtime:
+        handle = await runtime.start_agent(agent, prompt="Go.", gate=SafetyGate(POLICY))
+        events = [event async for event in handle.events()]
+        assert (await handle.result()).output == "I may not."
+    assert intended(events) == ["main Bash aborted"]
+    assert not of_kind(events, ToolStarted)
+
+
 class Full(MemoryStore):
     """Its disk is full when a decision is to be written."""
 

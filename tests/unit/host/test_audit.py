@@ -23,6 +23,7 @@ from ramet.core import events
 from ramet.core.errors import Damaged, InvalidValue, StoreInUse
 from ramet.core.events import Event
 from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.safety import Vote
 from ramet.host.audit import Audit, AuditEntry, to_log
 from ramet.host.audit_file import NOTHING, AuditFile, verify
 from ramet.host.recorder import Recorder
@@ -44,6 +45,10 @@ OF_CONSEQUENCE: list[Event] = [
     events.ApprovalAsked(**ROOT.stamp, approval_id="a-1", tool="Bash", question="may it?", args={"command": "rm -r x"}),
     events.ApprovalAnswered(**ROOT.stamp, approval_id="a-1", allowed=True, reason="fine"),
     events.HookFailed(**ROOT.stamp, hook="check", event="PreToolUse", reason="timeout"),
+    events.IntentionRecorded(**ROOT.stamp, tool="Bash", args={"command": "rm -r x"}, policy="house", version=3),
+    events.IntentionDecided(
+        **ROOT.stamp, tool="Bash", intention=10, committed=False, votes=(Vote(voter="rules", verdict="deny"),)
+    ),
     events.SandboxStarted(**CHILD.stamp, backend="bwrap", level="L2"),
     events.EndpointAsked(**CHILD.stamp, host="example.org", port=443, allowed=False),
     events.CommandRun(**CHILD.stamp, argv=("ls", "-l"), code=0),
@@ -102,6 +107,9 @@ def test_nobodys_words_are_told_but_what_was_to_be_approved() -> None:
         assert words not in text
     asked = entries[6]
     assert (asked["question"], asked["args"]) == ("may it?", {"command": "rm -r x"})
+    intended, decided = entries[9:11]
+    assert (intended["args"], intended["policy"], intended["version"]) == ({"command": "rm -r x"}, "house", 3)
+    assert (decided["committed"], decided["votes"]) == (False, [{"voter": "rules", "verdict": "deny"}])
 
 
 def test_entries_are_bounded_and_hold_no_secrets() -> None:
