@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,29 @@ async def test_neg_12_a_voter_that_hangs_is_a_no_when_its_time_is_up() -> None:
         (decided,) = of_kind(kept(talk), IntentionDecided)
 
     assert (deeds.done, "not done within 7 s" in decided.reason) == ([], True)
+
+
+async def test_neg_12_a_voter_that_blocks_stops_nobody_else() -> None:
+    """One that is not async is asked in a thread; when its time is up it has said no, whatever it says later."""
+    deeds, clock, asked, free = Deeds(), FakeClock(), threading.Event(), threading.Event()
+
+    class Blocks:
+        name = "blocks"
+
+        def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
+            asked.set()
+            free.wait()
+            return Ballot("allow")
+
+    runtime = AgentRuntime(clock=clock)
+    gate, model = SafetyGate(ALL, [Blocks()], timeout_s=7), ScriptedModel([LOOK, "I may not.", LOOK, "Done."])
+    async with runtime, Session(model, deeds.tools, gate=gate, runtime=runtime) as talk:
+        asking = asyncio.ensure_future(talk.ask("Go."))
+        await eventually(asked.is_set)
+        await clock.advance(7)
+        assert ((await asking).value, deeds.done) == ("I may not.", [])
+        free.set()
+        assert ((await talk.ask("Again.")).value, deeds.done) == ("Done.", ["look a"])
 
 
 async def missing(store: Store) -> None:

@@ -7,6 +7,7 @@ read; a person who does not answer. Where the journal cannot be written, nothing
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ramet.concurrency.deadline import within
+from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import IntentionDecided, IntentionRecorded
 from ramet.core.ids import CallId, StepId
@@ -152,7 +154,10 @@ class SafetyGate:
 
 async def _asked(voter: Voter, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
     try:
-        return await voter.vote(intention, policy)
+        if inspect.iscoroutinefunction(voter.vote):
+            return await voter.vote(intention, policy)  # type: ignore[no-any-return]  # looked at by who asks
+        said = await in_thread(lambda: voter.vote(intention, policy), name="ramet-voter")
+        return await said if inspect.isawaitable(said) else said
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # These would end the event loop.
         raise RametError(f"it raised {error!r}") from None
 

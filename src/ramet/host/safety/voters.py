@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -31,8 +32,11 @@ class Voter(Protocol):
     def name(self) -> str:
         """As it stands on record; unique at one gate."""
 
-    async def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot:
-        """Say what is to become of a call, by the policy that is pinned in its intention. Both are copies."""
+    def vote(self, intention: IntentionRecorded, policy: SafetyPolicy) -> Ballot | Awaitable[Ballot]:
+        """Say what is to become of a call, by the policy that is pinned in its intention; a change of either is lost.
+
+        One that is not async is asked in a thread, so that one that blocks stops nobody else.
+        """
 
 
 class RuleVoter:
