@@ -72,7 +72,7 @@ class Lives:
         folder = checked.opening.folder
         await to_its_end(in_thread(lambda: folder.mkdir(0o700, parents=True, exist_ok=True), name="ramet-folder"))
         served = await checked.type.open(checked.opening)
-        return Living(replace(row, state="idle"), served, checked.opening, self._books)
+        return Living(replace(row, state="idle"), served, self._books, opening=checked.opening, type=checked.type)
 
     def add(self, living: Living) -> None:
         """Have an agent on the roster, and hear of its end."""
@@ -87,7 +87,7 @@ class Lives:
     def add_departed(self, row: AgentRow) -> None:
         """Have an agent on the roster that cannot be talked with any more, for as long as nobody ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        self._roster.add(Living(row, Departed(row.run, error), None, self._books))
+        self._roster.add(Living(row, Departed(row.run, error), self._books))
 
     # ---- how an agent goes
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, NotYours
+from ramet.core.errors import Gone, InvalidValue, NotYours
 from ramet.services import keys
 from ramet.services.books import AgentRow, Books
-from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right, Served
+from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Opening, Right, Served
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
@@ -26,8 +26,17 @@ class Living:
     `turns`; `keep` puts on record what has changed of this.
     """
 
-    def __init__(self, row: AgentRow, served: Served, opening: Opening | None, books: Books) -> None:
-        self.row, self.served, self.opening = row, served, opening
+    def __init__(
+        self,
+        row: AgentRow,
+        served: Served,
+        books: Books,
+        *,
+        opening: Opening | None = None,
+        type: AgentType | None = None,
+    ) -> None:
+        """Without `opening` and `type` it is one that could not be opened again."""
+        self.row, self.served, self.opening, self._type = row, served, opening, type
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
@@ -41,6 +50,13 @@ class Living:
     def id(self) -> str:
         """Its id."""
         return self.row.id
+
+    @property
+    def type(self) -> AgentType:
+        """Its type. Raises Gone for an agent that could not be opened again."""
+        if self._type is None:
+            raise Gone(f"agent {self.row.path!r} is not there any more")
+        return self._type
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,123 @@
+"""Whoever is admitted and released, in whatever order: what is held, spent and free is the total.
+
+The oracle keeps no balances: it knows who was admitted with what, and what each used, in exact fractions.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ramet.core.errors import Bug, InvalidValue, OverCapacity
+from ramet.core.team import USED_UP, Team
+
+quarters = st.integers(0, 24).map(lambda value: value / 4)
+totals = st.fixed_dictionaries(
+    {"agents": st.integers(0, 4)},
+    optional={"cpu": quarters, "memory_mb": st.integers(0, 64), "tokens": st.integers(0, 40), "usd": quarters},
+)
+needs = st.fixed_dictionaries(
+    {"agents": st.just(1), "tokens": st.integers(0, 16), "usd": st.integers(0, 6).map(lambda value: value / 4)},
+    optional={"cpu": quarters, "memory_mb": st.integers(0, 32), "gpu": st.integers(0, 3)},
+)
+indexes = st.integers(0, 11)
+
+
+class TeamMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.team = Team(name="crew", total={"agents": 0})
+        self.living: dict[str, dict[str, float]] = {}
+        self.used: list[dict[str, float]] = []
+        self.beyond = dict.fromkeys(USED_UP, Fraction(0))  #: what agents used of more than they held
+        self.born = 0
+
+    def spent(self, name: str) -> Fraction:
+        return sum((Fraction(each.get(name, 0)) for each in self.used), Fraction(0))
+
+    def free(self, name: str) -> Fraction:
+        held = sum((Fraction(each.get(name, 0)) for each in self.living.values()), Fraction(0))
+        spent = self.spent(name) if name in USED_UP else Fraction(0)
+        return max(Fraction(0), Fraction(self.team.total[name]) - held - spent)
+
+    @initialize(total=totals)
+    def begin(self, total: dict[str, float]) -> None:
+        self.team = Team(name="crew", total=total)
+
+    @rule(need=needs)
+    def admit(self, need: dict[str, float]) -> None:
+        short = [name for name in self.team.total if name in need and Fraction(need[name]) > self.free(name)]
+        before, agent = self.team, f"agent-{self.born}"
+        if not short:
+            self.team = before.admit(agent, need)
+            self.living[agent] = need
+            self.born += 1
+            return
+        with pytest.raises(OverCapacity) as refusal:
+            before.admit(agent, need)
+        assert refusal.value.resource in short
+        assert refusal.value.asked == need[refusal.value.resource]
+        assert refusal.value.room == before.free
+
+    @precondition(lambda self: self.living)
+    @rule(which=indexes, tokens=st.integers(0, 20), usd=quarters)
+    def release(self, which: int, tokens: int, usd: float) -> None:
+        agent = sorted(self.living)[which % len(self.living)]
+        need, used = self.living.pop(agent), {"tokens": tokens, "usd": usd, "cpu": 1.0}
+        self.team = self.team.release(agent, used)
+        self.used.append(used)
+        for name in ("tokens", "usd"):
+            self.beyond[name] += max(Fraction(0), Fraction(used[name]) - Fraction(need[name]))
+
+    @rule(which=indexes)
+    def release_one_that_holds_nothing(self, which: int) -> None:
+        before = self.team
+        self.team = self.team.release(f"nobody-{which}", {"tokens": 5})
+        assert self.team is before
+
+    @precondition(lambda self: self.living)
+    @rule(which=indexes)
+    def admit_twice(self, which: int) -> None:
+        agent = sorted(self.living)[which % len(self.living)]
+        with pytest.raises(Bug):
+            self.team.admit(agent, self.living[agent])
+
+    @precondition(lambda self: self.living)
+    @rule(which=indexes, value=st.sampled_from([-1, math.nan, math.inf, True, "3", None]))
+    def nonsense(self, which: int, value: float) -> None:
+        before, agent = self.team, sorted(self.living)[which % len(self.living)]
+        with pytest.raises(InvalidValue):
+            self.team.admit("new", {"agents": value, "tokens": 0, "usd": 0})
+        if "tokens" in self.team.total:
+            with pytest.raises(InvalidValue):
+                self.team.release(agent, {"tokens": value})
+        assert self.team is before
+
+    @invariant()
+    def nothing_is_created_or_lost(self) -> None:
+        free, holding = self.team.free, self.team.holding
+        for name, total in self.team.total.items():
+            assert free[name] == self.free(name)
+            assert holding[name] == sum(each.get(name, 0) for each in self.living.values())
+            whole = Fraction(holding[name]) + Fraction(self.team.spent.get(name, 0)) + Fraction(free[name])
+            assert total <= whole <= total + self.beyond.get(name, 0)
+
+    @invariant()
+    def nothing_is_negative(self) -> None:
+        for amounts in (self.team.free, self.team.holding, self.team.spent):
+            assert all(value >= 0 for value in amounts.values())
+
+    @invariant()
+    def nobody_holds_what_the_team_does_not_count(self) -> None:
+        assert set(self.team.held) == set(self.living)
+        assert all(set(each) <= set(self.team.total) for each in self.team.held.values())
+        assert set(self.team.spent) <= set(USED_UP) & set(self.team.total)
+
+
+TestTeam = TeamMachine.TestCase
+TestTeam.settings = settings(max_examples=200, stateful_step_count=30)

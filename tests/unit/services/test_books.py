@@ -1,0 +1,121 @@
+"""The rows of teams and agents: whole, versioned, written by whoever has the newest, and without a key."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from ramet.core.errors import Conflict, Damaged
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy import Policy
+from ramet.services import keys
+from ramet.services.books import AGENT, TEAM, AgentRow, Books, TeamRow
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
+
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+TEAM_ROW = TeamRow(
+    id="team-1",
+    name="crew",
+    key=keys.hash_of("team_key"),
+    resources={"agents": 3.0},
+    held={"agent-1": {"agents": 1.0}},
+    spent={"tokens": 5.0},
+    labels={"env": "test"},
+    config=Raw(b'{"queue": true}'),
+    created_at=WHEN,
+)
+AGENT_ROW = AgentRow(
+    id="agent-1",
+    team="team-1",
+    name="a",
+    path="crew/a",
+    agent_type="echo",
+    spawn_info=Raw(b'{"prefix": "x"}'),
+    transport_format="words",
+    image="",
+    policy=Policy(memory_mb=64, secrets=["token"]),
+    limits={"tokens": 10.0},
+    env={"A": "b"},
+    labels={},
+    metadata={"purpose": "test"},
+    keys=keys.Keyring(
+        owner=keys.hash_of("agent_key"),
+        delegated=(keys.Delegated(id="key-1", hash="0" * 64, rights=("turn",), until=WHEN),),
+    ),
+    state="failed",
+    created_at=WHEN,
+    run="run-1",
+    error=ErrorInfo(type="Crashed", message="it was told to"),
+)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Store]:
+    store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "journal.db")
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_rows_are_read_back_as_they_were_written(store: Store) -> None:
+    """By another server, too."""
+    await Books(store).write(TEAM_ROW, AGENT_ROW)
+    [team], [agent] = await Books(store).teams(), await Books(store).agents()
+    assert msgspec.json.encode(team) == msgspec.json.encode(TEAM_ROW)
+    assert msgspec.json.encode(agent) == msgspec.json.encode(AGENT_ROW)
+    assert (bytes(agent.spawn_info), agent.policy, agent.keys) == (
+        b'{"prefix": "x"}',
+        AGENT_ROW.policy,
+        AGENT_ROW.keys,
+    )
+
+
+async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> None:
+    """Nor is anything that was to be written together with it."""
+    first, second = Books(store), Books(store)
+    await first.write(TEAM_ROW)
+    await second.teams()
+    await second.write(replace(TEAM_ROW, doomed=True))
+    with pytest.raises(Conflict):
+        await first.write(TEAM_ROW, AGENT_ROW)
+    assert [row.doomed for row in await first.teams()] == [True]
+    assert await first.agents() == []
+    with pytest.raises(Conflict):
+        await Books(store).write(TEAM_ROW)
+
+
+async def test_a_row_is_changed_and_forgotten_by_whoever_read_it_last(store: Store) -> None:
+    """What was never there is forgotten already."""
+    books = Books(store)
+    await books.remove(AGENT_ROW)
+    await books.write(AGENT_ROW)
+    await books.write(replace(AGENT_ROW, turns=1))
+    assert [row.turns for row in await Books(store).agents()] == [1]
+    await books.remove(AGENT_ROW)
+    assert await Books(store).agents() == []
+    await books.write(AGENT_ROW)
+
+
+@pytest.mark.parametrize("kind", [TEAM, AGENT])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{", b'{"version": 1}', b'{"version": 2}', b"\xff"],
+    ids=["none", "list", "cut", "empty", "newer", "text"],
+)
+async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: str, data: bytes) -> None:
+    """Of a newer version, or not whole: it is named, and not used."""
+    await store.put(kind, "thing-1", data)
+    with pytest.raises(Damaged, match="thing-1") as damaged:
+        await (Books(store).teams() if kind == TEAM else Books(store).agents())
+    assert ("version 2" in str(damaged.value)) == (b"2" in data)
+    document = await store.get(kind, "thing-1")
+    assert document is not None
+    assert document.data == data

@@ -1,0 +1,152 @@
+"""Keys: one owner, narrower keys that end, and nothing kept that opens anything."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services import keys
+from ramet.services.contract import RIGHTS, Right
+from ramet.services.keys import Keyring
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=60)
+
+
+def a_ring() -> Keyring:
+    return Keyring(owner=keys.hash_of("owner's"))
+
+
+def with_key(
+    ring: Keyring, key: str, *rights: Right, seconds: float | None = None, by: str = keys.OWNER, now: datetime = NOW
+) -> Keyring:
+    return keys.delegate(ring, id=key, hash=keys.hash_of(key), rights=rights, seconds=seconds, by=by, now=now)
+
+
+def rights_of(ring: Keyring, key: str, now: datetime = NOW) -> tuple[Right, ...]:
+    held = keys.held(ring, key, now)
+    return () if held is None else held.rights
+
+
+def test_a_key_is_256_bits_that_say_what_they_are_for() -> None:
+    """All of the entropy is in it, and nothing that a URL or a header would have to escape."""
+    seen: list[int] = []
+
+    def entropy(size: int) -> bytes:
+        seen.append(size)
+        return bytes(range(255, 255 - size, -1))
+
+    key = keys.new_key("agent", entropy)
+    kind, _, rest = key.partition("_")
+    assert (kind, seen) == ("agent", [32])
+    assert base64.urlsafe_b64decode(rest + "=") == bytes(range(255, 223, -1))
+    assert key.replace("_", "").replace("-", "").isalnum()
+
+
+def test_two_keys_are_different() -> None:
+    """Each takes chance of its own."""
+    numbers = itertools.count()
+
+    def entropy(size: int) -> bytes:
+        return next(numbers).to_bytes(size, "big")
+
+    assert keys.new_key("team", entropy) != keys.new_key("team", entropy)
+
+
+def test_what_is_kept_does_not_hold_the_key() -> None:
+    """A hash opens for its key only; not for itself, for a part of the key, or for nothing."""
+    hash = keys.hash_of("agent_secret")
+    assert "secret" not in hash
+    assert keys.opens("agent_secret", hash)
+    assert not any(keys.opens(other, hash) for other in ("", hash, "agent_secre", "agent_secret ", "\ud800"))
+
+
+def test_the_owner_may_do_all_and_a_stranger_nothing() -> None:
+    """AC-S3-4."""
+    assert rights_of(a_ring(), "owner's") == RIGHTS
+    assert keys.held(a_ring(), "somebody's", NOW) is None
+    assert keys.held(a_ring(), "", NOW) is None
+
+
+def test_a_narrower_key_may_do_what_it_was_made_for_until_it_is_revoked() -> None:
+    """Others stay as they are."""
+    ring = with_key(with_key(a_ring(), "reader", "info", "history"), "other", "turn")
+    assert rights_of(ring, "reader") == ("history", "info")
+    ring = keys.revoke(ring, "reader", by=keys.OWNER)
+    assert rights_of(ring, "reader") == ()
+    assert rights_of(ring, "other") == ("turn",)
+
+
+def test_a_narrower_key_ends_when_its_time_is_up() -> None:
+    """It opens until just before, and is not kept longer than until another is made."""
+    ring = with_key(a_ring(), "short", "turn", seconds=60)
+    assert rights_of(ring, "short", LATER - timedelta(microseconds=1)) == ("turn",)
+    assert rights_of(ring, "short", LATER) == ()
+    assert [each.id for each in with_key(ring, "next", "turn", now=LATER).delegated] == ["next"]
+
+
+def test_a_narrower_key_gives_away_no_more_than_it_has() -> None:
+    """Neither a right, nor time; and what it made ends with it."""
+    ring = with_key(a_ring(), "lent", "turn", "delegate", seconds=60)
+    with pytest.raises(InvalidValue) as refusal:
+        with_key(ring, "wider", "kill", by="lent")
+    assert refusal.value.field == "rights"
+    ring = with_key(with_key(ring, "lent on", "turn", "delegate", by="lent"), "and on", "turn", by="lent on")
+    assert rights_of(ring, "and on", LATER - timedelta(seconds=1)) == ("turn",)
+    assert rights_of(ring, "and on", LATER) == ()
+    assert [each.id for each in keys.revoke(ring, "lent", by=keys.OWNER).delegated] == []
+
+
+def test_a_narrower_key_revokes_only_what_it_made() -> None:
+    """What others made is not there for it."""
+    ring = with_key(with_key(with_key(a_ring(), "a", "delegate"), "b", "turn"), "c", "delegate", by="a")
+    for id in ("b", "a", "owner", "nobody"):
+        with pytest.raises(Unknown) as unknown:
+            keys.revoke(ring, id, by="a")
+        assert unknown.value.known == ("c",)
+    assert [each.id for each in keys.revoke(ring, "c", by="a").delegated] == ["a", "b"]
+
+
+def test_another_owner_is_the_only_one() -> None:
+    """AC-S3-4: every older key is dead at once, so that nobody has kept a way in."""
+    ring = keys.transfer(with_key(a_ring(), "reader", "info"), keys.hash_of("new owner's"))
+    assert rights_of(ring, "new owner's") == RIGHTS
+    assert keys.held(ring, "owner's", NOW) is None
+    assert keys.held(ring, "reader", NOW) is None
+
+
+def test_another_key_for_the_same_owner_leaves_narrower_ones() -> None:
+    """Only the old one is dead."""
+    ring = keys.rotate(with_key(a_ring(), "reader", "info"), keys.hash_of("new"))
+    assert keys.held(ring, "owner's", NOW) is None
+    assert rights_of(ring, "new") == RIGHTS
+    assert rights_of(ring, "reader") == ("info",)
+
+
+@pytest.mark.parametrize("rights", [(), ("own",), ("turn", "")], ids=repr)
+def test_rights_are_some_of_those_that_there_are(rights: tuple[Right, ...]) -> None:
+    """None at all is a mistake, too."""
+    with pytest.raises(InvalidValue, match="rights"):
+        with_key(a_ring(), "k", *rights)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True, 1e12, "60"], ids=repr)
+def test_a_time_is_one_that_ends(seconds: float) -> None:
+    """Seconds above none, and within a calendar."""
+    with pytest.raises(InvalidValue, match="seconds"):
+        with_key(a_ring(), "k", "turn", seconds=seconds)
+
+
+def test_keys_of_one_agent_are_bounded() -> None:
+    """Those that are over do not count."""
+    ring = a_ring()
+    for number in range(keys.MOST_KEYS):
+        ring = with_key(ring, str(number), "turn", seconds=60)
+    with pytest.raises(InvalidValue, match="revoke"):
+        with_key(ring, "one more", "turn")
+    assert len(with_key(ring, "one more", "turn", now=LATER).delegated) == 1
