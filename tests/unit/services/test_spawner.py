@@ -5,111 +5,513 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
-from ramet.core.errors import InvalidValue, ModelFailed, NotYours, OverCapacity, Unknown
-from ramet.host.runtime import AgentRuntime
-from ramet.services.contract import PLAIN, CreatedTeam, CreateTeam, Image, SpawnAgent, SpawnedAgent
-from ramet.services.spawner import AgentSpawnerService
-from tests.support.echo_agents import EchoType
+from ramet.core.errors import (
+    Aborted,
+    InvalidValue,
+    ModelFailed,
+    NotYours,
+    OverCapacity,
+    RametError,
+    SpawnRefused,
+    Unknown,
+)
+from ramet.core.policy import Policy
+from ramet.services.checking import Rules
+from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
+from tests.support.echo_agents import Echo
+from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 
-OPERATOR = "op_of-this-test"
-
-
-class Images:
-    """There is one, besides the plain one."""
-
-    async def image(self, id: str) -> Image:
-        if id not in ("", "sha256:1"):
-            raise Unknown("image", id, ("sha256:1",))
-        return PLAIN._replace(id=id)
-
-
-class Site:
-    """A server's spawner, and what its tests ask of it."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder, self.echo = folder, EchoType()
-        self.runtime = AgentRuntime()
-        self.spawner = self.service()
-
-    def service(self) -> AgentSpawnerService:
-        return AgentSpawnerService(self.runtime, {"echo": self.echo}, Images(), self.folder / "agents", OPERATOR)
-
-    async def team(self, name: str = "", **resources: float) -> CreatedTeam:
-        return await self.spawner.create_team(CreateTeam(name=name, resources={"agents": 3, **resources}), OPERATOR)
-
-    async def agent(self, team: CreatedTeam, name: str = "a", **fields: object) -> SpawnedAgent:
-        asked = SpawnAgent(team=team.team.id, name=name, agent_type="echo", **fields)  # type: ignore[arg-type]
-        return await self.spawner.spawn_agent(asked, team.key)
-
-    async def free(self, team: CreatedTeam, resource: str = "agents") -> float:
-        return (await self.spawner.get_team(team.team.id, team.key)).free[resource]
-
-    async def records(self) -> list[str]:
-        return [each.key for each in await (await self.runtime.open_store()).list("served")]
-
-    def folders(self) -> list[str]:
-        return [each.name for each in (self.folder / "agents").glob("*")]
+NOTHING: tuple[list[str], list[str]] = ([], [])
 
 
 @pytest.fixture
 async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
-    site = Site(tmp_path)
-    async with site.runtime, site.spawner:
+    async with Site(tmp_path) as site:
         yield site
 
 
-async def test_an_agent_is_spawned_found_and_killed(site: Site) -> None:
-    """AC-S3-3: a team of n takes n; killing frees, and nothing of the agent is left."""
-    team = await site.team("crew")
+@pytest.fixture(params=["memory", "sqlite"])
+async def stored(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "journal.db")
+    async with Site(tmp_path, store) as site:
+        yield site
+
+
+async def turn(agent: Echo, body: bytes) -> bytes:
+    return b" ".join([chunk async for chunk in agent.turn(body, "words")])
+
+
+async def died(site: Site, agent: SpawnedAgent) -> None:
+    """Let an agent die, and return when that was dealt with."""
+    living = site.spawner.roster.admit(agent.agent.id, agent.nonce, "info")
+    with pytest.raises(ModelFailed):
+        await turn(site.opened(agent), b"die")
+    await eventually(lambda: living.failing is not None and living.failing.done())
+
+
+# ---- capacity
+
+
+async def test_a_team_of_n_takes_n_and_killing_one_makes_room(stored: Site) -> None:
+    """AC-S3-3: the refusal says what is free; nothing is left of who was killed."""
+    site, team = stored, await stored.team("crew")
     spawned = [await site.agent(team, name) for name in "abc"]
     assert [each.agent.path for each in spawned] == ["crew/a", "crew/b", "crew/c"]
-    assert spawned[0].agent.state == "idle"
+    assert {each.agent.state for each in spawned} == {"idle"}
     with pytest.raises(OverCapacity) as full:
         await site.agent(team, "d")
-    assert (full.value.resource, full.value.asked, full.value.room) == ("agents", 1, {"agents": 0})
+    assert (full.value.team, full.value.resource, full.value.asked, full.value.room) == (
+        "crew",
+        "agents",
+        1,
+        {"agents": 0},
+    )
     await site.spawner.kill_agent(spawned[0].agent.id, spawned[0].nonce)
     assert await site.free(team) == 1
-    assert sorted(await site.records()) == sorted(site.folders()) == sorted(each.agent.id for each in spawned[1:])
+    assert site.opened(spawned[0]).ended.done()
+    ids = sorted(each.agent.id for each in spawned[1:])
+    assert await site.left() == (ids, ids)
+    assert (await site.agent(team, "a")).agent.path == "crew/a"
 
 
-async def test_of_a_hundred_spawns_into_ten_slots_exactly_ten_succeed(site: Site) -> None:
-    """AC-S3-3."""
-    team = await site.team(agents=10)
-    outcomes = await asyncio.gather(*(site.agent(team, f"a{n}") for n in range(100)), return_exceptions=True)
-    assert sum(isinstance(each, SpawnedAgent) for each in outcomes) == 10
+async def test_of_a_hundred_spawns_into_ten_slots_exactly_ten_succeed(stored: Site) -> None:
+    """AC-S3-3: the others are refused, and leave nothing."""
+    team = await stored.team(agents=10)
+    outcomes = await asyncio.gather(*(stored.agent(team, f"a{n}") for n in range(100)), return_exceptions=True)
+    ids = sorted(each.agent.id for each in outcomes if isinstance(each, SpawnedAgent))
+    assert len(ids) == 10
     assert sum(isinstance(each, OverCapacity) for each in outcomes) == 90
-    assert len(await site.records()) == len(site.folders()) == 10
+    assert await stored.left() == (ids, ids)
+    assert await stored.free(team) == 0
+
+
+async def test_an_agent_holds_what_its_policy_and_limits_say(site: Site) -> None:
+    """Processors and memory by its policy, or its defaults; tokens and money by its limits; others if stated."""
+    team = await site.team(cpu=4, memory_mb=1024, tokens=1000, usd=2, gpu=1)
+    limits = {"tokens": 400.0, "usd": 0.5, "model_calls": 3.0}
+    await site.agent(team, "a", policy=Policy(cpu_cores=1.5, memory_mb=512), limits={**limits, "gpu": 1.0})
+    await site.agent(team, "b", policy=Policy(), limits=limits)
+    info = await site.spawner.get_team(team.team.id, team.key)
+    assert info.held == {"agents": 2, "cpu": 2.5, "memory_mb": 768, "tokens": 800, "usd": 1.0, "gpu": 1}
+    assert info.free == {"agents": 1, "cpu": 1.5, "memory_mb": 256, "tokens": 200, "usd": 1.0, "gpu": 0}
+    opening = site.echo.opened[0].opening
+    assert (opening.limits.tokens, opening.limits.usd, opening.limits.model_calls) == (400, 0.5, 3)
+    with pytest.raises(OverCapacity) as refusal:
+        await site.agent(team, "c", policy=Policy(memory_mb=257), limits={"tokens": 1.0, "usd": 0.0})
+    assert (refusal.value.resource, refusal.value.asked, refusal.value.room) == ("memory_mb", 257, info.free)
+
+
+async def test_what_an_agent_used_up_stays_spent(site: Site) -> None:
+    """Killed after three words of ten, seven return."""
+    team = await site.team(tokens=10)
+    spawned = await site.agent(team, limits={"tokens": 10})
+    await turn(site.opened(spawned), b"one two three")
+    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    info = await site.spawner.get_team(team.team.id, team.key)
+    assert (info.free, info.spent) == ({"agents": 3, "tokens": 7}, {"agents": 0, "tokens": 3})
+
+
+# ---- standing in line
+
+
+async def test_who_waits_is_let_in_in_order(site: Site) -> None:
+    """Each end lets in the first of the line."""
+    team = await site.team(agents=1)
+    first = await site.agent(team, "first")
+    waiting: list[asyncio.Task[SpawnedAgent]] = []
+    for name in ("second", "third"):
+        waiting.append(asyncio.create_task(site.agent(team, name, wait_s=60)))
+        await eventually(lambda: site.clock.sleeping == len(waiting))
+    await site.spawner.kill_agent(first.agent.id, first.nonce)
+    second = await waiting[0]
+    assert not waiting[1].done()
+    await died(site, second)
+    assert (await waiting[1]).agent.name == "third"
+    assert await site.free(team) == 0
+
+
+async def test_who_waited_for_long_enough_is_refused(site: Site) -> None:
+    """Nothing is left of it, and its name is free."""
+    team = await site.team(agents=1)
+    await site.agent(team, "first")
+    waiting = asyncio.create_task(site.agent(team, "second", wait_s=60))
+    await eventually(lambda: site.clock.sleeping)
+    await site.clock.advance(59)
+    assert not waiting.done()
+    await site.clock.advance(1)
+    with pytest.raises(OverCapacity):
+        await waiting
+    with pytest.raises(OverCapacity):
+        await site.agent(team, "second")
+
+
+async def test_who_gives_up_leaves_the_line(site: Site) -> None:
+    """Whoever stood behind is the next."""
+    team = await site.team(agents=1)
+    first = await site.agent(team, "first")
+    waiting: list[asyncio.Task[SpawnedAgent]] = []
+    for name in ("second", "third"):
+        waiting.append(asyncio.create_task(site.agent(team, name, wait_s=60)))
+        await eventually(lambda: site.clock.sleeping == len(waiting))
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    await site.spawner.kill_agent(first.agent.id, first.nonce)
+    assert (await waiting[1]).agent.name == "third"
+    assert waiting[0].cancelled()
+
+
+async def test_nobody_waits_for_what_can_never_be(site: Site) -> None:
+    """More than the team has is refused at once; more than it has left for good as soon as that is known."""
+    team = await site.team(agents=2, tokens=10)
+    with pytest.raises(OverCapacity):
+        await site.agent(team, "greedy", limits={"tokens": 11}, wait_s=60)
+    spender = await site.agent(team, "spender", limits={"tokens": 10})
+    waiting = asyncio.create_task(site.agent(team, "late", limits={"tokens": 10}, wait_s=60))
+    await eventually(lambda: site.clock.sleeping)
+    await turn(site.opened(spender), b"word")
+    await site.spawner.kill_agent(spender.agent.id, spender.nonce)
+    with pytest.raises(OverCapacity) as refusal:
+        await waiting
+    assert refusal.value.room["tokens"] == 9
+
+
+# ---- what goes wrong leaves nothing
 
 
 @pytest.mark.parametrize("trouble", ["check", "open"])
-async def test_an_agent_that_cannot_be_opened_leaves_nothing(site: Site, trouble: str) -> None:
-    """AC-S3-8: no capacity, record, folder or name."""
-    team = await site.team()
+async def test_an_agent_that_cannot_be_opened_leaves_nothing(stored: Site, trouble: str) -> None:
+    """AC-S3-8: no capacity, record, folder or name is taken, whenever its type refuses."""
+    team = await stored.team()
     with pytest.raises((InvalidValue, ModelFailed)):
-        await site.agent(team, spawn_info=Raw(f'{{"trouble": "{trouble}"}}'.encode()))
-    assert (await site.free(team), await site.records(), site.folders()) == (3, [], [])
-    await site.agent(team)
+        await stored.agent(team, spawn_info=Raw(f'{{"trouble": "{trouble}"}}'.encode()))
+    assert await stored.free(team) == 3
+    assert await stored.left() == NOTHING
+    await stored.agent(team)
 
 
-async def test_an_agent_that_dies_is_failed_and_frees_what_it_held(site: Site) -> None:
-    """AC-S3-10: it stays listed, with its error, until it is killed."""
+BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
+    "type": ({"type": "nobody"}, Unknown, "agent type 'nobody'; known: echo, slow"),
+    "info of another shape": ({"spawn_info": Raw(b"[]")}, InvalidValue, "spawn_info"),
+    "info with an unknown field": ({"spawn_info": Raw(b'{"prefx": "a"}')}, InvalidValue, "prefx"),
+    "info of a wrong type": ({"spawn_info": Raw(b'{"prefix": 3}')}, InvalidValue, r"\$.prefix"),
+    "info that is no JSON": ({"spawn_info": Raw(b'{"prefix')}, InvalidValue, "spawn_info"),
+    "format": ({"transport_format": "smoke"}, InvalidValue, "one of words, letters"),
+    "name": ({"name": "a/b"}, InvalidValue, "name"),
+    "no name": ({"name": ""}, InvalidValue, "name"),
+    "a name that is taken": ({"name": "taken"}, InvalidValue, "no other agent"),
+    "image": ({"image": "sha256:2"}, Unknown, "image 'sha256:2'; known: sha256:1"),
+    "limit that there is not": ({"limits": {"tokns": 1.0}}, InvalidValue, "limits.tokns"),
+    "limit of the machine": ({"limits": {"cpu": 1.0}}, InvalidValue, "limits.cpu"),
+    "limit below none": ({"limits": {"usd": -1.0}}, InvalidValue, "limits.usd"),
+    "limit that is no number": ({"limits": {"usd": float("nan")}}, InvalidValue, "limits.usd"),
+    "limit in parts": ({"limits": {"tokens": 1.5}}, InvalidValue, "limits.tokens"),
+    "variable": ({"env": {"LD_PRELOAD": "x"}}, InvalidValue, "env"),
+    "wait below none": ({"wait_s": -1.0}, InvalidValue, "wait_s"),
+    "wait without end": ({"wait_s": float("inf")}, InvalidValue, "wait_s"),
+    "a folder of the host": ({"policy": Policy(readonly_mounts=["/etc"])}, SpawnRefused, "readonly_mounts"),
+    "a variable of the host": ({"policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "HOME"),
+    "a secret without a value": ({"policy": Policy(secrets=["token"])}, InvalidValue, "policy.secrets"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_cannot_be_spawned_is_refused_by_name_before_anything_is_reserved(site: Site, what: str) -> None:
+    """AC-S3-8: also by one that would wait for a place; nothing is opened."""
+    given, error, said = BAD[what]
+    fields: dict[str, Any] = {"wait_s": 60.0, "name": "new"} | given
+    team = await site.team(agents=1)
+    await site.agent(team, "taken")
+    before = await site.left()
+    with pytest.raises(error, match=said):
+        await site.agent(team, **fields)
+    assert await site.left() == before
+    assert len(site.echo.opened) == 1
+
+
+@pytest.mark.parametrize("counted", ["cpu", "memory_mb", "tokens", "usd", "model_calls"])
+async def test_an_agent_says_how_much_it_needs_of_what_its_team_counts(site: Site, counted: str) -> None:
+    """Without a policy nobody knows of processors and memory, without limits of tokens and money."""
+    resources: dict[str, Any] = {counted: 10}
+    team = await site.team(**resources)
+    field = "policy" if counted in ("cpu", "memory_mb") else f"limits.{counted}"
+    with pytest.raises(InvalidValue) as refusal:
+        await site.agent(team)
+    assert refusal.value.field == field
+    assert await site.left() == NOTHING
+
+
+async def test_what_a_server_lets_agents_have_of_its_host_is_its_operators_word(tmp_path: pathlib.Path) -> None:
+    """Folders and variables that it names, and no agent outside a sandbox."""
+    rules = Rules(sandboxed=True, mounts=["/usr"], variables=["HOME"])
+    async with Site(tmp_path, rules=rules) as site:
+        team = await site.team()
+        with pytest.raises(InvalidValue, match="sandbox"):
+            await site.agent(team)
+        await site.agent(team, policy=Policy(readonly_mounts=["/usr/share"], allowed_env_vars=["HOME"]))
+        with pytest.raises(SpawnRefused, match="PATH"):
+            await site.agent(team, "b", policy=Policy(allowed_env_vars=["HOME", "PATH"]))
+
+
+async def test_a_spawn_whose_asker_goes_away_leaves_nothing(stored: Site) -> None:
+    """While it is being opened; the asker hears of it when all is gone."""
+    team = await stored.team()
+    asking = asyncio.create_task(stored.agent(team, type="slow"))
+    await eventually(lambda: stored.slow.at_it)
+    assert await stored.free(team) == 2
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert asking.cancelled()
+    assert stored.slow.left == 1
+    assert await stored.free(team) == 3
+    assert await stored.left() == NOTHING
+    await stored.agent(team)
+
+
+@pytest.mark.parametrize("steps", range(25))
+async def test_a_spawn_may_be_called_off_at_any_step(tmp_path: pathlib.Path, steps: int) -> None:
+    """Either there is an agent and its nonce, or there is nothing."""
+    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as site:
+        team = await site.team()
+        asking = asyncio.create_task(site.agent(team))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        if asking.cancelled():
+            assert await site.free(team) == 3
+            assert await site.left() == NOTHING
+            assert all(each.ended.done() for each in site.echo.opened)
+            await site.agent(team)
+        else:
+            await site.spawner.get_agent(asking.result().agent.id, asking.result().nonce)
+
+
+async def test_an_agent_that_was_born_all_the_same_is_ended_when_nobody_has_its_nonce(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A type that cannot stop half-way is waited for."""
+
+    async def open(opening: Opening) -> Served:
+        while not site.slow.go_on.is_set():
+            try:
+                site.slow.at_it += 1
+                await site.slow.go_on.wait()
+            except asyncio.CancelledError:
+                site.slow.left += 1
+        site.slow.opened.append(Echo(opening))
+        return site.slow.opened[-1]
+
+    monkeypatch.setattr(site.slow, "open", open)
     team = await site.team()
-    spawned = await site.agent(team)
-    with pytest.raises(ModelFailed):
-        async for _ in site.echo.opened[0].turn(b"die", "words"):
-            pass
-    living = site.spawner.roster.admit(spawned.agent.id, spawned.nonce, "info")
-    await eventually(lambda: living.failing is not None and living.failing.done())
-    info = await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
-    assert info.state == "failed"
+    asking = asyncio.create_task(site.agent(team, type="slow"))
+    await eventually(lambda: site.slow.at_it)
+    asking.cancel()
+    await eventually(lambda: site.slow.left)
+    assert not asking.done()
+    assert await site.free(team) == 2
+    site.slow.go_on.set()
+    await asyncio.wait({asking})
+    assert asking.cancelled()
+    assert site.slow.opened[0].ended.done()
+    assert await site.free(team) == 3
+    assert await site.left() == NOTHING
+
+
+# ---- ends
+
+
+async def test_an_agent_that_dies_is_failed_and_frees_what_it_held(stored: Site) -> None:
+    """AC-S3-10: it stays listed, with its error, until it is killed; what it used stays spent."""
+    team = await stored.team(tokens=10)
+    spawned = await stored.agent(team, limits={"tokens": 10})
+    await died(stored, spawned)
+    [info] = await stored.spawner.list_agents(ListAgents(team=team.team.id, state="failed"), team.key)
+    assert info == await stored.spawner.get_agent(spawned.agent.id, spawned.nonce)
     assert info.error is not None
     assert info.error.type == "Crashed"
-    assert await site.free(team) == 3
-    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert await stored.free(team) == 3
+    assert await stored.free(team, "tokens") == 9
+    with pytest.raises(InvalidValue):
+        await stored.agent(team, limits={"tokens": 1})
+    await stored.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert await stored.left() == NOTHING
+    assert await stored.free(team, "tokens") == 9
+
+
+async def test_an_agent_is_killed_once_whoever_asks_how_often(site: Site) -> None:
+    """All wait for the same end, also when one of them gives up; then it is not there."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    kills = [asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce)) for _ in range(3)]
+    await asyncio.sleep(0)
+    kills[0].cancel()
+    outcomes = await asyncio.gather(*kills, return_exceptions=True)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert outcomes[1:] == [None, None]
+    assert await site.left() == NOTHING
     with pytest.raises(NotYours):
-        await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+
+
+async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody knows of its use counts as used: no more is spent than was reserved."""
+    team = await site.team(tokens=10)
+    spawned = await site.agent(team, limits={"tokens": 4})
+
+    async def close(reason: str) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(site.opened(spawned), "close", close)
+    monkeypatch.setattr(site.opened(spawned), "spent", lambda: 1 / 0)
+    await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+    assert await site.free(team) == 3
+    assert await site.free(team, "tokens") == 6
+    assert await site.left() == NOTHING
+
+
+async def test_deleting_a_team_ends_its_agents_and_no_other(stored: Site) -> None:
+    """AC-S3-3: those that failed go as well; it waits until they are gone, and its name may be had again."""
+    team, other = await stored.team("crew"), await stored.team("other")
+    spawned = [await stored.agent(team, name) for name in "ab"]
+    stays = await stored.agent(other)
+    await died(stored, spawned[1])
+    await stored.spawner.delete_team(team.team.id, team.key)
+    assert stored.opened(spawned[0]).ended.done()
+    assert await stored.left() == ([stays.agent.id], [stays.agent.id])
+    assert not stored.opened(stays).ended.done()
+    assert [each.name for each in await stored.spawner.list_teams(OPERATOR)] == ["other"]
+    for again in (
+        stored.spawner.delete_team(team.team.id, team.key),
+        stored.spawner.get_team(team.team.id, team.key),
+        stored.spawner.get_agent(spawned[0].agent.id, spawned[0].nonce),
+        stored.agent(team),
+    ):
+        with pytest.raises(NotYours):
+            await again
+    assert (await stored.team("crew")).team.id != team.team.id
+
+
+async def test_a_team_that_is_deleted_during_spawns_takes_them_with_it(stored: Site) -> None:
+    """Those that are being opened, and those that stand in line: Aborted, and nothing is left."""
+    team = await stored.team(agents=1)
+    asking = [asyncio.create_task(stored.agent(team, type="slow"))]
+    await eventually(lambda: stored.slow.at_it)
+    asking.append(asyncio.create_task(stored.agent(team, "b", wait_s=60)))
+    await eventually(lambda: stored.clock.sleeping)
+    deleting = [asyncio.create_task(stored.spawner.delete_team(team.team.id, team.key)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(NotYours):
+        await stored.agent(team, "c")
+    assert await asyncio.gather(*deleting) == [None, None]
+    for each in asking:
+        with pytest.raises(Aborted, match="deleted"):
+            await each
+    assert await stored.left() == NOTHING
+    assert await (await stored.store()).list("team") == []
+
+
+async def test_closing_ends_every_agent_and_keeps_the_teams(tmp_path: pathlib.Path) -> None:
+    """Also those being born; the next server has the teams, with what was spent, under the same keys."""
+    store = MemoryStore()
+    async with Site(tmp_path, store) as site:
+        team = await site.team("crew", tokens=10)
+        spawned = await site.agent(team, limits={"tokens": 5})
+        await turn(site.opened(spawned), b"two words")
+        asking = asyncio.create_task(site.agent(team, "b", type="slow", limits={"tokens": 5}))
+        await eventually(lambda: site.slow.at_it)
+        await site.spawner.close()
+        with pytest.raises(Aborted, match="stops"):
+            await asking
+        with pytest.raises(Aborted):
+            await site.agent(team, "c")
+        assert await site.left() == NOTHING
+    async with Site(tmp_path, store) as site:
+        assert await site.spawner.list_agents(ListAgents(), OPERATOR) == []
+        info = await site.spawner.get_team("crew", team.key)
+        assert (info.id, info.free) == (team.team.id, {"agents": 3, "tokens": 8})
+
+
+# ---- teams and lists
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"resources": {}}, "agents"),
+        ({"resources": {"cpu": 1}}, "agents"),
+        ({"resources": {"agents": -1}}, "resources.agents"),
+        ({"resources": {"agents": 1, "usd": float("nan")}}, "resources.usd"),
+        ({"resources": {"agents": 1}, "name": "a b"}, "name"),
+        ({"resources": {"agents": 1}, "name": "crew"}, "no other team"),
+    ],
+    ids=str,
+)
+async def test_a_team_that_cannot_be_is_refused_by_name(site: Site, fields: dict[str, Any], said: str) -> None:
+    """AC-S3-3: a second one of a name as well; no record is left."""
+    await site.team("crew")
+    with pytest.raises(InvalidValue, match=said):
+        await site.spawner.create_team(CreateTeam(**fields), OPERATOR)
+    assert len(await site.spawner.list_teams(OPERATOR)) == len(await (await site.store()).list("team")) == 1
+
+
+async def test_of_two_teams_of_one_name_one_is_made(site: Site) -> None:
+    """Asked for at the same time."""
+    outcomes = await asyncio.gather(site.team("crew"), site.team("crew"), return_exceptions=True)
+    assert sum(isinstance(each, InvalidValue) for each in outcomes) == 1
+    assert len(await site.spawner.list_teams(OPERATOR)) == 1
+
+
+async def test_agents_are_listed_by_what_is_asked(site: Site) -> None:
+    """The operator sees all, a team's key its own, in the order in which they came."""
+    team, other = await site.team("crew"), await site.team()
+    for name, labels in (("b", {"tier": "1"}), ("a", {"tier": "2", "x": "y"})):
+        await site.agent(team, name, labels=labels, metadata={"why": "test"})
+        await site.clock.advance(1)
+    unnamed = await site.agent(other, "a")
+
+    async def listed(key: str, **asked: Any) -> list[str]:
+        return [each.path for each in await site.spawner.list_agents(ListAgents(**asked), key)]
+
+    assert await listed(OPERATOR) == ["crew/b", "crew/a", f"{other.team.id}/a"]
+    assert await listed(team.key) == await listed(team.key, team="crew") == ["crew/b", "crew/a"]
+    assert await listed(OPERATOR, team=other.team.id) == [unnamed.agent.path]
+    assert await listed(OPERATOR, labels={"tier": "2", "x": "y"}) == ["crew/a"]
+    assert await listed(OPERATOR, labels={"tier": "2", "x": "z"}) == []
+    assert await listed(OPERATOR, under="crew") == ["crew/b", "crew/a"]
+    assert await listed(OPERATOR, under="crew/b") == ["crew/b"]
+    assert await listed(OPERATOR, under="cre") == []
+    assert await listed(OPERATOR, state="failed") == []
+    assert [each.metadata for each in await site.spawner.list_agents(ListAgents(), team.key)] == [{"why": "test"}] * 2
+
+
+async def test_an_agent_gets_what_was_asked_for_it(site: Site) -> None:
+    """Its own structure, a folder that is there, the image, variables and policy."""
+    team = await site.team("crew")
+    asked: dict[str, Any] = {"env": {"A": "b"}, "image": "sha256:1", "policy": Policy(secrets={"token": "s3cret"})}
+    spawned = await site.agent(team, spawn_info=Raw(b'{"prefix": "> "}'), transport_format="letters", **asked)
+    opening = site.opened(spawned).opening
+    assert opening.info.prefix == "> "
+    assert (opening.id, opening.name, opening.path) == (spawned.agent.id, "a", "crew/a")
+    assert (opening.image.id, opening.env, opening.policy, opening.run) == ("sha256:1", {"A": "b"}, asked["policy"], "")
+    assert opening.folder.is_dir()
+    assert opening.runtime is site.runtime
+    assert (spawned.agent.transport_format, spawned.agent.image) == ("letters", "sha256:1")
+    assert (await site.agent(team, "b")).agent.transport_format == "words"
+
+
+def test_a_request_names_the_field_that_is_none_of_it() -> None:
+    """Strictly, also in Python."""
+    with pytest.raises(msgspec.ValidationError, match="nme"):
+        msgspec.json.decode(b'{"team": "t", "nme": "a", "agent_type": "echo"}', type=SpawnAgent)

@@ -1,0 +1,115 @@
+"""A server's spawner for tests, with agents that say again what they hear, and a look at what it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import Unknown
+from ramet.host.runtime import AgentRuntime
+from ramet.services.checking import Rules
+from ramet.services.contract import PLAIN, CreatedTeam, CreateTeam, Image, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.spawner import AgentSpawnerService
+from ramet.store.contract import Store
+from ramet.store.memory import MemoryStore
+from tests.support.echo_agents import Echo, EchoType
+
+OPERATOR = "op_of-this-test"
+
+
+class Images:
+    """There is one, besides the plain one."""
+
+    async def image(self, id: str) -> Image:
+        if id not in ("", "sha256:1"):
+            raise Unknown("image", id, ("sha256:1",))
+        return PLAIN._replace(id=id)
+
+
+class SlowType(EchoType):
+    """Each waits in `open` until `go_on` is set; `at_it` counts those that have come so far."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.at_it = self.left = 0
+
+    async def open(self, opening: Opening) -> Served:
+        self.at_it += 1
+        try:
+            await self.go_on.wait()
+            return await super().open(opening)
+        finally:
+            self.left += 1
+
+
+class Site:
+    """What tests ask of a server's spawner."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        store: Store | None = None,
+        *,
+        rules: Rules | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder, self.agents = folder, folder / "agents"
+        self.clock, self.echo, self.slow = FakeClock(), EchoType(), SlowType()
+        self.runtime = AgentRuntime(store=store or MemoryStore(), clock=self.clock)
+        types: dict[str, Any] = {"echo": self.echo, "slow": self.slow}
+        self.spawner = AgentSpawnerService(
+            self.runtime, types, Images(), self.agents, OPERATOR, rules=rules, secrets=secrets
+        )
+
+    async def __aenter__(self) -> Site:
+        await self.runtime.start()
+        await self.spawner.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.spawner.close()
+        await self.runtime.stop()
+
+    async def team(self, name: str = "", **resources: float) -> CreatedTeam:
+        """One of three agents, if nothing else is said."""
+        return await self.spawner.create_team(CreateTeam(name=name, resources={"agents": 3, **resources}), OPERATOR)
+
+    async def agent(self, team: CreatedTeam, name: str = "a", type: str = "echo", **fields: Any) -> SpawnedAgent:
+        """An agent of that name."""
+        asked = SpawnAgent(team=team.team.id, name=name, agent_type=type, **fields)
+        return await self.spawner.spawn_agent(asked, team.key)
+
+    async def free(self, team: CreatedTeam, resource: str = "agents") -> float:
+        """What the team has left."""
+        return (await self.spawner.get_team(team.team.id, team.key)).free[resource]
+
+    def opened(self, agent: SpawnedAgent) -> Echo:
+        """The agent itself."""
+        return next(each for each in (*self.echo.opened, *self.slow.opened) if each.opening.id == agent.agent.id)
+
+    async def store(self) -> Store:
+        """What it keeps its records in."""
+        return await self.runtime.open_store()
+
+    async def left(self) -> tuple[list[str], list[str]]:
+        """The ids of which there is a record, and those of which there is a folder."""
+        records = [each.key for each in await (await self.store()).list("served")]
+        return sorted(records), sorted(each.name for each in self.agents.glob("*"))
+
+    async def as_killed(self, folder: pathlib.Path, **asked: Any) -> Site:
+        """A site, not begun yet, with the records and folders of this one as they are now: a kill would leave them."""
+        store = await MemoryStore().open()
+        for kind in ("team", "served"):
+            for each in await (await self.store()).list(kind):
+                await store.put(kind, each.key, each.data)
+        await store.close()
+        if self.agents.exists():
+            shutil.copytree(self.agents, folder / "agents")
+        return Site(folder, store, **asked)

@@ -1,0 +1,213 @@
+"""AC-S3-13: what a killed server left goes on under the same ids, paths and keys, or is failed, or is gone for good."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from ramet.core.errors import Damaged, Gone, NotYours
+from ramet.core.policy import Policy
+from ramet.services.contract import ListAgents, SpawnedAgent
+from tests.support.sites import OPERATOR, Site
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    """The server that is killed. It is not, but nothing that it does later reaches the next."""
+    async with Site(tmp_path / "first") as site:
+        yield site
+
+
+@pytest.fixture
+def later(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder of the next server."""
+    return tmp_path / "later"
+
+
+async def change(site: Site, kind: str, **fields: object) -> None:
+    """Have it written in the only record of a kind, as a kill at another moment would leave it."""
+    store = await site.store()
+    [document] = await store.list(kind)
+    row = msgspec.json.decode(document.data) | fields
+    await store.put(kind, document.key, msgspec.json.encode(row))
+
+
+async def died(site: Site, agent: SpawnedAgent) -> None:
+    living = site.spawner.roster.admit(agent.agent.id, agent.nonce, "info")
+    with pytest.raises(Exception, match="died"):
+        async for _ in site.opened(agent).turn(b"die", "words"):
+            pass
+    await eventually(lambda: living.failing is not None and living.failing.done())
+
+
+async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, later: pathlib.Path) -> None:
+    """By their type, which is told of their run and finds their folder; and they can be killed as before."""
+    team = await site.team("crew", tokens=10)
+    spawned = [
+        await site.agent(team, name, limits={"tokens": 4}, spawn_info=Raw(b'{"prefix": "> "}'), env={"A": "b"})
+        for name in "ab"
+    ]
+    (site.opened(spawned[0]).opening.folder / "note").write_text("mine")
+    async with await site.as_killed(later) as again:
+        infos = await again.spawner.list_agents(ListAgents(), team.key)
+        assert infos == [each.agent for each in spawned]
+        assert await again.free(team) == 1
+        assert await again.free(team, "tokens") == 2
+        before, opening = site.opened(spawned[0]), again.opened(spawned[0]).opening
+        assert (opening.run, opening.info, opening.env) == (before.run, before.opening.info, {"A": "b"})
+        assert (opening.limits, opening.path) == (before.opening.limits, "crew/a")
+        assert (opening.folder / "note").read_text() == "mine"
+        await again.spawner.kill_agent(spawned[0].agent.id, spawned[0].nonce)
+        assert await again.free(team) == 2
+        await died(again, spawned[1])
+        assert await again.free(team) == 3
+        assert await again.left() == ([spawned[1].agent.id], [spawned[1].agent.id])
+
+
+async def test_turns_and_runs_that_were_kept_are_told_later(site: Site, later: pathlib.Path) -> None:
+    """Whoever leads the conversation counts, and has it put on record."""
+    spawned = await site.agent(await site.team())
+    living = site.spawner.roster.admit(spawned.agent.id, spawned.nonce, "turn")
+    living.state, living.turns, site.opened(spawned).run = "working", 2, "run-later"
+    await living.keep()
+    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "working"
+    async with await site.as_killed(later) as again:
+        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        assert (info.state, info.turns, info.run) == ("idle", 2, "run-later")
+
+
+async def test_an_agent_that_cannot_be_opened_again_is_failed_and_holds_nothing(
+    site: Site, later: pathlib.Path
+) -> None:
+    """It says why and can be killed; of tokens, what it held counts as used, since nobody knows."""
+    team = await site.team(tokens=10)
+    spawned = await site.agent(team, limits={"tokens": 4})
+    await change(site, "served", agent_type="gone")
+    async with await site.as_killed(later) as again:
+        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        assert info.state == "failed"
+        assert info.error is not None
+        assert (info.error.type, info.path, info.run) == ("Unknown", spawned.agent.path, spawned.agent.run)
+        assert await again.free(team) == 3
+        assert await again.free(team, "tokens") == 6
+        living = again.spawner.roster.admit(spawned.agent.id, spawned.nonce, "turn")
+        assert not living.is_open
+        for ask in (living.served.history(), living.served.control(None), living.served.mail("hello")):
+            with pytest.raises(Gone, match="gone"):
+                await ask
+        with pytest.raises(Gone):
+            living.served.turn(b"", "words")
+        with pytest.raises(Gone):
+            _ = living.type
+        await again.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        assert await again.left() == ([], [])
+
+
+async def test_one_that_fails_to_open_keeps_no_other_from_it(site: Site, later: pathlib.Path) -> None:
+    """Its error is its own."""
+    team = await site.team()
+    good, bad = await site.agent(team, "good"), await site.agent(team, "bad")
+    store = await site.store()
+    document = await store.get("served", bad.agent.id)
+    assert document is not None
+    row = msgspec.json.decode(document.data) | {"spawn_info": {"trouble": "open"}}
+    await store.put("served", bad.agent.id, msgspec.json.encode(row))
+    async with await site.as_killed(later) as again:
+        assert (await again.spawner.get_agent(good.agent.id, good.nonce)).state == "idle"
+        assert (await again.spawner.get_agent(bad.agent.id, bad.nonce)).state == "failed"
+        assert await again.free(team) == 2
+
+
+async def test_an_agent_that_was_being_born_is_removed(site: Site, later: pathlib.Path) -> None:
+    """Nobody has its nonce: its record, folder and capacity go; another may have its name."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    await change(site, "served", state="starting", run="")
+    async with await site.as_killed(later) as again:
+        assert again.echo.opened == []
+        assert await again.left() == ([], [])
+        assert await again.free(team) == 3
+        with pytest.raises(NotYours):
+            await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        await again.agent(team)
+
+
+async def test_an_agent_that_was_being_ended_is_removed(site: Site, later: pathlib.Path) -> None:
+    """It holds nothing any more, and only its record and folder were left."""
+    team = await site.team()
+    await site.agent(team)
+    await change(site, "team", held={})
+    async with await site.as_killed(later) as again:
+        assert again.echo.opened == []
+        assert await again.left() == ([], [])
+        assert await again.free(team) == 3
+
+
+async def test_what_is_held_by_nobody_is_freed(site: Site, later: pathlib.Path) -> None:
+    """Of an agent without a record."""
+    team = await site.team()
+    await change(site, "team", held={"agent-0": {"agents": 1.0}})
+    async with await site.as_killed(later) as again:
+        assert await again.free(team) == 3
+
+
+async def test_a_team_that_was_being_deleted_is_gone(site: Site, later: pathlib.Path) -> None:
+    """With all that was still in it."""
+    team = await site.team("crew")
+    await site.agent(team)
+    await change(site, "team", doomed=True)
+    async with await site.as_killed(later) as again:
+        assert await again.left() == ([], [])
+        assert await again.spawner.list_teams(OPERATOR) == []
+        assert await (await again.store()).list("team") == []
+        await again.team("crew")
+
+
+async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> None:
+    """With its error, holding nothing, until it is killed."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    await died(site, spawned)
+    failed = await site.spawner.get_agent(spawned.agent.id, spawned.nonce)
+    async with await site.as_killed(later) as again:
+        assert await again.spawner.get_agent(spawned.agent.id, spawned.nonce) == failed
+        assert again.echo.opened == []
+        assert await again.free(team) == 3
+        await again.spawner.delete_team(team.team.id, team.key)
+        assert await again.left() == ([], [])
+
+
+async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Their values are not on record; without them the agent is failed, and says which one is missing."""
+    team = await site.team()
+    spawned = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
+    [document] = await (await site.store()).list("served")
+    assert b"token" in document.data
+    assert b"s3cret" not in document.data
+    async with await site.as_killed(later, secrets={"token": "s3cret"}) as again:
+        assert again.opened(spawned).opening.policy == Policy(secrets={"token": "s3cret"})
+    async with await site.as_killed(tmp_path / "third") as again:
+        info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        assert info.error is not None
+        assert info.error.type == "DefinitionMissing"
+        assert "token" in info.error.message
+
+
+@pytest.mark.parametrize("kind", ["team", "served"])
+async def test_what_a_newer_server_wrote_is_left_as_it_is(site: Site, later: pathlib.Path, kind: str) -> None:
+    """This one does not begin, and has opened and changed nothing."""
+    await site.agent(await site.team())
+    await change(site, kind, version=2)
+    again = await site.as_killed(later)
+    async with again.runtime:
+        store = await again.store()
+        before = [*await store.list("team"), *await store.list("served")]
+        with pytest.raises(Damaged, match="version 2"):
+            await again.spawner.open()
+        assert [*await store.list("team"), *await store.list("served")] == before
+        assert again.echo.opened == []

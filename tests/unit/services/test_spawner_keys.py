@@ -1,0 +1,250 @@
+"""AC-S3-4: nothing is done with an agent or a team without a key for it, and nothing that is kept or told is one."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ramet.core.errors import InvalidValue, NotYours, Unknown
+from ramet.services.contract import RIGHTS, CreateTeam, Delegate, ListAgents, SpawnAgent, SpawnedAgent
+from ramet.services.spawner import AgentSpawnerService
+from ramet.store.memory import MemoryStore
+from tests.support.sites import OPERATOR, Images, Site
+
+
+@pytest.fixture
+async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    async with Site(tmp_path) as site:
+        yield site
+
+
+Operation = Callable[[AgentSpawnerService, str, str], Awaitable[Any]]
+
+OF_AN_AGENT: dict[str, Operation] = {
+    "kill": lambda spawner, agent, key: spawner.kill_agent(agent, key),
+    "get": lambda spawner, agent, key: spawner.get_agent(agent, key),
+    "delegate": lambda spawner, agent, key: spawner.delegate(agent, key, Delegate(rights=["turn"])),
+    "own": lambda spawner, agent, key: spawner.delegate(agent, key, Delegate(owner=True)),
+    "revoke": lambda spawner, agent, key: spawner.revoke(agent, key, "key-1"),
+    "rotate": lambda spawner, agent, key: spawner.rotate(agent, key),
+}
+OF_A_TEAM: dict[str, Operation] = {
+    "get": lambda spawner, team, key: spawner.get_team(team, key),
+    "delete": lambda spawner, team, key: spawner.delete_team(team, key),
+    "spawn": lambda spawner, team, key: spawner.spawn_agent(SpawnAgent(team=team, name="x", agent_type="echo"), key),
+    "list": lambda spawner, team, key: spawner.list_agents(ListAgents(team=team), key),
+}
+
+
+async def refusal(asked: Awaitable[Any]) -> tuple[str, ...]:
+    """What somebody is told to whom a thing is not open, without its name, which he said himself."""
+    with pytest.raises(NotYours) as refused:
+        await asked
+    return tuple(str(refused.value).split(f"{refused.value.name!r}"))
+
+
+@pytest.mark.parametrize("operation", OF_AN_AGENT)
+async def test_each_operation_on_an_agent_needs_its_key(site: Site, operation: str) -> None:
+    """No key, another agent's, its own team's and a dead agent's are all told the same as of an agent there is not."""
+    team = await site.team("crew")
+    agent, other, dead = [await site.agent(team, name) for name in ("agent", "other", "dead")]
+    await site.spawner.kill_agent(dead.agent.id, dead.nonce)
+    ask, spawner = OF_AN_AGENT[operation], site.spawner
+    of_nobody = await refusal(ask(spawner, "agent-0", agent.nonce))
+    for key in ("", other.nonce, team.key, dead.nonce, agent.nonce[:-1], agent.nonce + " ", "\ud800"):
+        assert await refusal(ask(spawner, agent.agent.id, key)) == of_nobody
+    for id in (dead.agent.id, agent.agent.path, agent.agent.name, ""):
+        assert await refusal(ask(spawner, id, agent.nonce)) == of_nobody
+    assert (await spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
+    if operation != "revoke":
+        await ask(spawner, agent.agent.id, agent.nonce)
+
+
+@pytest.mark.parametrize("operation", OF_A_TEAM)
+async def test_each_operation_on_a_team_needs_its_key(site: Site, operation: str) -> None:
+    """Likewise."""
+    team, other = await site.team("crew"), await site.team("other")
+    agent = await site.agent(team)
+    ask = OF_A_TEAM[operation]
+    of_nobody = await refusal(ask(site.spawner, "team-0", team.key))
+    for key in ("", other.key, agent.nonce, team.key[:-1]):
+        for id in (team.team.id, "crew"):
+            assert await refusal(ask(site.spawner, id, key)) == of_nobody
+    assert await site.free(team) == 2
+    await ask(site.spawner, "crew", team.key)
+
+
+@pytest.mark.parametrize("operation", ["create", "list agents", "list teams"])
+async def test_what_concerns_all_needs_the_operators_key(site: Site, operation: str) -> None:
+    """Of a team's key, a list has that team only."""
+    team, other = await site.team("crew"), await site.team("other")
+    await site.agent(other)
+    if operation == "create":
+        for key in ("", team.key):
+            await refusal(site.spawner.create_team(CreateTeam(name="new", resources={"agents": 1}), key))
+    elif operation == "list agents":
+        await refusal(site.spawner.list_agents(ListAgents(), "nobody's"))
+        assert await site.spawner.list_agents(ListAgents(), team.key) == []
+        assert len(await site.spawner.list_agents(ListAgents(), OPERATOR)) == 1
+    else:
+        assert await site.spawner.list_teams("nobody's") == []
+        assert [each.name for each in await site.spawner.list_teams(team.key)] == ["crew"]
+
+
+async def test_the_operators_key_opens_everything(site: Site) -> None:
+    """The machine's owner needs no other; there is always one."""
+    team = await site.team("crew")
+    agent = (await site.agent(team)).agent.id
+    assert (await site.spawner.get_agent(agent, OPERATOR)).id == agent
+    key = await site.spawner.rotate(agent, OPERATOR)
+    assert (await site.spawner.get_agent(agent, key)).id == agent
+    await site.spawner.kill_agent(agent, OPERATOR)
+    await site.spawner.delete_team("crew", OPERATOR)
+    with pytest.raises(InvalidValue, match="operator"):
+        AgentSpawnerService(site.runtime, {}, Images(), site.folder, "")
+
+
+async def test_no_key_is_told_again_or_kept(site: Site) -> None:
+    """Neither by lists and answers, nor in the records; nor are values of secrets."""
+    team = await site.team("crew")
+    agent = await site.agent(team)
+    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
+    spawner = site.spawner
+    told = [
+        await spawner.list_teams(OPERATOR),
+        await spawner.list_agents(ListAgents(), OPERATOR),
+        await spawner.get_agent(agent.agent.id, lent.key),
+        await spawner.get_team("crew", team.key),
+    ]
+    store = await site.store()
+    kept = [each.data for kind in ("team", "served") for each in await store.list(kind)]
+    assert len(kept) == 2
+    everything = msgspec.json.encode(told) + b"".join(kept)
+    for key in (team.key, agent.nonce, lent.key, OPERATOR):
+        assert key.encode() not in everything
+        assert key.partition("_")[2].encode() not in everything
+    assert len({team.key, agent.nonce, lent.key}) == 3
+
+
+# ---- owners
+
+
+async def with_rights(site: Site, *rights: Any, **asked: Any) -> tuple[SpawnedAgent, str, str]:
+    """An agent, and a narrower key of it with its id."""
+    agent = await site.agent(await site.team())
+    lent = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **asked))
+    return agent, lent.key, lent.id
+
+
+def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
+    """What a key opens, as others of this server would ask."""
+    found = []
+    for right in RIGHTS:
+        try:
+            site.spawner.roster.admit(agent.agent.id, key, right)
+        except NotYours:
+            continue
+        found.append(right)
+    return found
+
+
+async def test_a_narrower_key_opens_what_it_was_made_for(site: Site) -> None:
+    """And is told which rights it has."""
+    agent, key, _ = await with_rights(site, "info", "turn")
+    assert opened_rights(site, agent, key) == ["turn", "info"]
+    assert opened_rights(site, agent, agent.nonce) == list(RIGHTS)
+    assert (await site.spawner.get_agent(agent.agent.id, key)).id == agent.agent.id
+    for operation in ("kill", "delegate", "own", "rotate", "revoke"):
+        await refusal(OF_AN_AGENT[operation](site.spawner, agent.agent.id, key))
+
+
+async def test_a_narrower_key_is_revoked_by_its_id(site: Site) -> None:
+    """At once; one that there is not is Unknown to the owner."""
+    agent, key, id = await with_rights(site, "info")
+    await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+    assert opened_rights(site, agent, key) == []
+    with pytest.raises(Unknown):
+        await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+
+
+async def test_a_narrower_key_ends_by_the_clock(site: Site) -> None:
+    """The runtime's."""
+    agent, key, _ = await with_rights(site, "info", seconds=60)
+    await site.clock.advance(59)
+    assert opened_rights(site, agent, key) == ["info"]
+    await site.clock.advance(1)
+    assert opened_rights(site, agent, key) == []
+
+
+async def test_a_key_that_may_delegate_is_no_owner(site: Site) -> None:
+    """It gives away what it has, and neither the ownership nor the owner's key, though it may do all else."""
+    agent, key, id = await with_rights(site, *RIGHTS)
+    lent = await site.spawner.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
+    for operation in ("own", "rotate"):
+        await refusal(OF_AN_AGENT[operation](site.spawner, agent.agent.id, key))
+    await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+    assert opened_rights(site, agent, key) == opened_rights(site, agent, lent.key) == []
+
+
+async def test_ownership_goes_to_another_key_and_every_older_one_is_dead(site: Site) -> None:
+    """Narrower ones as well: whoever gave it away has no way in."""
+    agent, key, _ = await with_rights(site, "info")
+    owner = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(owner=True))
+    assert opened_rights(site, agent, owner.key) == list(RIGHTS) == list(owner.rights)
+    assert opened_rights(site, agent, agent.nonce) == opened_rights(site, agent, key) == []
+
+
+async def test_there_are_never_two_owners(site: Site) -> None:
+    """Of many who hand over or rotate with one key at the same time, one was first, and the others are refused."""
+    agent = await site.agent(await site.team())
+    id, nonce = agent.agent.id, agent.nonce
+    asked: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
+    outcomes = await asyncio.gather(*asked, *(site.spawner.rotate(id, nonce) for _ in range(5)), return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, NotYours)]
+    made = [each if isinstance(each, str) else each.key for each in outcomes if not isinstance(each, BaseException)]
+    assert (len(refused), len(made)) == (9, 1)
+    assert opened_rights(site, agent, made[0]) == list(RIGHTS)
+    assert opened_rights(site, agent, nonce) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Delegate(),
+        Delegate(owner=True, rights=["turn"]),
+        Delegate(owner=True, seconds=5),
+        Delegate(rights=["turn"], seconds=0),
+        Delegate(rights=["turn"], seconds=float("nan")),
+        Delegate(rights=["all"]),  # type: ignore[list-item]  # the point of it
+    ],
+    ids=["nothing", "an owner of rights", "an owner for a time", "no time", "no number", "no right"],
+)
+async def test_a_key_that_cannot_be_made_is_refused_by_name(site: Site, asked: Delegate) -> None:
+    """And none is made."""
+    agent = await site.agent(await site.team())
+    with pytest.raises(InvalidValue):
+        await site.spawner.delegate(agent.agent.id, agent.nonce, asked)
+    assert site.spawner.roster.admit(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
+
+
+async def test_keys_are_those_that_there_were_when_the_server_was_killed(tmp_path: pathlib.Path) -> None:
+    """AC-S3-13: what was made, revoked and handed over before stays so."""
+    store = MemoryStore()
+    (tmp_path / "again").mkdir()
+    async with Site(tmp_path, store) as site:
+        agent, key, id = await with_rights(site, "info")
+        gone = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
+        await site.spawner.revoke(agent.agent.id, agent.nonce, gone.id)
+        new = await site.spawner.rotate(agent.agent.id, agent.nonce)
+        later = await site.as_killed(tmp_path / "again")
+        async with later:
+            assert opened_rights(later, agent, key) == ["info"]
+            assert opened_rights(later, agent, new) == list(RIGHTS)
+            assert opened_rights(later, agent, agent.nonce) == opened_rights(later, agent, gone.key) == []
+            await later.spawner.revoke(agent.agent.id, new, id)
+            assert opened_rights(later, agent, key) == []
