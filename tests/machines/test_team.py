@@ -120,4 +120,4 @@ class TeamMachine(RuleBasedStateMachine):
 
 
 TestTeam = TeamMachine.TestCase
-TestTeam.settings = settings(max_examples=200, stateful_step_count=30)
+TestTeam.settings = settings(max_examples=100, stateful_step_count=25)

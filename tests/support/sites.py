@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ramet.concurrency.clock import FakeClock
@@ -14,7 +14,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.services.checking import Rules
 from ramet.services.contract import PLAIN, CreatedTeam, CreateTeam, Image, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.services.spawner import AgentSpawnerService
-from ramet.store.contract import Store
+from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
 from tests.support.echo_agents import Echo, EchoType
 
@@ -105,11 +105,13 @@ class Site:
 
     async def as_killed(self, folder: pathlib.Path, **asked: Any) -> Site:
         """A site, not begun yet, with the records and folders of this one as they are now: a kill would leave them."""
-        store = await MemoryStore().open()
-        for kind in ("team", "served"):
-            for each in await (await self.store()).list(kind):
-                await store.put(kind, each.key, each.data)
-        await store.close()
+        store = await self.store()
+        return self.begun_anew(folder, [*await store.list("team"), *await store.list("served")], **asked)
+
+    def begun_anew(self, folder: pathlib.Path, records: Sequence[Document], **asked: Any) -> Site:
+        """A site, not begun yet, with these records and the folders of this one."""
+        store = MemoryStore()
+        store._documents = {(each.kind, each.key): each for each in records}
         if self.agents.exists():
             shutil.copytree(self.agents, folder / "agents")
         return Site(folder, store, **asked)

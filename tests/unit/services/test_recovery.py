@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import pytest
 from msgspec import Raw
 
-from ramet.core.errors import Damaged, Gone, NotYours
+from ramet.core.errors import Damaged, Gone, ModelFailed, NotYours
 from ramet.core.policy import Policy
 from ramet.services.contract import ListAgents, SpawnedAgent
+from ramet.store.contract import Document, Put
+from ramet.store.memory import MemoryStore
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 
@@ -27,6 +29,24 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
 def later(tmp_path: pathlib.Path) -> pathlib.Path:
     """The folder of the next server."""
     return tmp_path / "later"
+
+
+class Watched(MemoryStore):
+    """Has `changed` told of each change, when it is made: a kill could be next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: Callable[[list[Document]], None] = lambda documents: None
+
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        written = await super().put_together(blobs, documents)
+        self.changed(list(self._documents.values()))
+        return written
+
+    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
+        gone = await super().delete(kind, key, expected=expected)
+        self.changed(list(self._documents.values()))
+        return gone
 
 
 async def change(site: Site, kind: str, **fields: object) -> None:
@@ -211,3 +231,35 @@ async def test_what_a_newer_server_wrote_is_left_as_it_is(site: Site, later: pat
             await again.spawner.open()
         assert [*await store.list("team"), *await store.list("served")] == before
         assert again.echo.opened == []
+
+
+async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a_ghost(tmp_path: pathlib.Path) -> None:
+    """After each change of the records: an agent lives with its folder and its part, or nothing of it is left."""
+    store = Watched()
+    async with Site(tmp_path / "first", store) as site:
+        moments: list[Site] = []
+
+        store.changed = lambda records: moments.append(site.begun_anew(tmp_path / str(len(moments)), records))
+        team, other = await site.team("crew", tokens=10), await site.team("other")
+        one, two = [await site.agent(team, name, limits={"tokens": 2}) for name in "ab"]
+        with pytest.raises(ModelFailed):
+            await site.agent(other, "c", spawn_info=Raw(b'{"trouble": "open"}'))
+        await site.agent(other, "d")
+        await site.spawner.rotate(one.agent.id, one.nonce)
+        await died(site, two)
+        await site.spawner.kill_agent(one.agent.id, OPERATOR)
+        await site.spawner.delete_team(other.team.id, other.key)
+    assert len(moments) > 15
+    for moment in moments:
+        async with moment as again:
+            agents = await again.spawner.list_agents(ListAgents(), OPERATOR)
+            living = [each for each in agents if each.state == "idle"]
+            assert len(living) == len(again.echo.opened)
+            for info in await again.spawner.list_teams(OPERATOR):
+                own = [each for each in living if each.team == info.id]
+                assert info.held["agents"] == len(own)
+                assert info.free["agents"] == 3 - len(own)
+                assert info.held.get("tokens", 0) == 2 * len(own) * ("tokens" in info.held)
+            records, folders = await again.left()
+            assert records == sorted(each.id for each in agents)
+            assert {each.id for each in living} <= set(folders) <= set(records)

@@ -170,6 +170,40 @@ async def test_who_gives_up_leaves_the_line(site: Site) -> None:
     assert waiting[0].cancelled()
 
 
+async def test_who_waits_for_much_holds_up_who_waits_behind_but_nobody_who_does_not_wait(site: Site) -> None:
+    """Until it gives up: then the next is let in at once."""
+    team = await site.team(agents=9, gpu=2)
+    await site.agent(team, "first", limits={"gpu": 1})
+    waiting: list[asyncio.Task[SpawnedAgent]] = []
+    for name, gpu in (("much", 2.0), ("little", 1.0)):
+        waiting.append(asyncio.create_task(site.agent(team, name, limits={"gpu": gpu}, wait_s=60)))
+        await eventually(lambda: site.clock.sleeping == len(waiting))
+    passing = await site.agent(team, "passing", limits={"gpu": 1})
+    await site.spawner.kill_agent(passing.agent.id, passing.nonce)
+    assert not any(each.done() for each in waiting)
+    waiting[0].cancel()
+    assert (await waiting[1]).agent.name == "little"
+    await asyncio.wait(waiting)
+    assert await site.free(team, "gpu") == 0
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_who_gives_up_while_it_is_let_in_holds_nothing(site: Site, steps: int) -> None:
+    """Whichever is first."""
+    team = await site.team(agents=1)
+    first = await site.agent(team, "first")
+    waiting = asyncio.create_task(site.agent(team, "second", wait_s=60))
+    await eventually(lambda: site.clock.sleeping)
+    killing = asyncio.create_task(site.spawner.kill_agent(first.agent.id, first.nonce))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting, killing})
+    assert waiting.cancelled()
+    assert await site.free(team) == 1
+    assert await site.left() == NOTHING
+
+
 async def test_nobody_waits_for_what_can_never_be(site: Site) -> None:
     """More than the team has is refused at once; more than it has left for good as soon as that is known."""
     team = await site.team(agents=2, tokens=10)
