@@ -108,9 +108,11 @@ class Site:
         store = await self.store()
         return self.begun_anew(folder, [*await store.list("team"), *await store.list("served")], **asked)
 
-    def begun_anew(self, folder: pathlib.Path, records: Sequence[Document], **asked: Any) -> Site:
+    def begun_anew(
+        self, folder: pathlib.Path, records: Sequence[Document], *, store: MemoryStore | None = None, **asked: Any
+    ) -> Site:
         """A site, not begun yet, with these records and the folders of this one."""
-        store = MemoryStore()
+        store = store or MemoryStore()
         store._documents = {(each.kind, each.key): each for each in records}
         if self.agents.exists():
             shutil.copytree(self.agents, folder / "agents")

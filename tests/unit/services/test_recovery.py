@@ -177,11 +177,20 @@ async def test_what_is_held_by_nobody_is_freed(site: Site, later: pathlib.Path) 
 
 
 async def test_a_team_that_was_being_deleted_is_gone(site: Site, later: pathlib.Path) -> None:
-    """With all that was still in it."""
+    """With all that was still in it, also if the server that was to remove it is killed, too."""
     team = await site.team("crew")
     await site.agent(team)
     await change(site, "team", doomed=True)
-    async with await site.as_killed(later) as again:
+    doomed: list[bool] = []
+
+    def changed(records: list[Document]) -> None:
+        doomed.extend(msgspec.json.decode(each.data)["doomed"] for each in records if each.kind == "team")
+
+    store = Watched()
+    store.changed = changed
+    async with await site.as_killed(later, store=store) as again:
+        assert doomed
+        assert all(doomed)
         assert await again.left() == ([], [])
         assert await again.spawner.list_teams(OPERATOR) == []
         assert await (await again.store()).list("team") == []
@@ -248,10 +257,12 @@ async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a
         await site.spawner.rotate(one.agent.id, one.nonce)
         await died(site, two)
         await site.spawner.kill_agent(one.agent.id, OPERATOR)
+        deleting = len(moments)
         await site.spawner.delete_team(other.team.id, other.key)
     assert len(moments) > 15
-    for moment in moments:
+    for number, moment in enumerate(moments):
         async with moment as again:
+            assert number < deleting or "other" not in [each.name for each in await again.spawner.list_teams(OPERATOR)]
             agents = await again.spawner.list_agents(ListAgents(), OPERATOR)
             living = [each for each in agents if each.state == "idle"]
             assert len(living) == len(again.echo.opened)

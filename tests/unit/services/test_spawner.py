@@ -397,6 +397,32 @@ async def test_an_agent_is_killed_once_whoever_asks_how_often(site: Site) -> Non
         await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
 
 
+async def test_an_agent_that_is_killed_while_its_failure_is_dealt_with_leaves_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is not written again after it was removed."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    closing, go_on = [], asyncio.Event()
+
+    async def close(reason: str) -> None:
+        closing.append(reason)
+        if len(closing) == 1:
+            await go_on.wait()
+
+    monkeypatch.setattr(site.opened(spawned), "close", close)
+    site.opened(spawned).ended.set_result(None)
+    await eventually(lambda: closing)
+    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "ended"
+    killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go_on.set()
+    await killing
+    await site.spawner.close()
+    assert await site.left() == NOTHING
+
+
 async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
