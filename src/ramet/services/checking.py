@@ -30,6 +30,7 @@ _MACHINE = ("cpu", "memory_mb")  #: which a policy says
 class Rules:
     """What this server lets agents have of its host; None is whatever they ask for."""
 
+    agents: int | None = None  #: that hold a part at once, of all teams
     sandboxed: bool = False  #: no agent without a policy
     mounts: Collection[str] | None = ()  #: folders, with all below
     variables: Collection[str] | None = ()  #: of the server's own environment

@@ -65,7 +65,11 @@ def opens(key: str, hash: str) -> bool:
 
 def held(ring: Keyring, key: str, now: datetime) -> Held | None:
     """What a key may, None for one that is nothing here. All of the ring is looked at, whichever it is."""
-    hash = hash_of(key)
+    return held_by(ring, hash_of(key), now)
+
+
+def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
+    """What the key of this hash may."""
     found = Held(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
         if hmac.compare_digest(hash, each.hash) and not _is_over(each, now):

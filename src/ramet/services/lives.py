@@ -69,8 +69,7 @@ class Lives:
 
     async def open(self, row: AgentRow, checked: Checked) -> Living:
         """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
-        folder = checked.opening.folder
-        await to_its_end(in_thread(lambda: folder.mkdir(0o700, parents=True, exist_ok=True), name="ramet-folder"))
+        _make(checked.opening.folder)
         served = await checked.type.open(checked.opening)
         return Living(replace(row, state="idle"), served, self._books, opening=checked.opening, type=checked.type)
 
@@ -163,6 +162,10 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
     if (problem := ended.exception()) is not None:
         return ErrorInfo(type=type(problem).__name__, message=str(problem))
     return ended.result()
+
+
+def _make(folder: pathlib.Path) -> None:
+    folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost a hundred times that.
 
 
 def _remove(folder: pathlib.Path, name: str) -> None:

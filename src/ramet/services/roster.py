@@ -150,6 +150,18 @@ class Roster:
         """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
         return self.admitted(agent_id, key, right).living
 
+    def find(self, key: str, right: Right) -> Living:
+        """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        found = None
+        for living in self._living.values():
+            held = keys.held_by(living.row.keys, hash, now)
+            if held is not None and right in held.rights:
+                found = living
+        if found is None:
+            raise NotYours("agent", "")
+        return found
+
     def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
         """The agent, and what the key is that opens it. Raises NotYours."""
         living = self._living.get(agent_id)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Aborted, InvalidValue, NotYours
+from ramet.core.errors import Aborted, InvalidValue, NotYours, SpawnRefused
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
@@ -72,7 +72,8 @@ class AgentSpawnerService:
     ) -> None:
         self.roster = Roster(operator, runtime.clock)
         self._owners = Owners(self.roster, runtime.clock, entropy)
-        self._checks = Checks(runtime, types, images, folder, rules or Rules())
+        self._rules = rules or Rules()
+        self._checks = Checks(runtime, types, images, folder, self._rules)
         self._runtime, self._folder, self._entropy, self._secrets = runtime, folder, entropy, secrets or {}
         self._rooms: dict[str, Room] = {}
         self._opened: _Opened | None = None
@@ -172,8 +173,8 @@ class AgentSpawnerService:
     async def spawn_agent(self, asked: SpawnAgent, key: str) -> SpawnedAgent:
         """Start an agent in a team, with the team's key; the nonce is told this once.
 
-        Raises NotYours, InvalidValue, Unknown, OverCapacity, Aborted if the team was deleted meanwhile, and what the
-        agent's type could not do. Whatever is raised, a cancel as well, nothing of the agent is left.
+        Raises NotYours, InvalidValue, Unknown, OverCapacity, SpawnRefused; Aborted if the team was deleted meanwhile;
+        and what the agent's type could not do. Whatever is raised, a cancel as well, nothing of the agent is left.
         """
         room = self._room(asked.team, key)
         if room.deleting is not None:
@@ -251,11 +252,19 @@ class AgentSpawnerService:
         try:
             checked = await self._checks(row, room.team.total)
             await room.admit(row.id, checked.need, wait_s)
+            await self._check_server(room, row.id)
             living = await lives.bear(room, replace(row, policy=without_values(row.policy)), checked)
         except BaseException:
             room.names.discard(name)
             raise
         return SpawnedAgent(living.info(), nonce)
+
+    async def _check_server(self, room: Room, agent: str) -> None:
+        """Take back what a team let in that the server has no room for. Raises SpawnRefused."""
+        most, now = self._rules.agents, sum(len(each.team.held) for each in self._rooms.values())
+        if most is not None and now > most:
+            await room.release(agent, {})
+            raise SpawnRefused("agents", f"this server has {most} agents in all, as many as it may", free=0)
 
     async def _unwanted(self, birth: asyncio.Task[SpawnedAgent], lives: Lives) -> None:
         """See a birth off whose asker has gone: nobody has the key of what was born all the same."""

@@ -111,6 +111,20 @@ async def test_an_agent_holds_what_its_policy_and_limits_say(site: Site) -> None
     assert (refusal.value.resource, refusal.value.asked, refusal.value.room) == ("memory_mb", 257, info.free)
 
 
+async def test_a_server_has_so_many_agents_of_all_teams(tmp_path: pathlib.Path) -> None:
+    """However many its teams may have; one that is gone makes room."""
+    async with Site(tmp_path, rules=Rules(agents=2)) as site:
+        team, other = await site.team(), await site.team()
+        first = await site.agent(team)
+        asked = [site.agent(each, name) for each in (team, other) for name in "bcd"]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(each, SpawnedAgent) for each in outcomes) == 1
+        assert len((await site.left())[0]) == 2
+        await site.spawner.kill_agent(first.agent.id, first.nonce)
+        await site.agent(other, "e")
+        assert await site.free(team) + await site.free(other) == 4
+
+
 async def test_what_an_agent_used_up_stays_spent(site: Site) -> None:
     """Killed after three words of ten, seven return."""
     team = await site.team(tokens=10)

@@ -131,6 +131,18 @@ async def test_no_key_is_told_again_or_kept(site: Site) -> None:
     assert len({team.key, agent.nonce, lent.key}) == 3
 
 
+async def test_an_agent_is_found_by_its_key_alone(site: Site) -> None:
+    """By one that has the right; the operator's is of no one agent."""
+    team, roster = await site.team(), site.spawner.roster
+    agents = [await site.agent(team, name) for name in "abc"]
+    lent = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
+    assert [roster.find(each.nonce, "kill").id for each in agents] == [each.agent.id for each in agents]
+    assert roster.find(lent.key, "turn").id == agents[1].agent.id
+    for key, right in ((lent.key, "kill"), (OPERATOR, "turn"), (team.key, "turn"), ("", "turn")):
+        with pytest.raises(NotYours):
+            roster.find(key, right)  # type: ignore[arg-type]  # a right it is
+
+
 # ---- owners
 
 
