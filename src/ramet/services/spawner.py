@@ -77,6 +77,7 @@ class AgentSpawnerService:
         self._runtime, self._folder, self._entropy, self._secrets = runtime, folder, entropy, secrets or {}
         self._rooms: dict[str, Room] = {}
         self._opened: _Opened | None = None
+        self._beginning = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -91,8 +92,11 @@ class AgentSpawnerService:
         An agent that lived is opened again under the same id, path and keys; one that cannot be is failed, and says
         why. Raises Damaged for what cannot be read, and has changed nothing then.
         """
-        if self._opened is not None:
-            return
+        async with self._beginning:
+            if self._opened is None:
+                await self._begin()
+
+    async def _begin(self) -> None:
         books = Books(await self._runtime.open_store())
         teams, agents = await books.teams(), await books.agents()
         rooms = {row.id: Room(row, books, self._runtime.clock) for row in teams}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import pathlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
@@ -14,6 +17,7 @@ from ramet.core.policy import Policy
 from ramet.services.contract import ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 
@@ -87,6 +91,63 @@ async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, l
         await died(again, spawned[1])
         assert await again.free(team) == 3
         assert await again.left() == ([spawned[1].agent.id], [spawned[1].agent.id])
+
+
+#: A server with two agents, of which one has failed; it says what there is, and goes on until it is killed.
+SERVER = """
+import asyncio, json, pathlib, sys
+from ramet.core.outcome import ErrorInfo
+from ramet.store.sqlite import SqliteStore
+from tests.support.sites import Site
+from tests.support.waiting import eventually
+
+async def main(folder):
+    async with Site(folder, SqliteStore(folder / "journal.db")) as site:
+        team = await site.team("crew")
+        agents = [await site.agent(team, name) for name in "ab"]
+        site.opened(agents[1]).ended.set_result(ErrorInfo(type="Crashed", message="it was told to"))
+        living = site.spawner.roster.find(agents[1].nonce, "info")
+        await eventually(lambda: living.failing is not None and living.failing.done())
+        print(json.dumps([team.key, *([each.agent.id, each.nonce] for each in agents)]), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(pathlib.Path(sys.argv[1])))
+"""
+
+
+async def test_a_server_that_was_killed_is_gone_on_with_in_another_process(tmp_path: pathlib.Path) -> None:
+    """By SIGKILL, from what is on disk: ids, keys, the folder, states and capacity."""
+    root = pathlib.Path(__file__).parents[3]
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(tmp_path), cwd=root, stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdout is not None
+    try:
+        team, (one, nonce), (two, other) = json.loads(await server.stdout.readline())
+    finally:
+        server.kill()
+        await server.communicate()
+    async with Site(tmp_path, SqliteStore(tmp_path / "journal.db")) as site:
+        assert (await site.spawner.get_team("crew", team)).free == {"agents": 2}
+        info = await site.spawner.get_agent(one, nonce)
+        assert (info.path, info.state, info.run) == ("crew/a", "idle", f"run-of-{one}")
+        assert site.echo.opened[0].opening.folder.is_dir()
+        failed = await site.spawner.get_agent(two, other)
+        assert (failed.path, failed.state) == ("crew/b", "failed")
+        await site.spawner.delete_team("crew", team)
+        assert await site.left() == ([], [])
+
+
+async def test_a_server_begins_once(site: Site, later: pathlib.Path) -> None:
+    """However often it is told to, at the same time or later; and ends once."""
+    await site.agent(await site.team())
+    again = await site.as_killed(later)
+    async with again.runtime:
+        await asyncio.gather(*(again.spawner.open() for _ in range(3)))
+        await again.spawner.open()
+        assert len(again.echo.opened) == 1
+        await again.spawner.close()
+        await again.spawner.close()
 
 
 async def test_turns_and_runs_that_were_kept_are_told_later(site: Site, later: pathlib.Path) -> None:
