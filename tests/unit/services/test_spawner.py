@@ -21,6 +21,7 @@ from ramet.core.errors import (
     SpawnRefused,
     Unknown,
 )
+from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services.checking import Rules
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
@@ -394,6 +395,23 @@ async def test_an_agent_that_dies_is_failed_and_frees_what_it_held(stored: Site)
     await stored.spawner.kill_agent(spawned.agent.id, spawned.nonce)
     assert await stored.left() == NOTHING
     assert await stored.free(team, "tokens") == 9
+
+
+async def test_an_agent_that_is_dead_when_it_is_born_holds_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever spawned it has its nonce, and sees that it failed."""
+
+    async def open(opening: Opening) -> Served:
+        echo = Echo(opening)
+        echo.ended.set_result(ErrorInfo(type="Crashed", message="at once"))
+        return echo
+
+    monkeypatch.setattr(site.echo, "open", open)
+    team = await site.team()
+    spawned = await site.agent(team)
+    living = site.spawner.roster.find(spawned.nonce, "info")
+    await eventually(lambda: living.failing is not None and living.failing.done())
+    assert (await site.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "failed"
+    assert await site.free(team) == 3
 
 
 async def test_an_agent_is_killed_once_whoever_asks_how_often(site: Site) -> None:
