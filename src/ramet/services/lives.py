@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.outcome import ErrorInfo
+from ramet.core.team import amount
 from ramet.isolation import trees
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checked
@@ -150,7 +151,7 @@ async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
     except Exception:
         _log.exception("agent %s (%s) was not closed in good order", living.row.path, living.id)
     try:
-        return dict(living.served.spent())
+        return {name: amount(f"spent.{name}", value) for name, value in living.served.spent().items()}
     except Exception:
         _log.exception("agent %s (%s) does not say what it used", living.row.path, living.id)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pathlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -455,8 +456,9 @@ async def test_an_agent_that_is_killed_while_its_failure_is_dealt_with_leaves_no
     assert await site.left() == NOTHING
 
 
+@pytest.mark.parametrize("used", [math.nan, -1.0, "much", None], ids=repr)
 async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, used: object
 ) -> None:
     """What nobody knows of its use counts as used: no more is spent than was reserved."""
     team = await site.team(tokens=10)
@@ -466,7 +468,7 @@ async def test_an_agent_that_does_not_end_in_good_order_frees_its_part(
         raise OSError("no")
 
     monkeypatch.setattr(site.opened(spawned), "close", close)
-    monkeypatch.setattr(site.opened(spawned), "spent", lambda: 1 / 0)
+    monkeypatch.setattr(site.opened(spawned), "spent", lambda: {"tokens": used} if used else 1 / 0)
     await site.spawner.kill_agent(spawned.agent.id, spawned.nonce)
     assert await site.free(team) == 3
     assert await site.free(team, "tokens") == 6
