@@ -1,0 +1,155 @@
+"""The bundles that are kept: `<folder>/<digest>/` for each, and beside it `<digest>.json`, which says what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.slots import Slots
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Unknown
+from ramet.services.packaging import folders
+from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge
+from ramet.services.packaging.unpacking import extract, scan
+
+T = TypeVar("T")
+REQUIREMENTS = "requirements.txt"
+SKILLS = "skills"
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_TOGETHER = 4  #: uploads that are checked at a time
+_PIECE = 1 << 20
+
+
+class Bundle(NamedTuple):
+    """One that is kept, as the parts of packaging use it."""
+
+    id: str
+    folder: Path
+    size: int
+    files: tuple[str, ...]
+
+    @property
+    def info(self) -> BundleInfo:
+        """What its owner is told."""
+        return BundleInfo(id=self.id, size=self.size, files=len(self.files))
+
+
+class Bundles:
+    """Keeps bundles by their content. Uploads may come at the same time, also of the same bundle."""
+
+    def __init__(self, folder: Path, limits: BundleLimits) -> None:
+        self._folder, self._limits = folder, limits
+        self._slots = Slots(_TOGETHER)
+
+    def open(self) -> None:
+        """Make the folder, and clear away what an earlier process did not finish."""
+        folders.open_place(self._folder)
+
+    async def upload(self, data: bytes | AsyncIterator[bytes]) -> Bundle:
+        """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then."""
+        if isinstance(data, bytes):
+            self._within(len(data))
+            return await self._kept(io.BytesIO(data))
+        with _Spool(self._folder) as spool:
+            async for piece in data:
+                self._within(spool.size + len(piece))
+                if spool.add(piece):
+                    await _off(spool.flush)
+            await _off(spool.flush)
+            return await self._kept(spool.file)
+
+    async def get(self, id: str) -> Bundle:
+        """The bundle of that id. Raises Unknown."""
+        return await in_thread(lambda: self.load(id), name="ramet-bundle")
+
+    def load(self, id: str) -> Bundle:
+        """As `get`, waiting for the disk."""
+        found = self.find(id)
+        if found is None:
+            raise Unknown("bundle", id)
+        return found
+
+    def find(self, id: str) -> Bundle | None:
+        """As `load`; None if there is none."""
+        if _DIGEST.match(id) and self.place(id).is_dir():
+            with contextlib.suppress(FileNotFoundError):
+                said = json.loads(self._described(id).read_bytes())
+                return Bundle(id, self.place(id), said["size"], tuple(said["files"]))
+        return None
+
+    def place(self, id: str) -> Path:
+        """Where the bundle of an id lies, if it is kept."""
+        return self._folder / id
+
+    async def list(self) -> Sequence[BundleInfo]:
+        """All that are kept, by their ids."""
+
+        def listed() -> Sequence[BundleInfo]:
+            found = map(self.find, sorted(each.name for each in self._folder.iterdir()))
+            return [each.info for each in found if each]
+
+        return await in_thread(listed, name="ramet-bundles")
+
+    async def _kept(self, archive: IO[bytes]) -> Bundle:
+        await self._slots.take()
+        try:
+            return await _off(lambda: self._keep(archive))
+        finally:
+            self._slots.give_back()
+
+    def _within(self, size: int) -> None:
+        if size > self._limits.upload:
+            raise BundleTooLarge("bytes of the upload", size=size, limit=self._limits.upload)
+
+    def _keep(self, archive: IO[bytes]) -> Bundle:
+        content = scan(archive, self._limits)
+        place = self.place(content.digest)
+        bundle = Bundle(content.digest, place, content.size, content.files)
+        if self.find(bundle.id) is None:
+            with folders.draft(self._folder) as draft:
+                extract(archive, draft, self._limits)
+                # Before the folder: from the moment that this is there, so is what it holds.
+                folders.write_json(self._described(bundle.id), {"size": bundle.size, "files": bundle.files})
+                folders.publish(draft, place)
+        return bundle
+
+    def _described(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+
+class _Spool:
+    """What comes in pieces, in a file that has no name: it is gone with the process, whatever ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(dir=folder)
+        self.size = 0
+        self._pending = bytearray()
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def add(self, piece: bytes) -> bool:
+        """Take it; whether it is time for `flush`."""
+        self._pending += piece
+        self.size += len(piece)
+        return len(self._pending) >= _PIECE
+
+    def flush(self) -> None:
+        """Write what was taken."""
+        self.file.write(self._pending)
+        self._pending.clear()
+
+
+async def _off(work: Callable[[], T]) -> T:
+    """What `work` returns, done in a thread. A cancel waits for it: what it writes to is not taken from under it."""
+    return await to_its_end(in_thread(work, name="ramet-bundle"))

@@ -1,0 +1,83 @@
+"""What packaging is asked and answers, and what it accepts. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue, OutputTooLarge
+from ramet.core.outcome import ErrorInfo
+from ramet.services.contract import Asked
+
+MB = 1_000_000
+
+JobState = Literal["queued", "running", "done", "failed"]
+
+
+class CreateImage(Asked):
+    """Make an image of bundles on top of another image; "" is the plain one."""
+
+    bundles: Sequence[str]
+    base: str = ""
+
+
+class BundleInfo(Struct, frozen=True, kw_only=True):
+    """A bundle that is kept: `size` is the bytes of its files, which `files` counts."""
+
+    id: str
+    size: int
+    files: int
+
+
+class ImageInfo(Struct, frozen=True, kw_only=True):
+    """An image that can be spawned from. `bundles` are its own; those of `base` come before them."""
+
+    id: str
+    base: str
+    bundles: tuple[str, ...]
+    requirements: tuple[str, ...]  #: that were installed for it, those of its base included
+    created_at: str
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """The making of an image. Its id is the image's: the same request is the same job."""
+
+    id: str
+    state: JobState
+    image: str = ""  #: its id, once it is there
+    error: ErrorInfo | None = None  #: why there is none, if it failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleLimits:
+    """What an upload may be at most. Sizes in bytes."""
+
+    upload: int = 64 * MB  #: as it comes, packed or not
+    total: int = 256 * MB  #: of all files
+    file: int = 64 * MB  #: of one
+    members: int = 10_000  #: files and folders
+    depth: int = 32  #: folders in each other, and the file in them
+
+    @property
+    def unpacked(self) -> int:
+        """The whole archive without its compression: the files, and what a tar says of them."""
+        return self.total + self.members * 4096 + 64 * 1024
+
+
+class BundleTooLarge(OutputTooLarge):
+    """An upload that is more than is accepted; nothing of it was kept. `what` says of which kind."""
+
+    def __init__(self, what: str, *, size: int, limit: int) -> None:
+        super().__init__(what, size=size, limit=limit)
+        self.args = (f"{what}: {size} or more, at most {limit} are accepted",)
+
+
+class BundlesClash(InvalidValue):
+    """Two bundles of one image that bring the same file, or the same module: one would hide the other's."""
+
+    def __init__(self, path: str, first: str, second: str) -> None:
+        super().__init__("bundles", path, f"a path that only one of them brings; {first} and {second} both do")
+        self.path, self.first, self.second = path, first, second

@@ -1,0 +1,95 @@
+"""Folders that are there as a whole or not at all, and outlast a loss of power once they are.
+
+What is being made lies in a draft beside its place, and is moved there when it is finished. A draft that is left by a
+process that died is nothing, and is cleared away at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_DRAFT = ".draft-"
+_EXECUTABLE = 0o100
+
+
+def open_place(place: Path) -> None:
+    """Make the folder for such folders, and clear away what is unfinished in it."""
+    place.mkdir(parents=True, exist_ok=True, mode=0o755)
+    for left in place.glob(f"{_DRAFT}*"):
+        remove(left)
+
+
+@contextlib.contextmanager
+def draft(place: Path) -> Iterator[Path]:
+    """An empty folder that is gone when its block is left, unless `publish` has moved it away."""
+    folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=place))
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def publish(folder: Path, place: Path) -> None:
+    """Make a folder read-only, and give it its place. One that is there already stays: it is the same by its name."""
+    _settle(folder)
+    try:
+        folder.rename(place)  # A folder is replaced only by this if it is empty, which none of these is.
+    except OSError:
+        if not place.is_dir():
+            raise
+    _sync(place.parent)
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Put data in a file's place: the old one or the new one is there, and whole."""
+    handle, name = tempfile.mkstemp(prefix=_DRAFT, dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(data, out)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _sync(file.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, also a read-only one. Idempotent."""
+    if path.is_dir() and not path.is_symlink():
+        for top, _, _ in os.walk(path):  # A folder that may not be written to does not let go of what is in it.
+            Path(top).chmod(0o700)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _settle(folder: Path) -> None:
+    """To the disk, the deepest first; then nobody may change it who is not the administrator."""
+    for top, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            file = os.open(Path(top, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                executable = os.fstat(file).st_mode & _EXECUTABLE
+                os.fchmod(file, 0o555 if executable else 0o444)
+                os.fsync(file)
+            finally:
+                os.close(file)
+        Path(top).chmod(0o555)
+        _sync(Path(top))
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""The images that are there: `<folder>/<id>.json` for each, which names its bundles and what was installed for it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Damaged, Unknown
+from ramet.services.packaging import folders
+from ramet.services.packaging.bundles import REQUIREMENTS, Bundle
+from ramet.services.packaging.contract import BundlesClash, ImageInfo
+
+_ID = re.compile(r"[0-9a-f]{64}\Z")
+#: What makes a file importable by its name; what comes between, as in `x.cpython-311-x86_64-linux-gnu.so`, too.
+_MODULES = (".py", ".pyc", ".so")
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """An image as it is kept: with the bundles of its base, so that it does not need that any more."""
+
+    info: ImageInfo
+    bundles: tuple[str, ...]
+
+
+def image_id(base: str, bundles: Sequence[str]) -> str:
+    """What an image of these is called: the same for the same, in the same order."""
+    return hashlib.sha256("\n".join(("ramet image 1", base, *bundles)).encode()).hexdigest()
+
+
+class Records:
+    """Keeps what images are made of. Everything here waits for the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self) -> None:
+        """Make the folder, and clear away what an earlier process did not finish."""
+        folders.open_place(self._folder)
+
+    def find(self, id: str) -> Recorded | None:
+        """The image of that id, None if there is none. Raises Damaged."""
+        if not _ID.match(id):
+            return None
+        file = self._file(id)
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Recorded)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as problem:
+            raise Damaged("the image", file, str(problem)) from None
+
+    def get(self, id: str) -> Recorded:
+        """The image of that id. Raises Unknown, Damaged."""
+        found = self.find(id)
+        if found is None:
+            raise Unknown("image", id)
+        return found
+
+    def put(self, recorded: Recorded) -> None:
+        """Keep it, or another of the same id, which is the same."""
+        folders.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
+
+    def all(self) -> Sequence[ImageInfo]:
+        """Every image, the oldest first."""
+        found = [self.find(each.stem) for each in self._folder.glob("*.json")]
+        return sorted((each.info for each in found if each), key=lambda info: (info.created_at, info.id))
+
+    def delete(self, id: str) -> None:
+        """Forget it. Raises Unknown."""
+        try:
+            if not _ID.match(id):
+                raise FileNotFoundError
+            self._file(id).unlink()
+        except FileNotFoundError:
+            raise Unknown("image", id) from None
+
+    def _file(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+
+def refuse_clashes(bundles: Sequence[Bundle]) -> None:
+    """Raises BundlesClash if one bundle would hide what another brings: the same file, or a module of the same name.
+
+    Folders that are no package of Python may be shared, and each may have its own requirements.
+    """
+    files: dict[str, str] = {}
+    modules: dict[str, tuple[str, bool]] = {}
+    for bundle in bundles:
+        for path in bundle.files:
+            if path != REQUIREMENTS and files.setdefault(path, bundle.id) != bundle.id:
+                raise BundlesClash(path, files[path], bundle.id)
+        for name, whole in _modules(bundle).items():
+            first, shared = modules.setdefault(name, (bundle.id, not whole))
+            if first != bundle.id and (whole or not shared):
+                raise BundlesClash(name, first, bundle.id)
+
+
+def _modules(bundle: Bundle) -> dict[str, bool]:
+    """Names that a bundle makes importable, and whether each is a module or package of its own, which is not shared."""
+    found: dict[str, bool] = {}
+    for path in bundle.files:
+        top, _, rest = path.partition("/")
+        if rest:
+            found[top] = found.get(top, False) or rest.startswith("__init__.")
+        elif top.endswith(_MODULES):
+            found[top.partition(".")[0]] = True
+    return found

@@ -1,0 +1,86 @@
+"""What files of a bundle may be called: the same on every file system, and never outside of the bundle's folder."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
+
+MAX_PART = 200  #: bytes of one name: files of packages that are installed or compiled get something added
+MAX_PATH = 1024
+
+
+def checked_path(raw: bytes, limits: BundleLimits) -> tuple[str, ...]:
+    """The parts of a member's path; none for the bundle's own folder. A leading "./" and a last "/" say nothing.
+
+    Raises InvalidValue, and BundleTooLarge for one that is too deep.
+    """
+    try:
+        path = raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidValue("member", raw, "a name in UTF-8") from None
+    if path.startswith("/"):
+        raise InvalidValue("member", path, "a relative path")
+    parts = path.split("/")
+    if parts[0] == ".":
+        del parts[0]
+    if parts and not parts[-1]:
+        del parts[-1]
+    if not parts and not path:
+        raise InvalidValue("member", path, "a path that is not empty")
+    for part in parts:
+        if part == "..":
+            raise InvalidValue("member", path, "a path that does not lead out of the bundle: '..' is refused")
+        if part in ("", "."):
+            raise InvalidValue("member", path, "a path without '.' or empty parts")
+        if not part.isprintable() or "\\" in part:
+            raise InvalidValue("member", path, "printable characters, and no backslash")
+        if len(part.encode()) > MAX_PART:
+            raise InvalidValue("member", path, f"names of at most {MAX_PART} bytes")
+    if len(raw) > MAX_PATH:
+        raise InvalidValue("member", path, f"a path of at most {MAX_PATH} bytes")
+    if len(parts) > limits.depth:
+        raise BundleTooLarge(f"member {path[:100]!r}: its depth", size=len(parts), limit=limits.depth)
+    return tuple(parts)
+
+
+class Taken:
+    """The paths of one bundle, each in use once: also where a file system takes two spellings for one name."""
+
+    def __init__(self) -> None:
+        self._spelled: dict[str, str] = {}
+        self._folders: set[str] = set()
+        self._files: set[str] = set()
+
+    def folder(self, parts: tuple[str, ...]) -> None:
+        """Note a folder, and those that it lies in. A folder may come again. Raises InvalidValue."""
+        for end in range(len(parts), 0, -1):
+            path = "/".join(parts[:end])
+            if path in self._folders:
+                return
+            if path in self._files:
+                raise InvalidValue("member", "/".join(parts), f"one path for one thing: {path!r} is a file already")
+            self._spell(path)
+            self._folders.add(path)
+
+    def file(self, parts: tuple[str, ...]) -> str:
+        """Note a file, and the folders that it lies in; its path. Raises InvalidValue."""
+        self.folder(parts[:-1])
+        path = "/".join(parts)
+        if path in self._files or path in self._folders:
+            raise InvalidValue("member", path, "one path for one thing: this one came already")
+        self._spell(path)
+        self._files.add(path)
+        return path
+
+    def _spell(self, path: str) -> None:
+        other = self._spelled.setdefault(_folded(path), path)
+        if other != path:
+            raise InvalidValue(
+                "member", path, f"names that differ by more than case or Unicode form: {other!r} is there"
+            )
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())

@@ -1,0 +1,167 @@
+"""Reading a tar as strictly as it can be read: regular files and folders, and every byte accounted for.
+
+The parser is our own because the standard library's takes what no bundle needs (sparse files, links, sizes of a header
+that are read into memory whole) and is lenient where two readers of one archive may see different files. It knows the
+formats that tar programs write: ustar, GNU's long names ("L") and the extended headers of POSIX ("x", "g").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+
+BLOCK = 512
+MAX_EXTENDED = 64 * 1024  #: of a header that extends another
+MAX_EXTENDED_ALL = 16 * 1024 * 1024  #: of all of these in an archive
+_CHUNK = 256 * 1024
+_REFUSED = {
+    b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device", b"4": "a block device", b"6": "a fifo",
+    b"K": "a link with a long name", b"S": "a sparse file", b"M": "a part of another archive",
+}  # fmt: skip
+
+Read = Callable[[int], bytes]  #: as of a file: fewer bytes than asked only at the end
+
+
+class Member(NamedTuple):
+    """A file or folder as its header says it: nothing of it is checked but its form."""
+
+    name: bytes
+    is_folder: bool
+    executable: bool
+    size: int
+
+
+class Tar:
+    """The members of an archive, in order; the content of each is read before the next, and skipped otherwise."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._left = 0  #: bytes of the member's content that nobody has read
+        self._padding = 0  #: that follow it
+        self._extended = 0  #: of all extended headers so far
+
+    def members(self) -> Iterator[Member]:
+        """Each file and folder. Raises InvalidValue for anything else, and for what is no whole tar."""
+        longer: dict[str, bytes] = {}  #: what extended headers say of the next member
+        while True:
+            block = self._exactly(BLOCK)
+            if _is_zeros(block):
+                return self._end(longer)
+            kind, size = _checked(block)
+            if kind in (b"x", b"g", b"L"):
+                self._extend(longer, kind, size)
+                continue
+            name = longer.pop("path", None) or _name(block)
+            if kind in _REFUSED:
+                raise InvalidValue("member", _shown(name), f"a regular file or a folder, not {_REFUSED[kind]}")
+            if kind not in (b"0", b"\0", b"5"):
+                raise InvalidValue("member", _shown(name), f"a regular file or a folder, not of type {kind!r}")
+            size = _decimal("member", longer.pop("size", b""), size)
+            folder = kind == b"5" or name.endswith(b"/")  # The oldest tars have no type for folders.
+            if folder and size:
+                raise InvalidValue("member", _shown(name), "a folder without content")
+            self._left, self._padding = size, -size % BLOCK
+            yield Member(name, folder, bool(_octal(block[100:108]) & 0o100), size)
+            for _ in self.content():
+                pass
+            self._exactly(self._padding)
+
+    def content(self) -> Iterator[bytes]:
+        """The bytes of the present member, in pieces."""
+        while self._left:
+            piece = self._exactly(min(self._left, _CHUNK))
+            self._left -= len(piece)
+            yield piece
+
+    def _extend(self, longer: dict[str, bytes], kind: bytes, size: int) -> None:
+        self._extended += BLOCK + size
+        if size > MAX_EXTENDED or self._extended > MAX_EXTENDED_ALL:
+            most = f"at most {MAX_EXTENDED}, and {MAX_EXTENDED_ALL} of all together"
+            raise InvalidValue("archive", f"an extended header of {size} bytes", most)
+        data = self._exactly(size)
+        self._exactly(-size % BLOCK)
+        said = {"path": data.rstrip(b"\0")} if kind == b"L" else _extended(data)
+        if kind == b"g" and said:
+            raise InvalidValue("archive", ", ".join(said), "a global header that says nothing of names and sizes")
+        if twice := longer.keys() & said.keys():
+            raise InvalidValue("archive", ", ".join(sorted(twice)), "one extended header for a member")
+        longer |= said
+
+    def _end(self, longer: dict[str, bytes]) -> None:
+        """After the first block of zeros there is nothing else: what came there, another reader might take."""
+        if longer:
+            raise InvalidValue("archive", ", ".join(sorted(longer)), "a member after its extended header")
+        while piece := self._read(_CHUNK):
+            if not _is_zeros(piece):
+                raise InvalidValue("archive", piece.strip(b"\0")[:40], "nothing after its end")
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._read(size) if size else b""
+        if len(data) < size:
+            raise InvalidValue("archive", "its end", "a whole tar: this one is cut short, or none")
+        return data
+
+
+def _checked(block: bytes) -> tuple[bytes, int]:
+    """The type and the size of a header. Raises InvalidValue if it is none."""
+    told = _octal(block[148:156])
+    if told != sum(block[:148]) + sum(block[156:]) + 8 * 0x20:
+        raise InvalidValue("archive", block[:16], "a tar, plain or with gzip: here is no header of one")
+    return block[156:157], _octal(block[124:136])
+
+
+def _name(block: bytes) -> bytes:
+    name = block[:100].partition(b"\0")[0]
+    # GNU's own format ("ustar  ") has times where POSIX has the beginning of a long name.
+    prefix = block[345:500].partition(b"\0")[0] if block[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _octal(field: bytes) -> int:
+    digits = field.strip(b" \0")
+    if not digits:
+        return 0
+    try:
+        if not digits.isdigit():
+            raise ValueError
+        return int(digits, 8)
+    except ValueError:  # also GNU's binary numbers, for what is larger than any bundle
+        raise InvalidValue("archive", field, "numbers in octal digits") from None
+
+
+def _decimal(field: str, digits: bytes, otherwise: int) -> int:
+    if not digits:
+        return otherwise
+    if not digits.isdigit() or len(digits) > 18:
+        raise InvalidValue(field, digits, "a size in decimal digits")
+    return int(digits)
+
+
+def _extended(data: bytes) -> dict[str, bytes]:
+    """What records of the form "LENGTH KEY=VALUE\\n" say of names and sizes; times, owners and comments are nothing."""
+    said: dict[str, bytes] = {}
+    start = 0
+    while start < len(data):
+        digits = data[start : start + 8].partition(b" ")[0]
+        end = start + _decimal("archive", digits, 0)
+        key, equals, value = data[start + len(digits) + 1 : end].partition(b"=")
+        if end > len(data) or not equals or not value.endswith(b"\n"):
+            raise InvalidValue("archive", data[start : start + 40], "extended headers of records 'LENGTH KEY=VALUE'")
+        start = end
+        if key.startswith(b"GNU.sparse"):
+            raise InvalidValue("archive", key, "no sparse files")
+        if key in (b"path", b"size"):
+            if key.decode() in said:
+                raise InvalidValue("archive", key, "each key once")
+            said[key.decode()] = value[:-1]
+    return said
+
+
+def _is_zeros(data: bytes) -> bool:
+    return data.count(0) == len(data)
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="replace")
