@@ -62,7 +62,8 @@ def parsed(data: bytes, where: str) -> tuple[str, ...]:
     wanted = [" ".join(re.sub(r"(^|\s)#.*", "", line).split()) for line in lines]
     for line in filter(None, wanted):
         head, *hashes = line.split(" --hash=")
-        if not _LINE.fullmatch(head) or not all(map(_HASH.fullmatch, hashes)):
+        # Wherever a word begins with a dash, pip takes the rest of the line for options.
+        if not _LINE.fullmatch(head) or " -" in head or not all(map(_HASH.fullmatch, hashes)):
             raise InvalidValue(
                 where, line, "packages with versions, markers and hashes; no options, addresses or paths"
             )
@@ -104,22 +105,21 @@ class Packages:
     async def _fill(self, place: Path, requirements: Sequence[str]) -> None:
         assert self._installs is not None, "refused before"
         with folders.draft(self._folder) as draft:
-            listed, target = draft / "requirements.txt", draft / "packages"
-            listed.write_text("\n".join(requirements) + "\n")
             output = Capture(head=0, tail=4096)
             argv = [
-                sys.executable, "-m", "pip", "install", "--target", str(target), "--only-binary", ":all:", "--no-input",
+                sys.executable, "-m", "pip", "install", "--target", str(draft), "--only-binary", ":all:", "--no-input",
                 "--no-compile", "--disable-pip-version-check", "--root-user-action=ignore", "--progress-bar=off",
-                *self._installs.pip_args, "--requirement", str(listed),
+                *self._installs.pip_args, "--requirement", "/dev/stdin",
             ]  # fmt: skip
             try:
                 ended = await processes.run(
                     argv,
                     clock=self._clock,
                     timeout_s=self._installs.timeout_s,
-                    cwd=draft,
+                    cwd=self._folder,
                     env=processes.environment(),
                     stdout=output,
+                    stdin="".join(f"{line}\n" for line in requirements).encode(),
                 )
             except OSError as problem:
                 raise InstallFailed(f"pip could not be started: {problem.strerror}", "") from None
@@ -127,8 +127,7 @@ class Packages:
                 raise InstallFailed(f"not done within {self._installs.timeout_s:g} s", _last(output))
             if ended.code:
                 raise InstallFailed(f"pip's exit code is {ended.code}", _last(output))
-            target.mkdir(exist_ok=True)  # pip makes none where the markers of all leave nothing to install
-            await to_its_end(in_thread(lambda: folders.publish(target, place), name="ramet-packages"))
+            await to_its_end(in_thread(lambda: folders.publish(draft, place), name="ramet-packages"))
 
 
 def _last(output: Capture) -> str:

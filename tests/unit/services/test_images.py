@@ -1,0 +1,452 @@
+"""Images: made of bundles in the background, the same for the same request, with what they need installed once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.services.contract import PLAIN, Image
+from ramet.services.packaging.contract import BundlesClash, Job
+from ramet.services.packaging.requirements import Installs, parsed
+from ramet.services.packaging.service import MAX_BUNDLES, PackagingService
+from tests.support.tars import tar
+from tests.support.wheels import wheel
+
+SUMS = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n"}
+SKILL = {"skills/review/SKILL.md": b"---\ndescription: reviews\n---\nRead it twice.\n"}
+
+
+async def kept(service: PackagingService, files: dict[str, bytes]) -> str:
+    """The id of a bundle of these files."""
+    return (await service.upload(tar(files))).id
+
+
+async def made(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
+    """The image of a job that must succeed."""
+    job = await service.finished((await service.create_image(base, bundles)).id)
+    assert job == Job(id=job.id, state="done", image=job.id), job.error
+    return await service.image(job.image)
+
+
+async def run(image: Image, code: str) -> str:
+    """What Python prints that imports from an image."""
+    paths = [str(folder) for folder in (*image.folders, *image.packages)]
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-IBc", f"import sys; sys.path[:0] = {paths!r}\n{code}", stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await started.communicate()
+    return out.decode().strip()
+
+
+def installing(wheels: Path, *args: str) -> Installs:
+    """As an operator without a network sets it up."""
+    return Installs(pip_args=("--no-index", "--find-links", str(wheels), *args))
+
+
+# --- what an image is -----------------------------------------------------------------------------------------------
+
+
+async def test_code_of_a_bundle_can_be_imported_from_its_image(tmp_path: Path) -> None:
+    """An image is folders: code in all of them, skills in those that bring some."""
+    async with PackagingService(tmp_path) as service:
+        code, skill = await kept(service, SUMS), await kept(service, SKILL)
+
+        image = await made(service, [code, skill])
+
+        assert image.folders == (tmp_path / "bundles" / code, tmp_path / "bundles" / skill)
+        assert image.skills == (tmp_path / "bundles" / skill / "skills",)
+        assert image.packages == ()
+        assert await run(image, "from tools.sums import add; print(add(2, 3))") == "5"
+
+
+async def test_the_plain_image_is_the_empty_id(tmp_path: Path) -> None:
+    """It needs no bundle, and is not listed."""
+    async with PackagingService(tmp_path) as service:
+        assert await service.image("") == PLAIN
+        assert await service.list_images() == []
+
+
+async def test_the_same_request_is_the_same_image_and_done_at_once(tmp_path: Path) -> None:
+    """Also after a restart; another order is another image."""
+    async with PackagingService(tmp_path) as service:
+        one, two = await kept(service, SUMS), await kept(service, SKILL)
+        first = await made(service, [one, two])
+        again = await service.create_image("", [one, two])
+        other = await made(service, [two, one])
+
+        assert again == Job(id=first.id, state="done", image=first.id)
+        assert other.id != first.id
+        assert other.folders == first.folders[::-1]
+        listed = await service.list_images()
+    async with PackagingService(tmp_path) as service:
+        assert await service.create_image("", [one, two]) == again
+        assert await service.job(first.id) == again
+        assert await service.image(first.id) == first
+        assert await service.list_images() == listed
+        assert {(info.id, info.bundles) for info in listed} == {(first.id, (one, two)), (other.id, (two, one))}
+
+
+async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path) -> None:
+    """Its base's come first, and it keeps them when its base is deleted."""
+    async with PackagingService(tmp_path) as service:
+        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
+        base = await made(service, [one])
+        image = await made(service, [two], base.id)
+        await service.delete_image(base.id)
+
+        assert image.folders == (tmp_path / "bundles" / one, tmp_path / "bundles" / two)
+        assert await service.image(image.id) == image
+        with pytest.raises(Unknown):
+            await service.image(base.id)
+        with pytest.raises(Unknown):
+            await service.delete_image(base.id)
+
+
+async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
+    """All of them are told the same id, and one image is made."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await kept(service, SUMS)
+
+        jobs = await asyncio.gather(*(service.create_image("", [bundle]) for _ in range(10)))
+        await service.finished(jobs[0].id)
+
+        assert len({job.id for job in jobs}) == 1
+        assert len(await service.list_images()) == 1
+        assert service.list_jobs() == ()
+
+
+# --- what is refused before anything begins -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id", ["0" * 64, "nothing", "../images", "", "/etc/passwd", "x" * 1000])
+async def test_what_is_unknown_is_refused_before_anything_begins(tmp_path: Path, id: str) -> None:
+    """An unknown bundle, base, image or job: there is no job and no image afterwards."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await kept(service, SUMS)
+        with pytest.raises(Unknown, match="bundle"):
+            await service.create_image("", [bundle, id])
+        if id:
+            with pytest.raises(Unknown, match="image"):
+                await service.create_image(id, [bundle])
+            with pytest.raises(Unknown, match="image"):
+                await service.image(id)
+        with pytest.raises(Unknown, match="job"):
+            await service.job(id)
+        with pytest.raises(Unknown, match="image"):
+            await service.delete_image(id)
+
+        assert service.list_jobs() == ()
+        assert await service.list_images() == []
+
+
+async def test_an_image_has_bundles_each_once_and_not_too_many(tmp_path: Path) -> None:
+    """None, the same twice, or more than fit on the path of an import are refused."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await kept(service, SUMS)
+        for bundles in ([], [bundle, bundle], [f"{number:064}" for number in range(MAX_BUNDLES + 1)]):
+            with pytest.raises(InvalidValue, match="bundles"):
+                await service.create_image("", bundles)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "path"),
+    [
+        pytest.param(SUMS, {**SUMS, "other.py": b""}, "tools/__init__.py", id="same-file"),
+        pytest.param(SKILL, {"skills/review/SKILL.md": b"other"}, "skills/review/SKILL.md", id="same-skill"),
+        pytest.param(SUMS, {"tools/more.py": b""}, "tools", id="into-a-package"),
+        pytest.param({"tools/more.py": b""}, SUMS, "tools", id="package-over-folder"),
+        pytest.param(SUMS, {"tools.py": b""}, "tools", id="module-and-package"),
+        pytest.param(
+            {"tools.py": b""}, {"tools.cpython-311-x86_64-linux-gnu.so": b""}, "tools", id="module-and-extension"
+        ),
+    ],
+)
+async def test_bundles_that_hide_parts_of_each_other_are_refused(
+    tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes], path: str
+) -> None:
+    """The refusal names the path and both bundles; so it is where one of them is in the base."""
+    async with PackagingService(tmp_path) as service:
+        one, two = await kept(service, first), await kept(service, second)
+        base = await made(service, [one])
+        for below, bundles in (("", [one, two]), (base.id, [two])):
+            with pytest.raises(BundlesClash) as refusal:
+                await service.create_image(below, bundles)
+
+            assert (refusal.value.path, refusal.value.first, refusal.value.second) == (path, one, two)
+
+
+async def test_folders_that_are_no_package_can_be_shared(tmp_path: Path) -> None:
+    """Skills of two bundles, data, and namespaces of Python."""
+    async with PackagingService(tmp_path) as service:
+        one = await kept(service, {"skills/a/SKILL.md": b"a", "data/x": b"1", "space/one.py": b"x = 1\n"})
+        two = await kept(service, {"skills/b/SKILL.md": b"b", "data/y": b"2", "space/two.py": b"y = 2\n"})
+
+        image = await made(service, [one, two])
+
+        assert len(image.skills) == 2
+        assert await run(image, "from space.one import x; from space.two import y; print(x, y)") == "1 2"
+
+
+async def test_an_image_that_lost_a_part_says_so_and_can_be_made_again(tmp_path: Path) -> None:
+    """A bundle that somebody removed by hand: damaged, not another image."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await kept(service, SUMS)
+        image = await made(service, [bundle])
+        (tmp_path / "bundles" / bundle).rename(tmp_path / "away")
+
+        with pytest.raises(Damaged, match="make the image again"):
+            await service.image(image.id)
+        with pytest.raises(Unknown, match="bundle"):
+            await service.create_image("", [bundle])
+        await kept(service, SUMS)
+        assert await service.image(image.id) == image
+
+
+async def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    """It is left as it is, and told."""
+    async with PackagingService(tmp_path) as service:
+        image = await made(service, [await kept(service, SUMS)])
+        file = tmp_path / "images" / f"{image.id}.json"
+        file.write_text(json.dumps({"info": 5}))
+
+        with pytest.raises(Damaged, match="image"):
+            await service.image(image.id)
+        assert file.read_text() == '{"info": 5}'
+
+
+# --- requirements ---------------------------------------------------------------------------------------------------
+
+
+async def test_requirements_are_refused_where_the_operator_allows_none(tmp_path: Path) -> None:
+    """By default; an empty file asks for nothing."""
+    async with PackagingService(tmp_path) as service:
+        needy = await kept(service, {"requirements.txt": b"greeting\n"})
+        empty = await kept(service, {"requirements.txt": b"# nothing\n\n"})
+        with pytest.raises(InvalidValue, match="does not install") as refusal:
+            await service.create_image("", [needy])
+
+        assert needy in str(refusal.value)
+        assert service.list_jobs() == ()
+        assert (await made(service, [empty])).packages == ()
+
+
+async def test_requirements_are_installed_once_for_all_images_that_ask_for_the_same(tmp_path: Path) -> None:
+    """With what they need themselves; the second image needs no pip, nor does the first after a restart."""
+    wheels = tmp_path / "wheels"
+    wheel(wheels, "greeting", "1.0", "import words\nhello = words.hello\n", needs="words")
+    wheel(wheels, "words", "2.0", "hello = 'hello'\n")
+    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
+        one = await kept(service, {"requirements.txt": b"greeting >= 1  # politely\n", "one.py": b""})
+        two = await kept(service, {"requirements.txt": b"\ngreeting >= 1\n", "two.py": b""})
+        image = await made(service, [one])
+        for path in wheels.iterdir():
+            path.unlink()
+
+        other, both = await made(service, [two]), await made(service, [one, two])
+
+        assert await run(image, "import greeting; print(greeting.hello)") == "hello"
+        assert image.packages == other.packages == both.packages
+        (packages,) = image.packages
+        assert [path.name for path in packages.parent.iterdir()] == [packages.name]
+        assert {info.requirements for info in await service.list_images()} == {("greeting >= 1",)}
+        assert packages.stat().st_mode & 0o777 == 0o555
+    async with PackagingService(tmp_path / "kept") as service:
+        assert await service.image(image.id) == image
+
+
+async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path) -> None:
+    """So that they fit: what two bundles need of one package in different versions is a failed job, not a surprise."""
+    wheels = tmp_path / "wheels"
+    for version in ("1.0", "2.0"):
+        wheel(wheels, "words", version, f"version = {version!r}\n")
+    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
+        old = await kept(service, {"requirements.txt": b"words < 2"})
+        any_ = await kept(service, {"requirements.txt": b"words"})
+        new = await kept(service, {"requirements.txt": b"words == 2.*"})
+        base = await made(service, [any_])
+        image = await made(service, [old], base.id)
+        job = await service.finished((await service.create_image("", [old, new])).id)
+
+        assert await run(base, "import words; print(words.version)") == "2.0"
+        assert await run(image, "import words; print(words.version)") == "1.0"
+        assert job.state == "failed"
+
+
+async def test_a_failed_install_is_a_failed_job_that_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """The end of what pip said is its error; asked for again it is tried again, and then there is an image."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
+        bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+        job = await service.finished((await service.create_image("", [bundle])).id)
+
+        assert job.state == "failed"
+        assert job.error is not None
+        assert job.error.type == "InstallFailed"
+        assert "No matching distribution found for greeting" in job.error.message
+        assert service.list_jobs() == (job,)
+        assert list((tmp_path / "kept" / "packages").iterdir()) == []
+        assert await service.list_images() == []
+        with pytest.raises(Unknown):
+            await service.image(job.id)
+
+        wheel(wheels, "greeting", "1.0", "hello = 'hello'\n")
+        assert await run(await made(service, [bundle]), "import greeting; print(greeting.hello)") == "hello"
+        assert service.list_jobs() == ()
+
+
+async def test_a_package_that_has_to_be_built_is_not_installed(tmp_path: Path) -> None:
+    """Its code would run in the server, as the server."""
+    wheels, mark = tmp_path / "wheels", tmp_path / "ran"
+    wheels.mkdir()
+    setup = f"open({str(mark)!r}, 'w')\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
+    packed = tar({"evil-1.0/setup.py": setup.encode(), "evil-1.0/PKG-INFO": b"Name: evil\nVersion: 1.0\n"}, packed=True)
+    (wheels / "evil-1.0.tar.gz").write_bytes(packed)
+    async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
+        bundle = await kept(service, {"requirements.txt": b"evil\n"})
+        job = await service.finished((await service.create_image("", [bundle])).id)
+
+    assert job.state == "failed"
+    assert not mark.exists()
+
+
+async def test_an_install_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    """An index that never answers: the job fails, and pip is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        installs = Installs(pip_args=("--index-url", index), timeout_s=0.01)
+        async with PackagingService(tmp_path, installs=installs) as service:
+            bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+            job = await service.finished((await service.create_image("", [bundle])).id)
+
+            assert job.state == "failed"
+            assert job.error is not None
+            assert "not done within 0.01 s" in job.error.message
+            assert list((tmp_path / "packages").iterdir()) == []
+
+
+async def test_closing_ends_the_jobs_and_pip(tmp_path: Path) -> None:
+    """Those under way and those in line; what they had written is gone, and they can be asked for again."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        deaf.setblocking(False)
+        service = await PackagingService(tmp_path, installs=Installs(pip_args=("--index-url", index))).open()
+        bundles = [await kept(service, {"requirements.txt": b"words%d\n" % number}) for number in range(4)]
+        jobs = [await service.create_image("", [bundle]) for bundle in bundles]
+        connection, _ = await asyncio.get_running_loop().sock_accept(deaf)  # pip has begun
+        with connection:
+            states = [job.state for job in service.list_jobs()]
+            await service.close()
+
+        assert [job.state for job in jobs] == ["queued"] * 4
+        assert states == ["running", "running", "queued", "queued"]
+        assert list((tmp_path / "packages").iterdir()) == []
+        assert service.list_jobs() == ()
+        await service.close()
+    async with PackagingService(tmp_path, installs=Installs()) as service:
+        with pytest.raises(Unknown):
+            await service.job(jobs[0].id)
+
+
+async def test_pip_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says cannot show what the server's environment holds."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "elsewhere"))
+    wheel(tmp_path / "elsewhere", "greeting", "1.0", "")
+    (tmp_path / "wheels").mkdir()
+    async with PackagingService(tmp_path / "kept", installs=installing(tmp_path / "wheels")) as service:
+        bundle = await kept(service, {"requirements.txt": b"greeting\n"})
+        job = await service.finished((await service.create_image("", [bundle])).id)
+
+    assert job.state == "failed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://example.org/simple",
+        "-i http://example.org/simple",
+        "--extra-index-url=http://example.org/simple",
+        "--find-links /tmp",
+        "-f .",
+        "-r /etc/passwd",
+        "-c other.txt",
+        "-e .",
+        "--trusted-host example.org",
+        "name @ http://example.org/name.whl",
+        "name@file:///tmp/name.whl",
+        "git+https://example.org/name.git",
+        "http://example.org/name.whl",
+        "./name.whl",
+        "/tmp/name.whl",
+        "..",
+        ".",
+        "name other",
+        "name --global-option=x",
+        "name --config-settings=x",
+        "name --hash=sha256:xyz",
+        "name --hash=md5:00",
+        "name \\\n --index-url=http://example.org",
+        "name ; python_version > '3' --index-url x",
+        "name >= 1 -i x",
+        "name -i",
+        "name; x @ y",
+        "${HOME}",
+        "name==1\x00",
+        "naïve",
+    ],
+)
+async def test_a_line_that_is_more_than_a_package_is_refused(tmp_path: Path, line: str) -> None:
+    """An option, an address or a path would let a bundle choose where the server installs from."""
+    async with PackagingService(tmp_path, installs=Installs()) as service:
+        bundle = await kept(service, {"requirements.txt": f"fine==1.0\n{line}\n".encode()})
+        with pytest.raises(InvalidValue, match="no options, addresses or paths") as refusal:
+            await service.create_image("", [bundle])
+
+        assert bundle in str(refusal.value)
+        assert service.list_jobs() == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"", ()),
+        (b"# nothing\n\r\n", ()),
+        (b"a\nB.c_d-e\n", ("a", "B.c_d-e")),
+        (b"a[x,y]>=1,<2 # why\r\nb == 1.0.*", ("a[x,y]>=1,<2", "b == 1.0.*")),
+        (b"a (>=1)", ("a (>=1)",)),
+        (b"a~=1.4; python_version < '3.12'", ("a~=1.4; python_version < '3.12'",)),
+        (b"a==1 \\\n    --hash=sha256:00ff \\\n    --hash=sha512:11", ("a==1 --hash=sha256:00ff --hash=sha512:11",)),
+        (b"a===1.0+local", ("a===1.0+local",)),
+    ],
+)  # fmt: skip
+def test_requirements_are_read_as_pip_reads_them(text: bytes, expected: tuple[str, ...]) -> None:
+    """Names, extras, versions, markers and hashes, over several lines; comments and spaces say nothing."""
+    assert parsed(text, "here") == expected
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"#" * (257 * 1024)], ids=["latin-1", "too-large"])
+def test_a_file_that_cannot_be_read_is_refused(data: bytes) -> None:
+    """By its name."""
+    with pytest.raises(InvalidValue, match="here"):
+        parsed(data, "here")
+
+
+async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None:
+    """What is wrong with the disk is told, and not taken for an image."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await kept(service, SUMS)
+        (tmp_path / "images").rename(tmp_path / "away")
+        job = await service.finished((await service.create_image("", [bundle])).id)
+
+        assert job.state == "failed"
+        assert job.error is not None
+        assert job.error.type == "FileNotFoundError"
+        (tmp_path / "away").rename(tmp_path / "images")
+        assert (await made(service, [bundle])).id == job.id
