@@ -10,13 +10,13 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _DRAFT = ".draft-"
-_EXECUTABLE = 0o100
 
 
 def open_place(place: Path) -> None:
@@ -73,22 +73,24 @@ def remove(path: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """To the disk, the deepest first; then nobody may change it who is not the administrator."""
+    """Nobody may change it who is not the administrator; then to the disk, the deepest first."""
+    files: list[Path] = []
+    tops: list[Path] = []
     for top, _, names in os.walk(folder, topdown=False):
-        for name in names:
-            file = os.open(Path(top, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                executable = os.fstat(file).st_mode & _EXECUTABLE
-                os.fchmod(file, 0o555 if executable else 0o444)
-                os.fsync(file)
-            finally:
-                os.close(file)
-        Path(top).chmod(0o555)
-        _sync(Path(top))
+        files += (Path(top, name) for name in names)
+        tops.append(Path(top))
+    # All modes before all syncs: the first of these then writes the file system's journal for the others.
+    for path in (*files, *tops):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = 0o555 if mode & stat.S_IXUSR else 0o444
+        if mode != wanted:
+            path.chmod(wanted)
+    for path in (*files, *tops):
+        _sync(path)
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

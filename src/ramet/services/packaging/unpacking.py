@@ -61,14 +61,18 @@ def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
 
 def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:
     """Write the files of an archive that `scan` has passed into an empty folder that nobody else writes to."""
-    tar = _opened(archive, limits)
+    tar, made = _opened(archive, limits), {str(folder)}
     for member in tar.members():
         if member.is_folder:
             continue
-        target = folder.joinpath(*checked_path(member.name, limits))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = "/".join((str(folder), *checked_path(member.name, limits)))
+        top = target.rpartition("/")[0]
+        if top not in made:
+            Path(top).mkdir(parents=True, exist_ok=True)
+            made.add(top)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(target, flags, 0o700 if member.executable else 0o600), "wb") as out:
+        file = os.open(target, flags, 0o555 if member.executable else 0o444)
+        with os.fdopen(file, "wb") as out:
             out.writelines(tar.content())
 
 
