@@ -261,6 +261,19 @@ async def test_requirements_are_installed_once_for_all_images_that_ask_for_the_s
         assert await service.image(image.id) == image
 
 
+async def test_images_made_at_the_same_time_install_the_same_requirements_once(tmp_path: Path) -> None:
+    """The second waits for the first one's pip, and starts none."""
+    wheels, log = tmp_path / "wheels", tmp_path / "pip.log"
+    wheel(wheels, "greeting", "1.0", "")
+    async with PackagingService(tmp_path / "kept", installs=installing(wheels, "--log", str(log))) as service:
+        bundles = [await kept(service, {"requirements.txt": b"greeting", name: b""}) for name in ("one", "two")]
+
+        one, two = await asyncio.gather(*(made(service, [bundle]) for bundle in bundles))
+
+    assert one.packages == two.packages
+    assert log.read_text().count("Successfully installed greeting") == 1
+
+
 async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path) -> None:
     """So that they fit: what two bundles need of one package in different versions is a failed job, not a surprise."""
     wheels = tmp_path / "wheels"
@@ -306,8 +319,12 @@ async def test_a_package_that_has_to_be_built_is_not_installed(tmp_path: Path) -
     """Its code would run in the server, as the server."""
     wheels, mark = tmp_path / "wheels", tmp_path / "ran"
     wheels.mkdir()
-    setup = f"open({str(mark)!r}, 'w')\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
-    packed = tar({"evil-1.0/setup.py": setup.encode(), "evil-1.0/PKG-INFO": b"Name: evil\nVersion: 1.0\n"}, packed=True)
+    files = {
+        "evil-1.0/pyproject.toml": b'[build-system]\nrequires = []\nbuild-backend = "evil"\nbackend-path = ["."]\n',
+        "evil-1.0/evil.py": f"open({str(mark)!r}, 'w')\n".encode(),
+        "evil-1.0/PKG-INFO": b"Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n",
+    }
+    packed = tar(files, packed=True)
     (wheels / "evil-1.0.tar.gz").write_bytes(packed)
     async with PackagingService(tmp_path / "kept", installs=installing(wheels)) as service:
         bundle = await kept(service, {"requirements.txt": b"evil\n"})
