@@ -1,0 +1,216 @@
+"""Images for container registries: one layer with an image's folders, appended to a base. No network here.
+
+The same folders are the same layer, wherever and whenever it is packed: names are sorted, times and owners are zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import tarfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.contract import Image
+
+Kind = Literal["manifest", "config", "layer", "index"]
+#: What Docker and OCI call the same things; what is appended to a base speaks its language.
+TYPES: Mapping[str, Mapping[Kind, str]] = {
+    "oci": {
+        "manifest": "application/vnd.oci.image.manifest.v1+json",
+        "index": "application/vnd.oci.image.index.v1+json",
+        "config": "application/vnd.oci.image.config.v1+json",
+        "layer": "application/vnd.oci.image.layer.v1.tar+gzip",
+    },
+    "docker": {
+        "manifest": "application/vnd.docker.distribution.manifest.v2+json",
+        "index": "application/vnd.docker.distribution.manifest.list.v2+json",
+        "config": "application/vnd.docker.container.image.v1+json",
+        "layer": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    },
+}
+PLACE = "opt/ramet"  #: where an image's folders lie in a container
+_LEVEL = 6
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+class Descriptor(NamedTuple):
+    """A blob of a registry."""
+
+    media_type: str
+    digest: str
+    size: int
+
+
+class Layer(NamedTuple):
+    """A packed layer: `digest` and `size` are of the packed data, `diff_id` is the digest of what it unpacks to."""
+
+    digest: str
+    diff_id: str
+    size: int
+
+
+class Manifest(NamedTuple):
+    """A manifest as its registry gave it, and what it names."""
+
+    body: bytes
+    media_type: str
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+class Appended(NamedTuple):
+    """An image that is a base and one layer more: what is to be pushed beside that layer."""
+
+    config: bytes
+    manifest: bytes
+    media_type: str
+
+
+def digest_of(data: bytes) -> str:
+    """The name of a blob."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def places(image: Image) -> dict[str, Path]:
+    """Where each folder of an image lies in a container, in the order of imports: below the root, no leading slash."""
+    bundles = {f"{PLACE}/bundles/{each.name}": each for each in image.folders}
+    return bundles | {f"{PLACE}/packages/{each.name}": each for each in image.packages}
+
+
+def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
+    """Pack folders, each below its path, into a layer. Waits for the disk. Links and special files are left out."""
+    packed = _Packed(out)
+    made: set[str] = set()
+    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        for place in sorted(folders):
+            for path in (folders[place], *sorted(folders[place].rglob("*"))):
+                name = "/".join((place, *path.relative_to(folders[place]).parts))
+                mode = path.lstat().st_mode
+                if stat.S_ISDIR(mode):
+                    parts = name.split("/")
+                    for end in range(1, len(parts) + 1):
+                        top = "/".join(parts[:end])
+                        if top not in made:
+                            made.add(top)
+                            tar.addfile(_entry(top, tarfile.DIRTYPE, 0o755))
+                elif stat.S_ISREG(mode):
+                    entry = _entry(name, tarfile.REGTYPE, 0o555 if mode & stat.S_IXUSR else 0o444)
+                    entry.size = path.stat().st_size
+                    with path.open("rb") as file:
+                        tar.addfile(entry, file)
+    return packed.finish()
+
+
+def read_manifest(body: bytes, media_type: str) -> Manifest:
+    """A manifest with what it names. Raises InvalidValue for what is none."""
+    said = _json(body, "manifest")
+    try:
+        kinds = [each["manifest"] for each in TYPES.values()]
+        if media_type not in kinds:
+            raise InvalidValue("manifest", media_type, " or ".join(kinds))
+        return Manifest(body, media_type, _descriptor(said["config"]), tuple(map(_descriptor, said["layers"])))
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        if isinstance(problem, InvalidValue):
+            raise
+        raise InvalidValue("manifest", body[:100], "a config and layers, each with its type, digest and size") from None
+
+
+def is_index(media_type: str) -> bool:
+    """Whether this lists manifests, one for each platform."""
+    return media_type in (each["index"] for each in TYPES.values())
+
+
+def of_platform(index: bytes, platform: str) -> str:
+    """The digest of the manifest for a platform, such as "linux/amd64". Raises Unknown with those there are."""
+    found: dict[str, str] = {}
+    try:
+        for each in _json(index, "index")["manifests"]:
+            where = each.get("platform") or {}
+            named = f"{where.get('os')}/{where.get('architecture')}"
+            found.setdefault(named, _descriptor(each).digest)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InvalidValue("index", index[:100], "manifests, each with its platform and digest") from None
+    if platform not in found:
+        raise Unknown("platform", platform, tuple(sorted(found)))
+    return found[platform]
+
+
+def append(base: Manifest, config: bytes, layer: Layer, *, paths: Sequence[str], labels: Mapping[str, str]) -> Appended:
+    """A base with one layer more, whose `paths` Python imports from first. What is not ours in it stays as it is."""
+    kinds = next(each for each in TYPES.values() if each["manifest"] == base.media_type)
+    said, inner = _json(base.body, "manifest"), _json(config, "config")
+    try:
+        inner["rootfs"]["diff_ids"].append(layer.diff_id)
+        inner.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": "bundles"})
+        run = inner["config"] = inner.get("config") or {}
+        run["Env"] = _importing(run.get("Env") or [], paths)
+        run["Labels"] = {**(run.get("Labels") or {}), **labels}
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None
+    changed = _written(inner)
+    said["config"] = {**said["config"], "digest": digest_of(changed), "size": len(changed)}
+    said["layers"] = [*said["layers"], {"mediaType": kinds["layer"], "digest": layer.digest, "size": layer.size}]
+    return Appended(changed, _written(said), base.media_type)
+
+
+def _importing(env: list[str], paths: Sequence[str]) -> list[str]:
+    before = [each.partition("=")[2] for each in env if each.startswith("PYTHONPATH=")]
+    whole = ":".join((*paths, *filter(None, before)))
+    return [*(each for each in env if not each.startswith("PYTHONPATH=")), f"PYTHONPATH={whole}"]
+
+
+def _descriptor(said: Any) -> Descriptor:
+    found = Descriptor(said["mediaType"], said["digest"], said["size"])
+    if not (isinstance(found.media_type, str) and isinstance(found.digest, str) and type(found.size) is int):
+        raise TypeError
+    return found
+
+
+def _json(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise InvalidValue(what, data[:100], "an object in JSON")
+    return said
+
+
+def _written(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)  # Times and owners of a new one are zero.
+    entry.type, entry.mode = kind, mode
+    return entry
+
+
+class _Packed:
+    """Packs what is written, and hashes both sides."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._size = out, 0
+        self._inner, self._outer = hashlib.sha256(), hashlib.sha256()
+        self._packer = zlib.compressobj(_LEVEL, wbits=31)  # gzip without a time and a name
+
+    def write(self, data: bytes) -> int:
+        """As of a file."""
+        self._inner.update(data)
+        self._put(self._packer.compress(data))
+        return len(data)
+
+    def finish(self) -> Layer:
+        """All that was written, as a layer."""
+        self._put(self._packer.flush())
+        return Layer(f"sha256:{self._outer.hexdigest()}", f"sha256:{self._inner.hexdigest()}", self._size)
+
+    def _put(self, data: bytes) -> None:
+        self._outer.update(data)
+        self._out.write(data)
+        self._size += len(data)

@@ -1,0 +1,102 @@
+"""A container registry on this machine, and skopeo to look at it with; both from Debian."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.tars import tar
+
+needs_registry = pytest.mark.skipif(
+    shutil.which("docker-registry") is None or shutil.which("skopeo") is None,
+    reason="docker-registry and skopeo are not installed (Debian's packages of these names; `make tools` installs them)",
+)
+USER, PASSWORD = "ramet", "secret"
+_HASH = "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a"
+
+
+@contextlib.asynccontextmanager
+async def registry(folder: Path, *, password: bool = False) -> AsyncIterator[str]:
+    """A new registry that keeps its images in `folder`; its host and port. With `password`, USER opens it."""
+    (folder / "htpasswd").write_text(f"{USER}:{_HASH}\n")
+    config = {
+        "version": "0.1",
+        "storage": {"filesystem": {"rootdirectory": str(folder / "storage")}},
+        "http": {"addr": "127.0.0.1:0"},
+        "log": {"level": "info"},
+        **({"auth": {"htpasswd": {"realm": "here", "path": str(folder / "htpasswd")}}} if password else {}),
+    }
+    (folder / "config.yml").write_text(json.dumps(config))
+    process = await asyncio.create_subprocess_exec(
+        "docker-registry",
+        "serve",
+        folder / "config.yml",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    said = b""
+    try:
+        while (found := re.search(rb"listening on ([0-9.]+:[0-9]+)", said)) is None:
+            line = await process.stdout.readline()
+            assert line, f"the registry ended: {said.decode()}"
+            said += line
+        reading = asyncio.create_task(process.stdout.read())
+        try:
+            yield found[1].decode()
+        finally:
+            process.kill()
+            await reading
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def skopeo(*args: str | Path) -> str:
+    """What skopeo says, which must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        "skopeo", "--insecure-policy", *args, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+def layout(folder: Path, files: dict[str, bytes], *, env: tuple[str, ...] = ("PATH=/usr/bin",)) -> Path:
+    """An image of one layer with these files, as a folder in OCI's layout; its tag is "base"."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def blob(data: bytes, media_type: str) -> dict[str, str | int]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {"mediaType": f"application/vnd.oci.image.{media_type}", "digest": f"sha256:{digest}", "size": len(data)}
+
+    inner = f"sha256:{hashlib.sha256(tar(files)).hexdigest()}"
+    config = {
+        "architecture": "amd64", "os": "linux", "author": "somebody",
+        "config": {"Env": list(env), "Cmd": ["sh"], "Labels": {"kept": "yes"}},
+        "rootfs": {"type": "layers", "diff_ids": [inner]}, "history": [{"created_by": "tests"}],
+    }  # fmt: skip
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blob(json.dumps(config).encode(), "config.v1+json"),
+        "layers": [blob(tar(files, packed=True), "layer.v1.tar+gzip")],
+    }
+    named = {
+        **blob(json.dumps(manifest).encode(), "manifest.v1+json"),
+        "annotations": {"org.opencontainers.image.ref.name": "base"},
+    }
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [named]}))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder

@@ -1,0 +1,244 @@
+"""Images in a container registry: one layer more than their base, the same bytes for the same image, seen by skopeo."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.contract import Image
+from ramet.services.packaging.oci import (
+    TYPES,
+    Descriptor,
+    Layer,
+    append,
+    digest_of,
+    of_platform,
+    places,
+    read_manifest,
+    write_layer,
+)
+from ramet.services.packaging.publishing import LABEL, publish
+from ramet.services.packaging.registry import Reference, Registry, RegistryFailed, reference
+from ramet.services.packaging.service import PackagingService
+from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
+from tests.support.tars import tar
+
+FILES = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n"}
+BASE = {"bin/tool": b"#!/bin/sh\n"}
+
+
+async def image_of(folder: Path, files: dict[str, bytes]) -> Image:
+    """An image of one bundle."""
+    async with PackagingService(folder) as service:
+        bundle = await service.upload(tar(files, mode=0o755))
+        job = await service.finished((await service.create_image("", [bundle.id])).id)
+        return await service.image(job.image)
+
+
+def listed(layer: bytes) -> dict[str, tarfile.TarInfo]:
+    """What a packed layer holds."""
+    with tarfile.open(fileobj=io.BytesIO(layer), mode="r:gz") as archive:
+        return {entry.name: entry for entry in archive}
+
+
+# --- without a network ----------------------------------------------------------------------------------------------
+
+
+async def test_the_same_image_is_the_same_layer(tmp_path: Path) -> None:
+    """Whatever the times and the order on the disk are; owners and times are zero, names are sorted."""
+    one, two = await image_of(tmp_path / "1", FILES), await image_of(tmp_path / "2", dict(reversed(FILES.items())))
+    for path in two.folders[0].rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    outs = io.BytesIO(), io.BytesIO()
+
+    layers = [write_layer(out, places(image)) for out, image in zip(outs, (one, two), strict=True)]
+
+    assert layers[0] == layers[1]
+    data = outs[0].getvalue()
+    assert (layers[0].digest, layers[0].size) == (digest_of(data), len(data))
+    assert layers[0].diff_id == digest_of(gzip.decompress(data))
+    entries = listed(data)
+    assert {(each.uid, each.gid, each.mtime, each.uname) for each in entries.values()} == {(0, 0, 0, "")}
+    assert [*entries] == sorted(entries)
+    top = f"opt/ramet/bundles/{one.folders[0].name}"
+    assert [*entries] == ["opt", "opt/ramet", "opt/ramet/bundles", top, f"{top}/tools", *(f"{top}/{n}" for n in FILES)]
+    assert {each.mode for each in entries.values() if each.isfile()} == {0o555}
+
+
+@pytest.mark.parametrize("kind", ["oci", "docker"])
+def test_a_layer_is_appended_in_the_language_of_its_base(kind: str) -> None:
+    """What is not ours in a config and a manifest stays as it is."""
+    inner: dict[str, Any] = {
+        "os": "linux", "extra": [1], "config": {"Env": ["A=1", "PYTHONPATH=/old"], "Labels": {"a": "b"}},
+        "rootfs": {"type": "layers", "diff_ids": ["sha256:0"]}, "history": [{"created_by": "x"}],
+    }  # fmt: skip
+    config = json.dumps(inner).encode()
+    below = {"mediaType": TYPES[kind]["layer"], "digest": "sha256:1", "size": 5, "urls": ["u"]}
+    named = {"mediaType": TYPES[kind]["config"], "digest": digest_of(config), "size": len(config)}
+    body = json.dumps({"schemaVersion": 2, "config": named, "layers": [below], "annotations": {"x": "y"}}).encode()
+    base = read_manifest(body, TYPES[kind]["manifest"])
+
+    whole = append(base, config, Layer("sha256:2", "sha256:3", 7), paths=["/new", "/more"], labels={"c": "d"})
+
+    said, changed = json.loads(whole.manifest), json.loads(whole.config)
+    assert said["layers"] == [below, {"mediaType": TYPES[kind]["layer"], "digest": "sha256:2", "size": 7}]
+    assert said["config"] == {**named, "digest": digest_of(whole.config), "size": len(whole.config)}
+    assert (said["annotations"], whole.media_type) == ({"x": "y"}, TYPES[kind]["manifest"])
+    assert changed["rootfs"]["diff_ids"] == ["sha256:0", "sha256:3"]
+    assert len(changed["history"]) == 2
+    assert changed["config"] == {"Env": ["A=1", "PYTHONPATH=/new:/more:/old"], "Labels": {"a": "b", "c": "d"}}
+    assert (changed["os"], changed["extra"]) == ("linux", [1])
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"config": 5}', b'{"config": {"digest": "x"}, "layers": []}', b"\xff", b"[" * 100_000]
+)  # fmt: skip
+def test_what_is_no_manifest_is_refused(body: bytes) -> None:
+    """As is one of another kind."""
+    with pytest.raises(InvalidValue):
+        read_manifest(body, TYPES["oci"]["manifest"])
+    with pytest.raises(InvalidValue):
+        read_manifest(body, "application/vnd.docker.distribution.manifest.v1+json")
+    with pytest.raises(InvalidValue):
+        of_platform(body, "linux/amd64") if body != b"{}" else of_platform(b"[]", "linux/amd64")
+
+
+def test_an_index_leads_to_the_manifest_of_a_platform() -> None:
+    """One that is not there is refused with those that are."""
+    index = json.dumps({
+        "manifests": [
+            {"mediaType": "m", "digest": f"sha256:{name}", "size": 1, "platform": {"os": "linux", "architecture": name}}
+            for name in ("amd64", "arm64")
+        ]
+    }).encode()  # fmt: skip
+
+    assert of_platform(index, "linux/arm64") == "sha256:arm64"
+    with pytest.raises(Unknown, match="linux/amd64, linux/arm64"):
+        of_platform(index, "linux/s390x")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("base", Reference("base", "latest")),
+        ("team/base_image:1.0", Reference("team/base_image", "1.0")),
+        (f"a/b@sha256:{'0' * 64}", Reference("a/b", f"sha256:{'0' * 64}")),
+    ],
+)
+def test_a_reference_is_a_repository_and_a_tag_or_digest(text: str, expected: Reference) -> None:
+    """Without a tag it is the latest."""
+    assert reference(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "a:", "a@", "A", "a/../b", "/a", "a/", "a b", "a:b/c", "a@sha256:0", "a?x=1", "a:b?c", "x" * 300]
+)  # fmt: skip
+def test_what_is_no_reference_is_refused(text: str) -> None:
+    """Above all what would be another path of the registry."""
+    with pytest.raises(InvalidValue):
+        reference(text)
+
+
+@pytest.mark.parametrize("url", ["", "registry", "ftp://x", "http://x/path", "http://registry.example.org"])
+def test_a_password_goes_only_where_it_is_safe(url: str) -> None:
+    """To https, or to this machine; and what is no address is refused."""
+    with pytest.raises(InvalidValue):
+        Registry(url, username=USER, password=PASSWORD)
+
+
+# --- with Debian's registry -----------------------------------------------------------------------------------------
+
+
+@needs_registry
+async def test_an_image_is_pushed_on_top_of_a_base_and_pulled_by_others(tmp_path: Path) -> None:
+    """skopeo, which checks every digest, copies it out of the registry: the base's layer and ours, and its config."""
+    image = await image_of(tmp_path / "kept", FILES)
+    async with registry(tmp_path) as host:
+        base = layout(tmp_path / "base", BASE)
+        await skopeo("copy", "--dest-tls-verify=false", f"oci:{base}:base", f"docker://{host}/team/base:1")
+        async with Registry(f"http://{host}") as there:
+            name = await publish(image, there, base="team/base:1", to="team/worker:1")
+            again = await publish(image, there, base="team/base:1", to="team/worker:2")
+            same = await publish(image, there, base="team/base:1", to="team/base:worker")
+            pulled = await there.manifest(reference(name))
+        await skopeo("copy", "--src-tls-verify=false", f"docker://{host}/{name}", f"oci:{tmp_path / 'out'}:out")
+        tags = await skopeo("list-tags", "--tls-verify=false", f"docker://{host}/team/worker")
+
+    assert name == again
+    assert name.partition("@")[2] == same.partition("@")[2] == digest_of(pulled.body)
+    assert json.loads(tags)["Tags"] == ["1", "2"]
+    blobs = tmp_path / "out" / "blobs" / "sha256"
+    config = json.loads((blobs / pulled.config.digest.removeprefix("sha256:")).read_bytes())
+    place = f"/opt/ramet/bundles/{image.folders[0].name}"
+    assert config["config"]["Env"] == ["PATH=/usr/bin", f"PYTHONPATH={place}"]
+    assert config["config"]["Labels"] == {"kept": "yes", LABEL: image.id}
+    layers = [listed((blobs / each.digest.removeprefix("sha256:")).read_bytes()) for each in pulled.layers]
+    assert [*layers[0]] == ["bin/tool"]
+    assert f"{place.lstrip('/')}/tools/sums.py" in layers[1]
+
+
+@needs_registry
+async def test_an_image_can_be_the_base_of_another(tmp_path: Path) -> None:
+    """Three layers, and what is imported first is what came last."""
+    one = await image_of(tmp_path / "1", FILES)
+    two = await image_of(tmp_path / "2", {"more.py": b"x = 1\n"})
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        base = layout(tmp_path / "base", BASE)
+        await skopeo("copy", "--dest-tls-verify=false", f"oci:{base}:base", f"docker://{host}/base:1")
+        below = await publish(one, there, base="base:1", to="one")
+        name = reference(await publish(two, there, base=below, to="two"))
+        manifest = await there.manifest(name)
+        config = json.loads(await there.small_blob(name.repository, manifest.config))
+
+    assert len(manifest.layers) == 3
+    paths = [f"/opt/ramet/bundles/{each.folders[0].name}" for each in (two, one)]
+    assert f"PYTHONPATH={':'.join(paths)}" in config["config"]["Env"]
+
+
+@needs_registry
+async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> None:
+    """Without it, or with a wrong one, the refusal says so and nothing is pushed."""
+    image = await image_of(tmp_path / "kept", FILES)
+    async with registry(tmp_path, password=True) as host:
+        base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
+        await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
+        for wrong in ({}, {"username": USER, "password": "wrong"}):
+            async with Registry(f"http://{host}", **wrong) as there:
+                with pytest.raises(RegistryFailed) as refusal:
+                    await publish(image, there, base="base:1", to="worker:1")
+                assert refusal.value.status == 401
+        async with Registry(f"http://{host}", username=USER, password=PASSWORD) as there:
+            with pytest.raises(Unknown):
+                await there.manifest(reference("worker:1"))
+            name = await publish(image, there, base="base:1", to="worker:1")
+            assert len((await there.manifest(reference(name))).layers) == 2
+
+
+@needs_registry
+async def test_what_a_registry_lacks_or_refuses_is_said(tmp_path: Path) -> None:
+    """An unknown base, a blob that is another than its name says, a digest as the name to push to."""
+    image = await image_of(tmp_path / "kept", FILES)
+
+    async def other() -> AsyncIterator[bytes]:
+        yield b"other"
+
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        with pytest.raises(Unknown, match="nothing:1"):
+            await publish(image, there, base="nothing:1", to="worker:1")
+        with pytest.raises(RegistryFailed, match="HTTP 400"):
+            await there.push_blob("worker", Descriptor("", digest_of(b"this"), 5), other)
+        with pytest.raises(InvalidValue, match="to"):
+            await publish(image, there, base="base", to=f"worker@{digest_of(b'')}")
+    async with Registry(f"http://{host}") as gone:
+        with pytest.raises(RegistryFailed) as refusal:
+            await gone.manifest(reference("base"))
+        assert refusal.value.status == 0
