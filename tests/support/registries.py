@@ -3,35 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import json
 import re
 import shutil
+import subprocess
+import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.http import Answer, Received
 from tests.support.tars import tar
 
 needs_registry = pytest.mark.skipif(
     shutil.which("docker-registry") is None or shutil.which("skopeo") is None,
-    reason="docker-registry and skopeo are not installed (Debian's packages of these names; `make tools` installs them)",
+    reason="docker-registry and skopeo are not installed: Debian's packages of these names, see `make tools`",
 )
 USER, PASSWORD = "ramet", "secret"
 _HASH = "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a"
 
 
+class TokenServer:
+    """Gives USER, and nobody else, the tokens that it is asked for; `asked` has the scopes of each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._key, self._certificate = folder / "token.key", folder / "token.pem"
+        self.realm, self.asked = "", list[list[str]]()
+        wanted = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens"
+        command = ["openssl", *wanted.split(), "-keyout", str(self._key), "-out", str(self._certificate)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """What the registry is told of it."""
+        said = {"realm": f"{self.realm}/token", "service": "here", "issuer": "tests"}
+        return {**said, "rootcertbundle": str(self._certificate)}
+
+    async def answer(self, request: Received, answer: Answer) -> None:
+        """One request."""
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query)
+        basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if request.headers.get("authorization") != f"Basic {basic}" or query["service"] != ["here"]:
+            return await answer.send(401, {"errors": ["who are you"]})
+        self.asked.append(query["scope"])
+        await answer.send(200, {"token": self._token(query["scope"])})
+
+    def _token(self, scopes: list[str]) -> str:
+        access = [dict(zip(("type", "name", "actions"), each.split(":"), strict=True)) for each in scopes]
+        claims = {
+            "iss": "tests", "sub": USER, "aud": "here", "nbf": 0, "exp": 2**33, "iat": 0, "jti": "1",
+            "access": [{**each, "actions": each["actions"].split(",")} for each in access],
+        }  # fmt: skip
+        pem = self._certificate.read_text().splitlines()
+        head = {"typ": "JWT", "alg": "RS256", "x5c": ["".join(pem[1:-1])]}
+        said = ".".join(_url64(json.dumps(each).encode()) for each in (head, claims))
+        command = ["openssl", "dgst", "-sha256", "-sign", str(self._key)]
+        signed = subprocess.run(command, input=said.encode(), check=True, capture_output=True, timeout=60)
+        return f"{said}.{_url64(signed.stdout)}"
+
+
+def _url64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
 @contextlib.asynccontextmanager
-async def registry(folder: Path, *, password: bool = False) -> AsyncIterator[str]:
-    """A new registry that keeps its images in `folder`; its host and port. With `password`, USER opens it."""
+async def registry(folder: Path, *, password: bool = False, tokens: TokenServer | None = None) -> AsyncIterator[str]:
+    """A new registry that keeps its images in `folder`; its host and port. USER opens it with PASSWORD, or a token."""
     (folder / "htpasswd").write_text(f"{USER}:{_HASH}\n")
     config = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(folder / "storage")}},
         "http": {"addr": "127.0.0.1:0"},
         "log": {"level": "info"},
+        **({"auth": {"token": tokens.config}} if tokens else {}),
         **({"auth": {"htpasswd": {"realm": "here", "path": str(folder / "htpasswd")}}} if password else {}),
     }
     (folder / "config.yml").write_text(json.dumps(config))

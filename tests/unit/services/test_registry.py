@@ -29,7 +29,8 @@ from ramet.services.packaging.oci import (
 from ramet.services.packaging.publishing import LABEL, publish
 from ramet.services.packaging.registry import Reference, Registry, RegistryFailed, reference
 from ramet.services.packaging.service import PackagingService
-from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
+from tests.support.http import serve
+from tests.support.registries import PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
 FILES = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n"}
@@ -175,7 +176,7 @@ async def test_an_image_is_pushed_on_top_of_a_base_and_pulled_by_others(tmp_path
 
     assert name == again
     assert name.partition("@")[2] == same.partition("@")[2] == digest_of(pulled.body)
-    assert json.loads(tags)["Tags"] == ["1", "2"]
+    assert sorted(json.loads(tags)["Tags"]) == ["1", "2"]
     blobs = tmp_path / "out" / "blobs" / "sha256"
     config = json.loads((blobs / pulled.config.digest.removeprefix("sha256:")).read_bytes())
     place = f"/opt/ramet/bundles/{image.folders[0].name}"
@@ -211,8 +212,8 @@ async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> N
     async with registry(tmp_path, password=True) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
-        for wrong in ({}, {"username": USER, "password": "wrong"}):
-            async with Registry(f"http://{host}", **wrong) as there:
+        for name, wrong in (("", ""), (USER, "wrong")):
+            async with Registry(f"http://{host}", username=name, password=wrong) as there:
                 with pytest.raises(RegistryFailed) as refusal:
                     await publish(image, there, base="base:1", to="worker:1")
                 assert refusal.value.status == 401
@@ -221,6 +222,43 @@ async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> N
                 await there.manifest(reference("worker:1"))
             name = await publish(image, there, base="base:1", to="worker:1")
             assert len((await there.manifest(reference(name))).layers) == 2
+
+
+@needs_registry
+async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp_path: Path) -> None:
+    """The token server gets the password, the registry never; to mount a layer, a token for both repositories."""
+    image = await image_of(tmp_path / "kept", FILES)
+    tokens = TokenServer(tmp_path)
+    async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
+        base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
+        await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
+        async with Registry(f"http://{host}", username=USER, password="wrong") as there:
+            with pytest.raises(RegistryFailed, match="no token"):
+                await there.manifest(reference("base:1"))
+        tokens.asked.clear()
+        async with Registry(f"http://{host}", username=USER, password=PASSWORD) as there:
+            name = await publish(image, there, base="base:1", to="worker:1")
+            assert len((await there.manifest(reference(name))).layers) == 2
+
+    base_only, worker = ["repository:base:pull,push"], "repository:worker:pull,push"
+    assert tokens.asked == [base_only, [worker], [worker, "repository:base:pull"]]
+
+
+@needs_registry
+async def test_a_base_in_docker_s_own_form_stays_in_it(tmp_path: Path) -> None:
+    """Its manifest and what is appended have Docker's types, which skopeo reads."""
+    image = await image_of(tmp_path / "kept", FILES)
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        base, target = layout(tmp_path / "base", BASE), f"docker://{host}/base:1"
+        await skopeo("copy", "--format=v2s2", "--dest-tls-verify=false", f"oci:{base}:base", target)
+        name = await publish(image, there, base="base:1", to="worker")
+        manifest = await there.manifest(reference(name))
+        said = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{host}/{name}"))
+
+    assert manifest.media_type == TYPES["docker"]["manifest"]
+    assert {each.media_type for each in manifest.layers} == {TYPES["docker"]["layer"]}
+    assert said["Layers"] == [each.digest for each in manifest.layers]
+    assert said["Labels"][LABEL] == image.id
 
 
 @needs_registry
