@@ -22,13 +22,18 @@ CREATECLUSTER := /etc/postgresql-common/createcluster.conf
 no_cluster = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! grep -qs '^create_main_cluster' $(CREATECLUSTER); then \
 	  mkdir -p $(dir $(CREATECLUSTER)) && echo 'create_main_cluster = false' >>$(CREATECLUSTER); fi; export UCF_FORCE_CONFFOLD=1
 
+# The same of its registry, which tests start on a port of their own: its unit is masked, unless there is one already.
+REGISTRY := /etc/systemd/system/docker-registry.service
+no_registry = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && [ ! -e $(REGISTRY) ] && [ ! -L $(REGISTRY) ]; then \
+	  mkdir -p $(dir $(REGISTRY)) && ln -s /dev/null $(REGISTRY); fi
+
 .PHONY: help setup tools demo check test chaos format bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap and PostgreSQL (the other targets call it)
+setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap, PostgreSQL and a container registry (the other targets call it)
 
 demo: $(READY) ## agents explain why a payment API fails: no key, no network
 	$(BIN)/ramet ask "Why is the payment API failing?" --dir examples/payment-api
@@ -65,9 +70,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal; tests say if one is missing
+tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo for images; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
+	command -v skopeo >/dev/null || missing="$${missing:+$$missing }skopeo"; \
+	command -v docker-registry >/dev/null || { missing="$${missing:+$$missing }docker-registry"; $(no_registry); }; \
 	if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
 	  missing="$${missing:+$$missing }postgresql"; $(no_cluster); fi; \
 	if [ -n "$$missing" ]; then { $(call apt,$$missing); } || echo "== going on without: $$missing" >&2; fi

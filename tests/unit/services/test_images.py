@@ -47,7 +47,7 @@ async def run(image: Image, code: str) -> str:
 
 def installing(wheels: Path, *args: str) -> Installs:
     """As an operator without a network sets it up."""
-    return Installs(pip_args=("--no-index", "--find-links", str(wheels), *args))
+    return Installs(pip_args=("--no-index", "-f", str(wheels), *args))
 
 
 # --- what an image is -----------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ async def test_an_install_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     """An index that never answers: the job fails, and pip is gone."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        installs = Installs(pip_args=("--index-url", index), timeout_s=0.01)
+        installs = Installs(pip_args=("-i", index), timeout_s=0.01)
         async with PackagingService(tmp_path, installs=installs) as service:
             bundle = await kept(service, {"requirements.txt": b"greeting\n"})
             job = await service.finished((await service.create_image("", [bundle])).id)
@@ -354,7 +354,7 @@ async def test_closing_ends_the_jobs_and_pip(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         index = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
         deaf.setblocking(False)
-        service = await PackagingService(tmp_path, installs=Installs(pip_args=("--index-url", index))).open()
+        service = await PackagingService(tmp_path, installs=Installs(pip_args=("-i", index))).open()
         bundles = [await kept(service, {"requirements.txt": b"words%d\n" % number}) for number in range(4)]
         jobs = [await service.create_image("", [bundle]) for bundle in bundles]
         connection, _ = await asyncio.get_running_loop().sock_accept(deaf)  # pip has begun
@@ -387,19 +387,19 @@ async def test_pip_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "line",
     [
-        "--index-url http://example.org/simple",
+        "--no-binary :all:",
         "-i http://example.org/simple",
-        "--extra-index-url=http://example.org/simple",
-        "--find-links /tmp",
+        "--pre",
+        "-f /tmp",
         "-f .",
         "-r /etc/passwd",
         "-c other.txt",
         "-e .",
         "--trusted-host example.org",
-        "name @ http://example.org/name.whl",
-        "name@file:///tmp/name.whl",
+        "name @ http://example.org/name",
+        "name@file:///tmp/name",
         "git+https://example.org/name.git",
-        "http://example.org/name.whl",
+        "http://example.org/name",
         "./name.whl",
         "/tmp/name.whl",
         "..",
@@ -409,8 +409,8 @@ async def test_pip_gets_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "name --config-settings=x",
         "name --hash=sha256:xyz",
         "name --hash=md5:00",
-        "name \\\n --index-url=http://example.org",
-        "name ; python_version > '3' --index-url x",
+        "name \\\n --pre",
+        "name ; python_version > '3' --pre x",
         "name >= 1 -i x",
         "name -i",
         "name; x @ y",

@@ -245,6 +245,27 @@ async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp
 
 
 @needs_registry
+async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
+    """In pieces, and whole on the other side; one that is not there is said."""
+    content = os.urandom(1_000_000)
+    blob = Descriptor("", digest_of(content), len(content))
+    missing = Descriptor("", digest_of(b"missing"), 7)
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield content[:400_000]
+        yield content[400_000:]
+
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        await there.push_blob("one", blob, sent)
+        await there.push_blob("two", blob, lambda: there.pieces("one", blob))
+        copied = b"".join([piece async for piece in there.pieces("two", blob)])
+        with pytest.raises(RegistryFailed, match="HTTP 404"):
+            await there.push_blob("two", missing, lambda: there.pieces("one", missing))
+
+    assert copied == content
+
+
+@needs_registry
 async def test_a_base_in_docker_s_own_form_stays_in_it(tmp_path: Path) -> None:
     """Its manifest and what is appended have Docker's types, which skopeo reads."""
     image = await image_of(tmp_path / "kept", FILES)

@@ -38,7 +38,7 @@ _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 class Installs:
     """How the operator lets requirements be installed."""
 
-    pip_args: Sequence[str] = ()  #: e.g. ("--no-index", "--find-links", "wheels"); after ours, so that they win
+    pip_args: Sequence[str] = ()  #: e.g. ("--no-index", "-f", "wheels"); after ours, so that they win
     timeout_s: float = 600.0
 
 
