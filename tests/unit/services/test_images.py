@@ -274,6 +274,7 @@ async def test_images_made_at_the_same_time_install_the_same_requirements_once(t
     assert log.read_text().count("Successfully installed greeting") == 1
 
 
+@pytest.mark.slow
 async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path) -> None:
     """So that they fit: what two bundles need of one package in different versions is a failed job, not a surprise."""
     wheels = tmp_path / "wheels"
@@ -292,6 +293,7 @@ async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path
         assert job.state == "failed"
 
 
+@pytest.mark.slow
 async def test_a_failed_install_is_a_failed_job_that_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     """The end of what pip said is its error; asked for again it is tried again, and then there is an image."""
     wheels = tmp_path / "wheels"

@@ -59,6 +59,9 @@ async def test_the_same_image_is_the_same_layer(tmp_path: Path) -> None:
     one, two = await image_of(tmp_path / "1", FILES), await image_of(tmp_path / "2", dict(reversed(FILES.items())))
     for path in two.folders[0].rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
+    (two.folders[0] / "tools").chmod(0o755)
+    (two.folders[0] / "tools" / "__pycache__").mkdir()
+    (two.folders[0] / "tools" / "__pycache__" / "sums.pyc").write_bytes(b"left by an import")
     outs = io.BytesIO(), io.BytesIO()
 
     layers = [write_layer(out, places(image)) for out, image in zip(outs, (one, two), strict=True)]

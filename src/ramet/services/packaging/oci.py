@@ -34,6 +34,7 @@ TYPES: Mapping[str, Mapping[Kind, str]] = {
     },
 }
 PLACE = "opt/ramet"  #: where an image's folders lie in a container
+_BYTECODE = "__pycache__"
 _LEVEL = 6
 _EPOCH = "1970-01-01T00:00:00Z"
 
@@ -83,18 +84,24 @@ def places(image: Image) -> dict[str, Path]:
 
 
 def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
-    """Pack folders, each below its path, into a layer. Waits for the disk. Links and special files are left out."""
+    """Pack folders, each below its path, into a layer. Waits for the disk.
+
+    Links and special files are left out, and `__pycache__`, which those who import may have left in them meanwhile.
+    """
     packed = _Packed(out)
     made: set[str] = set()
     with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for place in sorted(folders):
             for path in (folders[place], *sorted(folders[place].rglob("*"))):
-                name = "/".join((place, *path.relative_to(folders[place]).parts))
+                parts = (place, *path.relative_to(folders[place]).parts)
+                if _BYTECODE in parts:
+                    continue
+                name = "/".join(parts)
                 mode = path.lstat().st_mode
                 if stat.S_ISDIR(mode):
-                    parts = name.split("/")
-                    for end in range(1, len(parts) + 1):
-                        top = "/".join(parts[:end])
+                    steps = name.split("/")
+                    for end in range(1, len(steps) + 1):
+                        top = "/".join(steps[:end])
                         if top not in made:
                             made.add(top)
                             tar.addfile(_entry(top, tarfile.DIRTYPE, 0o755))
