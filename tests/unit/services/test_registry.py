@@ -27,9 +27,9 @@ from ramet.services.packaging.oci import (
     write_layer,
 )
 from ramet.services.packaging.publishing import LABEL, publish
-from ramet.services.packaging.registry import Reference, Registry, RegistryFailed, reference
+from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, RegistryFailed, reference
 from ramet.services.packaging.service import PackagingService
-from tests.support.http import serve
+from tests.support.http import Answer, Handler, Received, serve
 from tests.support.registries import PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
@@ -304,3 +304,59 @@ async def test_what_a_registry_lacks_or_refuses_is_said(tmp_path: Path) -> None:
         with pytest.raises(RegistryFailed) as refusal:
             await gone.manifest(reference("base"))
         assert refusal.value.status == 0
+
+
+# --- with a registry that lies --------------------------------------------------------------------------------------
+
+
+BLOB = Descriptor("", digest_of(b"a blob"), 6)
+
+
+def lying(status: int, body: dict[str, Any], **headers: str) -> Handler:
+    """A registry that answers everything so, but that it has no blob."""
+
+    async def answer(request: Received, answer: Answer) -> None:
+        if request.method == "HEAD":
+            await answer.send(404, {}, {"connection": "close"})
+        else:
+            await answer.send(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    return answer
+
+
+async def test_an_upload_goes_nowhere_but_to_the_registry() -> None:
+    """Whatever address it gives for it: the password would go along."""
+    async with serve(lying(202, {}, location="https://elsewhere.example.org/upload")) as url, Registry(url) as there:
+        with pytest.raises(RegistryFailed, match=r"it leads to elsewhere\.example\.org"):
+            await there.push_blob("base", BLOB, lambda: there.pieces("other", BLOB))
+
+
+async def test_an_index_leads_to_no_other_index() -> None:
+    """So no registry can lead on for ever."""
+    kind = TYPES["oci"]["index"]
+    inner: dict[str, Any] = {"manifests": []}
+    named = {"mediaType": kind, "digest": digest_of(json.dumps(inner).encode()), "size": 1}
+    outer = {"manifests": [{**named, "platform": {"os": "linux", "architecture": "amd64"}}]}
+
+    async def answer(request: Received, answer: Answer) -> None:
+        await answer.send(200, outer if request.path.endswith("latest") else inner, {"content-type": kind})
+
+    async with serve(answer) as url, Registry(url) as there:
+        with pytest.raises(InvalidValue, match="manifest"):
+            await there.manifest(reference("base"))
+        with pytest.raises(Unknown, match="linux/amd64"):
+            await there.manifest(reference("base"), "linux/riscv64")
+
+
+async def test_what_a_registry_sends_is_checked_against_its_digest() -> None:
+    """A manifest and a config of another digest, and one that is too large, are refused."""
+    async with serve(lying(200, {"x": "y"})) as url, Registry(url) as there:
+        with pytest.raises(RegistryFailed, match="another digest"):
+            await there.manifest(reference(f"base@{BLOB.digest}"))
+        with pytest.raises(RegistryFailed, match="another digest"):
+            await there.small_blob("base", BLOB)
+        with pytest.raises(InvalidValue, match="digest"):
+            await there.small_blob("base", Descriptor("", "../../secret", 1))
+    async with serve(lying(200, {"x": "y" * (MAX_JSON + 1)})) as url, Registry(url) as there:
+        with pytest.raises(RegistryFailed, match="more than"):
+            await there.manifest(reference("base"))

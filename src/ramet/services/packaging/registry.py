@@ -73,7 +73,10 @@ class Registry:
     # --- pull
 
     async def manifest(self, name: Reference, platform: str = "linux/amd64") -> Manifest:
-        """The manifest of that name, for a platform. Raises Unknown, InvalidValue, RegistryFailed."""
+        """The manifest of that name, for a platform, "" where it must not depend on one.
+
+        Raises Unknown, InvalidValue, RegistryFailed.
+        """
         kinds = [kind for each in TYPES.values() for kind in (each["manifest"], each["index"])]
         answer = await self._ask("GET", name.repository, f"manifests/{name.tag}", accept=", ".join(kinds))
         if answer.status == 404:
@@ -82,8 +85,8 @@ class Registry:
         if name.tag.startswith("sha256:") and digest_of(answer.body) != name.tag:
             raise RegistryFailed(self.name, f"manifest {name.tag}", 200, "its content has another digest")
         kind = answer.headers.get("content-type", "").partition(";")[0]
-        if is_index(kind):
-            return await self.manifest(Reference(name.repository, of_platform(answer.body, platform)), platform)
+        if is_index(kind) and platform:
+            return await self.manifest(Reference(name.repository, of_platform(answer.body, platform)), platform="")
         return read_manifest(answer.body, kind)
 
     async def small_blob(self, repository: str, blob: Descriptor) -> bytes:
