@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import random
+import sys
 import tarfile
 import tempfile
 import tracemalloc
@@ -152,6 +153,48 @@ async def test_bundles_outlast_a_restart_and_what_was_unfinished_does_not(tmp_pa
     async with PackagingService(tmp_path) as service:
         assert list(await service.list_bundles()) == [info]
         assert not left.parent.exists()
+
+
+KILLED = """
+import asyncio, pathlib, sys, time
+from ramet.services.packaging import folders
+from ramet.services.packaging.service import PackagingService
+
+def stuck(*_):
+    print("here", flush=True)
+    time.sleep(3600)
+
+async def main():
+    setattr(folders, sys.argv[2], stuck)
+    async with PackagingService(pathlib.Path(sys.argv[1])) as service:
+        await service.upload(sys.stdin.buffer.read())
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("step", ["publish", "_sync"])
+async def test_a_process_that_is_killed_leaves_no_bundle(tmp_path: Path, step: str) -> None:
+    """Wherever it was: its lock is free, what it had written is gone, and the bundle can be uploaded again."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, tmp_path, step, stdin=pipe, stdout=pipe
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(tar(FILES))
+    process.stdin.close()
+    assert await process.stdout.readline() == b"here\n"
+    process.kill()
+    await process.wait()
+    assert any(path.name.startswith(".draft-") for path in (tmp_path / "bundles").iterdir())
+
+    async with PackagingService(tmp_path) as service:
+        assert await service.list_bundles() == []
+        assert not any(path.name.startswith(".draft-") for path in (tmp_path / "bundles").iterdir())
+        info = await service.upload(tar(FILES))
+
+    assert tree(tmp_path / "bundles" / info.id) == FILES
 
 
 async def test_a_bundle_that_lost_its_description_is_made_whole_by_an_upload(tmp_path: Path) -> None:
