@@ -125,7 +125,9 @@ async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
 # --- what is refused before anything begins -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id", ["0" * 64, "nothing", "../images", "", "/etc/passwd", "x" * 1000])
+@pytest.mark.parametrize(
+    "id", ["0" * 64, "nothing", "../images", "", "/etc/passwd", pytest.param("x" * 1000, id="long")]
+)
 async def test_what_is_unknown_is_refused_before_anything_begins(tmp_path: Path, id: str) -> None:
     """An unknown bundle, base, image or job: there is no job and no image afterwards."""
     async with PackagingService(tmp_path) as service:

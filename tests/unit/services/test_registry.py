@@ -34,6 +34,7 @@ from tests.support.registries import PASSWORD, USER, TokenServer, layout, needs_
 from tests.support.tars import tar
 
 FILES = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n"}
+DEEP, LONG = pytest.param(b"[" * 100_000, id="deep"), pytest.param("x" * 300, id="long")
 BASE = {"bin/tool": b"#!/bin/sh\n"}
 
 
@@ -104,7 +105,7 @@ def test_a_layer_is_appended_in_the_language_of_its_base(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"config": 5}', b'{"config": {"digest": "x"}, "layers": []}', b"\xff", b"[" * 100_000]
+    "body", [b"", b"[]", b"{}", b'{"config": 5}', b'{"config": {"digest": "x"}, "layers": []}', b"\xff", DEEP]
 )  # fmt: skip
 def test_what_is_no_manifest_is_refused(body: bytes) -> None:
     """As is one of another kind."""
@@ -144,7 +145,7 @@ def test_a_reference_is_a_repository_and_a_tag_or_digest(text: str, expected: Re
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", "a:", "a@", "A", "a/../b", "/a", "a/", "a b", "a:b/c", "a@sha256:0", "a?x=1", "a:b?c", "x" * 300]
+    "text", ["", ":", "a:", "a@", "A", "a/../b", "/a", "a/", "a b", "a:b/c", "a@sha256:0", "a?x=1", "a:b?c", LONG]
 )  # fmt: skip
 def test_what_is_no_reference_is_refused(text: str) -> None:
     """Above all what would be another path of the registry."""
