@@ -123,7 +123,7 @@ async def test_many_are_cancelled_at_once(runtime: ramet.AgentRuntime, mark: str
 
 async def test_a_cancel_while_it_is_being_ended_leaves_nothing(runtime: ramet.AgentRuntime, mark: str) -> None:
     """Out of time and deaf, then stopped in its grace: conftest.py looks for descriptors that were left open."""
-    policy = ramet.Policy(timeout_seconds=1)
+    policy = ramet.Policy(timeout_seconds=5)  # Enough to begin in, on any machine.
     handle = await runtime.start_agent(agent=agents.deaf, args=(mark,), policy=policy)
     run = runtime.get(handle.id).run
     await eventually(lambda: marked(mark))

@@ -32,7 +32,7 @@ async def test_who_stays_within_its_memory_completes(runtime: ramet.AgentRuntime
 
 async def test_time_is_up_for_who_sleeps(runtime: ramet.AgentRuntime) -> None:
     """53: a status of its own, and what was printed until then."""
-    result = await runtime.run_agent(agent=agents.nap, args=(60,), policy=ramet.Policy(timeout_seconds=0.5))
+    result = await runtime.run_agent(agent=agents.nap, args=(60,), policy=ramet.Policy(timeout_seconds=5))
 
     assert (result.status, result.exit_code, result.output) == ("timeout", 124, None)
     assert result.stdout == "napping\n"
