@@ -1,0 +1,101 @@
+"""Messages as Anthropic's clients speak them: bodies are requests, chunks are the events of a stream.
+
+All text is one block, however many replies of a model it is made of: clients read the first block and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.services.formats.question import Stop
+from ramet.services.formats.question import read as read
+from ramet.services.formats.question import wants_stream as wants_stream
+
+NAME: Final = "anthropic"
+#: What a stream of events says last: nothing, the event `message_stop` has said it.
+CLOSING: Final = b""
+
+_REASONS: Final[dict[Stop, str]] = {"end": "end_turn", "length": "max_tokens"}
+_KINDS: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Writer:
+    """Makes the events of one answer: `begin`, then `text` as often as there is some, then `end`."""
+
+    def __init__(self, id: str, model: str, created: int) -> None:
+        """`created` is not said in this format."""
+        self._id, self._model = f"msg_{id}", model
+
+    def begin(self) -> Sequence[bytes]:
+        """An answer begins. What it will have used is said at its end."""
+        message: dict[str, Any] = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _used(NOTHING_USED),
+        }
+        return (
+            _event("message_start", message=message),
+            _event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        )
+
+    def text(self, delta: str) -> Sequence[bytes]:
+        """The next piece of it."""
+        return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),)
+
+    def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
+        """It is over, and this was used for it."""
+        delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}
+        return (
+            _event("content_block_stop", index=0),
+            _event("message_delta", delta=delta, usage=_used(usage)),
+            _event("message_stop"),
+        )
+
+
+def fold(chunks: Iterable[bytes]) -> bytes:
+    """The events of one answer as one `message`, as who asks for no stream gets it."""
+    message: dict[str, Any] = {}
+    texts: list[str] = []
+    for chunk in chunks:
+        said = msgspec.json.decode(chunk)
+        match said["type"]:
+            case "message_start":
+                message = said["message"]
+            case "content_block_delta":
+                texts.append(said["delta"]["text"])
+            case "message_delta":
+                message = {**message, **said["delta"], "usage": {**message["usage"], **said["usage"]}}
+    return msgspec.json.encode({**message, "content": [{"type": "text", "text": "".join(texts)}]})
+
+
+def event_name(chunk: bytes) -> str:
+    """What a stream of events calls this chunk: its type."""
+    return str(msgspec.json.decode(chunk)["type"])
+
+
+def error(message: str, status: int) -> bytes:
+    """A problem as the clients read it, of a request or in the middle of a stream; `status` is HTTP's."""
+    kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return _event("error", error={"type": kind, "message": message})
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return msgspec.json.encode({"type": kind, **fields})
+
+
+def _used(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens),
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cache_read_tokens,
+        "cache_creation_input_tokens": 0,
+    }

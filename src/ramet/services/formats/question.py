@@ -1,0 +1,90 @@
+"""The request body that both shipped formats have in common, as far as an agent reads it.
+
+A body is a whole conversation, as clients of models send it. The agent has the conversation itself: new is what the
+last message says, a user's. What asks for a model's behaviour (system prompts, tools, temperatures) is the agent's own
+matter, and left unread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ramet.core.errors import InvalidValue
+
+#: Why an answer ends where it ends: it is whole, or the model had no room for more.
+Stop = Literal["end", "length"]
+
+_SHOWN = 80
+T = TypeVar("T")
+
+
+class _Body(Struct):
+    messages: list[Raw] = []
+
+
+class _Wish(Struct):
+    stream: bool | None = None
+
+
+class _Message(Struct):
+    role: str
+    content: Any = None
+
+
+def read(body: bytes) -> str:
+    """The new text: that of the last message, which is a user's.
+
+    Raises InvalidValue naming the field for a body that is none, another last message, and whatever is no text.
+    """
+    messages = _decoded(body, _Body).messages
+    if not messages:
+        raise InvalidValue("messages", [], "at least one message")
+    at = f"messages[{len(messages) - 1}]"
+    try:
+        last = msgspec.json.decode(messages[-1], type=_Message)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue(at, _shown(bytes(messages[-1])), f"a message with role and content ({problem})") from None
+    if last.role != "user":
+        raise InvalidValue(f"{at}.role", last.role, "'user' in the last message: it is what the agent answers")
+    text = _text(last.content, f"{at}.content")
+    if not text.strip():
+        raise InvalidValue(f"{at}.content", text, "text that says something")
+    return text
+
+
+def wants_stream(body: bytes) -> bool:
+    """Whether the answer is wanted in pieces. Raises InvalidValue for a body that is none."""
+    return bool(_decoded(body, _Wish).stream)
+
+
+def _text(content: object, field: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidValue(field, content, "text, or a list of parts that are text")
+    return "\n".join(_part(part, f"{field}[{number}]") for number, part in enumerate(content))
+
+
+def _part(part: object, field: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind != "text":
+        raise InvalidValue(f"{field}.type", kind, "'text': this agent reads nothing else")
+    assert isinstance(part, dict), "it has a type"
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidValue(f"{field}.text", text, "text")
+    return text
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue("body", _shown(body), f"a JSON object with messages ({problem})") from None
+
+
+def _shown(data: bytes) -> str:
+    return data[:_SHOWN].decode(errors="replace")

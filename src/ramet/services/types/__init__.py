@@ -1,0 +1,1 @@
+"""The agent types that ship, and how others are found."""
