@@ -32,6 +32,9 @@ _MOUNT = "an absolute path without '..', not the root, not /tmp, nothing of /pro
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEPT_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: the kernel's, and where sockets are
 
+#: Set for a sandbox, it names folders that Python inside imports from, behind everything that is installed there.
+IMPORTS = "RAMET_IMPORTS"
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 #: Variables by which a loader, an interpreter, a shell or a resolver takes code or rules from whoever sets them.
 _LOADERS = re.compile(

@@ -13,6 +13,7 @@ from typing import Any
 from ramet.agent import performing
 from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
+from ramet.core.rights import IMPORTS
 from ramet.guest.channel import Channel, connect
 from ramet.wire import requests
 from ramet.wire.capsule import unpack
@@ -29,6 +30,7 @@ _NOTHING = Encoded(0, b"")
 
 def main(channel: socket.socket) -> int:
     """Be the agent that the host's first word describes, to its end. Returns the exit status: 0 only with a result."""
+    _import_from_image()
     end = Channel(channel)
     frame = end.read()
     if frame is None:
@@ -45,6 +47,14 @@ def main(channel: socket.socket) -> int:
             serve(channel, start, frame.body)
             return 0
     raise ProtocolError(f"{type(start).__name__} does not come first")
+
+
+def _import_from_image() -> None:
+    """What its image brings can be imported, here and by the commands that it starts; it hides nothing of ours."""
+    folders = [each for each in os.environ.pop(IMPORTS, "").split(os.pathsep) if each.startswith("/")]
+    if folders:
+        sys.path += [each for each in folders if each not in sys.path]
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
 def _work(end: Channel, start: StartFunction, capsule: list[bytes]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pathlib
 import signal
 import socket
@@ -209,6 +210,7 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
         system_messages=tuple(system),
         history=history,
         cwd=pathlib.Path(start.cwd),
+        environ=dict(os.environ),  # Nothing is in it but what the policy says.
         budget=Budget(NO_LIMITS, scope=start.path),  # The host counts.
         tree=ChannelTree(link, said["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,

@@ -56,7 +56,8 @@ class Session:
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
     and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
     With a `backend` ("bwrap", "local") or a `policy` every agent below the first works in a sandbox of its own; without
-    a `policy` it may read `cwd`, write to a folder of its own, and start others.
+    a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy` the first works
+    in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder.
 
     With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
@@ -88,6 +89,7 @@ class Session:
         runtime: AgentRuntime | None = None,
         backend: BackendName | None = None,
         policy: Policy | None = None,
+        root_policy: Policy | None = None,
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
     ) -> None:
@@ -129,7 +131,7 @@ class Session:
             limits=_tighter(root.limits, limits),
             session=session_id,
             persistent=True,
-            request=SpawnRequest(name=ROOT_NAME, description=root.description),
+            request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy),
         )
         self.runtime.keep(self._opened, self._root)
         self.result: Result | None = None  #: of the last turn
@@ -242,13 +244,13 @@ class Session:
             self.result = self._root.result
         return receipt
 
-    async def close(self) -> None:
+    async def close(self, reason: str = "the session was closed") -> None:
         """End everything below and let all readers end; idempotent."""
         context = self._root.context
         if not self._closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
             await context.hooks.fire("SessionEnd", context, {"reason": "other"}, matcher="other")
         self._closed = True
-        await self.runtime.close_tree(self._root.info.id, "the session was closed")
+        await self.runtime.close_tree(self._root.info.id, reason)
         if self._own_runtime:
             await self.runtime.stop()
 

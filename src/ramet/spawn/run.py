@@ -101,7 +101,7 @@ class Run:
     box: Sandbox | None = None  #: while a process of it lives
     left: Left = NOTHING_LEFT  #: by its newest attempt
     asked: int = 0  #: children that it was let start, births under way included
-    born_at: float = 0.0  #: by the monotonic clock
+    timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn
     on_turn: Callable[[Result], None] | None = None  #: told the result of each turn, if anybody waits for it
     memory: Any = None  #: its working copy of its state, once it was asked for
     told: Result | None = None  #: the result, once whoever waits may know it
@@ -133,7 +133,7 @@ class Run:
 
     def seconds_left(self, now: float) -> float | None:
         """What is left of its time, and of those above it; None without any limit."""
-        ends = [run.born_at + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
+        ends = [run.timed_from + run.limits.seconds for run in self.above() if run.limits.seconds is not None]
         return max(0.0, min(ends) - now) if ends else None
 
     @property

@@ -273,7 +273,7 @@ class Spawner:
             grant=plan.grant,
             bound=plan.bound,
             capsule=plan.capsule,
-            born_at=services.clock.monotonic(),
+            timed_from=services.clock.monotonic(),
         )
         context.on_usage = run.count
         context.slot = Slot(self._register.slots, lambda waits: self._waits(run, waits))

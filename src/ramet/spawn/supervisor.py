@@ -146,6 +146,7 @@ class Supervisor:
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
         if run.limits.seconds is not None and run.deadline is None:
+            run.timed_from = self._services.clock.monotonic()
             left = run.limits.seconds - run.aged_s
             run.deadline = asyncio.create_task(self._time_out(run, max(0.0, left)), context=_nobodys_call())
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_nobodys_call())

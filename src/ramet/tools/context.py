@@ -306,6 +306,7 @@ class ToolUseContext:
     system_messages: tuple[BaseMessage, ...] = ()
     history: list[BaseMessage] = field(default_factory=list)
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
+    environ: Mapping[str, str] | None = None  #: of commands; None: what is harmless of this process's own
     read_roots: tuple[pathlib.Path, ...] = ()  #: more places that may be read, such as spilled results
     state: dict[str, Any] = field(default_factory=dict)
     file_cache: dict[str, Any] = field(default_factory=dict)  #: what was read, by path; a child starts with a copy

@@ -7,6 +7,7 @@ containment is a sandbox's work, around the whole agent.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
@@ -33,7 +34,7 @@ async def bash(arguments: BashArguments) -> str:
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
-    output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock)
+    output, ended = await execute(arguments.command, locate(context, "."), limit_s, context.clock, context.environ)
     text = output.data().decode("utf-8", "replace").replace("\0", "␀").rstrip("\n")
     if ended.why == "timeout":
         raise ToolException(
@@ -43,8 +44,10 @@ async def bash(arguments: BashArguments) -> str:
     return f"{text}\n[exit code {_said(ended)}]".lstrip("\n")
 
 
-async def execute(command: str, place: Place, limit_s: float, clock: Clock) -> tuple[Capture, Ended]:
-    """Run `command` in a directory, for at most `limit_s`, in an environment without secrets."""
+async def execute(
+    command: str, place: Place, limit_s: float, clock: Clock, environ: Mapping[str, str] | None = None
+) -> tuple[Capture, Ended]:
+    """Run `command` in a directory, for at most `limit_s`, in `environ`, else an environment without secrets."""
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
     output = Capture(head=KEEP, tail=KEEP)
@@ -56,7 +59,7 @@ async def execute(command: str, place: Place, limit_s: float, clock: Clock) -> t
             clock=clock,
             timeout_s=limit_s,
             cwd=place.path,
-            env=environment(),
+            env=environment() if environ is None else environ,
             stdout=output,
         )
     except FileNotFoundError:

@@ -1,0 +1,44 @@
+"""How a turn ended, as whoever reads it is told."""
+
+from __future__ import annotations
+
+from ramet.core.errors import Aborted, NeedsInput, RametError, TaskFailed
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+
+
+def problem_of(result: Result, run: str) -> RametError | None:
+    """What to raise for a turn that ended like this; None for one that ended well."""
+    if result.status is Status.COMPLETED:
+        return None
+    error = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
+    match result.status:
+        case Status.CANCELLED:
+            return Aborted(error.message)
+        case Status.NEEDS_INPUT:
+            return NeedsInput(error.message)
+    return TaskFailed(f"{error.type}: {error.message}", status=str(result.status), run=run)
+
+
+def used_since(before: Usage, now: Usage) -> Usage:
+    """What was used in between."""
+    return Usage(
+        model_calls=now.model_calls - before.model_calls,
+        tool_calls=now.tool_calls - before.tool_calls,
+        agents=now.agents - before.agents,
+        input_tokens=now.input_tokens - before.input_tokens,
+        output_tokens=now.output_tokens - before.output_tokens,
+        cache_read_tokens=now.cache_read_tokens - before.cache_read_tokens,
+        usd=now.usd - before.usd,
+        estimated=now.estimated,
+    )
+
+
+def as_spent(usage: Usage) -> dict[str, float]:
+    """By the names that teams and limits have for it."""
+    return {
+        "tokens": usage.tokens,
+        "usd": usage.usd,
+        "model_calls": usage.model_calls,
+        "tool_calls": usage.tool_calls,
+        "agents": usage.agents,
+    }

@@ -1,0 +1,151 @@
+"""The agent type "llm": a model with tools, in the host or in a sandbox, and a conversation of many turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from langchain_core.tools import BaseTool
+from msgspec import Struct
+
+from ramet.agent.definition import Agent
+from ramet.agent.files.places import Place, plugin_places
+from ramet.agent.files.skills import load_skills, render_skills, skill_places
+from ramet.agent.loop import MAX_TURNS
+from ramet.core.capabilities import Capability
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.policy import Policy
+from ramet.host.session import Session
+from ramet.services.contract import Opening, Served
+from ramet.services.formats.shipped import FORMATS
+from ramet.services.types import imports
+from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
+from ramet.services.types.place import isolation_of, policy_of, secrets_of
+from ramet.tools.python import NAME as PYTHON
+from ramet.tools.stock import stock_tools
+from ramet.tools.workspace import workspace_tools
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+#: Holds the name of the model that was set last, in the agent's own folder.
+MODEL_FILE = "model"
+
+
+class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What an agent of this type is made of.
+
+    `model` is a name of the server's own models, "provider:model", or "offline". `tools` are names of ramet's: Read,
+    Write, Edit, Glob, Grep, Bash, and in a sandbox `python`; "*" is those of the workspace.
+    """
+
+    model: str = ""  #: none is the server's default
+    system_prompt: str = ""
+    tools: Sequence[str] = ()
+    skills: Sequence[str] = ()  #: by their names: of its image's, then of the server's user
+    modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
+    spawn: bool = False  #: whether it may start agents below it
+    show_tools: bool = False  #: whether answers tell of its tool calls, as text
+    max_turns: int = MAX_TURNS
+
+
+class LlmType:
+    """Models that talk. `models` are the server's own names for some; `default` is asked where nobody names one."""
+
+    name = "llm"
+    spawn_info: type = LlmInfo
+    transport_formats: Sequence[str] = tuple(FORMATS)
+    operations: Mapping[str, type] = {"list_tools": ListTools, "set_model": SetModel, "compact": Compact}
+
+    def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
+        self._models, self._default = dict(models or {}), default
+
+    async def check(self, opening: Opening) -> None:
+        """Raises Unknown for a model, tool or skill that is not there, InvalidValue for what does not go together.
+
+        Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
+        """
+        self._definition(opening)
+        opening.runtime.gateway.port(self.model(opening.info.model))
+        await isolation_of(opening.runtime, self._policy(opening))
+
+    async def open(self, opening: Opening) -> Served:
+        """One that waits for its first turn, or goes on where a killed server left it. Raises like `check`."""
+        policy = self._policy(opening)
+        isolation = await isolation_of(opening.runtime, policy)
+        session = await (self._resumed(opening, policy) if opening.run else self._begun(opening, policy))
+        return LlmAgent(session, opening, isolation, self.model, opening.folder / MODEL_FILE)
+
+    def model(self, name: str) -> str | BaseChatModel:
+        """The model of that name, or its name where a provider has it. Raises InvalidValue where there is none."""
+        name = name or self._default
+        if not name:
+            raise InvalidValue("spawn_info.model", name, "a model's name: this server has no default")
+        return self._models.get(name, name)
+
+    # ----
+
+    def _policy(self, opening: Opening) -> Policy | None:
+        return policy_of(opening, may_spawn=opening.info.spawn)
+
+    async def _begun(self, opening: Opening, policy: Policy | None) -> Session:
+        return Session(
+            agent=self._definition(opening),
+            tools=_tools(opening),
+            cwd=opening.folder if policy is None else None,  # What is not mounted is not there, inside.
+            limits=opening.limits,
+            spawn=opening.info.spawn,
+            runtime=opening.runtime,
+            policy=policy,
+            root_policy=policy,
+        )
+
+    async def _resumed(self, opening: Opening, policy: Policy | None) -> Session:
+        model = self.model(opening.info.model)
+        return await Session.resume(
+            opening.run,
+            None if isinstance(model, str) else model,
+            _tools(opening),
+            cwd=opening.folder if policy is None else None,
+            runtime=opening.runtime,
+            secrets=secrets_of(policy),
+        )
+
+    def _definition(self, opening: Opening) -> Agent:
+        """Raises Unknown, InvalidValue."""
+        info: LlmInfo = opening.info
+        _tools(opening)
+        code: tuple[Capability, ...] = ()
+        if PYTHON in info.tools:
+            names = info.modules if info.modules is not None else imports.top_level(opening.image.folders)
+            code = tuple(Capability("module", each) for each in names)
+        elif info.modules:
+            raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
+        text = render_skills(load_skills(info.skills, _skills(opening)))
+        return Agent(
+            name="main",
+            instructions=f"{info.system_prompt}\n\n{text}".strip(),
+            model=self.model(info.model),
+            max_turns=info.max_turns,
+            capabilities=code,
+        )
+
+
+def _skills(opening: Opening) -> Sequence[Place]:
+    """Where its skills may lie; of its image's folders, each is one of skills."""
+    image = tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
+    user = opening.runtime.user_dir
+    return (*image, *(skill_places(None, user) if user is not None else ()))
+
+
+def _tools(opening: Opening) -> tuple[BaseTool, ...]:
+    """By their names. Raises Unknown, and InvalidValue for code that is to run in the host."""
+    workspace = [each.name for each in workspace_tools()]
+    stock, chosen = stock_tools({}), dict[str, BaseTool]()
+    for name in opening.info.tools:
+        if name == PYTHON and opening.policy is None:
+            raise InvalidValue("spawn_info.tools", name, "it with a policy only: code does not run in the host")
+        if name != "*" and name not in (*workspace, PYTHON):
+            raise Unknown("tool", name, (*workspace, PYTHON, "*"))
+        chosen |= {each: stock[each] for each in (workspace if name == "*" else [name])}
+    return tuple(chosen.values())

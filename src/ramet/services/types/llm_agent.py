@@ -1,0 +1,258 @@
+"""An agent of the type "llm": a session, answering in a transport format."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from msgspec import Struct
+
+from ramet.core.errors import Aborted, Bug
+from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
+from ramet.core.lifecycle import State
+from ramet.core.outcome import ErrorInfo, Result
+from ramet.host import changing
+from ramet.host.session import Session
+from ramet.services.contract import Opening
+from ramet.services.formats.question import Stop
+from ramet.services.formats.shipped import format_of
+from ramet.services.types.ends import as_spent, problem_of, used_since
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+_ROLES = {"human": "user", "ai": "assistant"}
+_NO_ROOM = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: as providers say that a reply was cut off
+_MOST_SHOWN = 200  #: characters of a tool call's arguments
+BEGINS_AGAIN = "[the reply was cut off; it begins again]"
+
+
+class ListTools(Struct, forbid_unknown_fields=True):
+    """Which tools it has: a list of `name` and `description`."""
+
+
+class SetModel(Struct, forbid_unknown_fields=True):
+    """Ask this model from its next question on; the answer is its `model`."""
+
+    model: str
+
+
+class Compact(Struct, forbid_unknown_fields=True):
+    """Shorten its conversation now; the answer says whether it was `compacted`, and how many `messages` there are."""
+
+
+class LlmAgent:
+    """One conversation."""
+
+    def __init__(
+        self,
+        session: Session,
+        opening: Opening,
+        isolation: str,
+        model: Callable[[str], str | BaseChatModel],
+        model_file: pathlib.Path,
+    ) -> None:
+        """`model` finds one by its name; `model_file` keeps the name of the one that was set."""
+        self.isolation = isolation
+        self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
+        self._show_tools: bool = opening.info.show_tools
+        self._model, self._model_file = model, model_file
+        self._root = session.handle(session.id).run
+        self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
+        self._closing = False
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self._root.ended().add_done_callback(lambda end: self._over(end.result()))
+        if opening.run and model_file.exists():  # Its record knows only the one that it was born with.
+            self._set_model(model_file.read_text())
+
+    @property
+    def run(self) -> str:
+        """The id of the root of its tree."""
+        return self._session.id
+
+    # ---- talking
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        """Answer the last message of a body. Leaving the iteration interrupts the turn.
+
+        Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
+        TaskFailed, of the status that it had, for one that failed.
+        """
+        shape = format_of(format)
+        text = shape.read(body)
+        await self._rested()
+        before = self._session.usage
+        created = int(self._clock.now().timestamp())
+        writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
+        said = _Said(self._show_tools)
+        has_begun = False
+        async with aclosing(self._session.submit_message(text)) as items:
+            async for item in items:
+                if not has_begun:
+                    has_begun = True
+                    for chunk in writer.begin():
+                        yield chunk
+                if isinstance(item, SandboxStarted):
+                    self.isolation = item.level
+                if piece := said.piece(item):
+                    for chunk in writer.text(piece):
+                        yield chunk
+        result = self._session.result
+        if result is None:
+            raise Aborted("the agent ended before it answered")
+        problem = problem_of(result, self.run)
+        if problem is not None:
+            raise problem
+        if rest := said.rest(result):
+            for chunk in writer.text(rest):
+                yield chunk
+        for chunk in writer.end(used_since(before, self._session.usage), self._stop()):
+            yield chunk
+
+    async def interrupt(self) -> None:
+        """End the turn under way, keeping the agent and its history."""
+        await self._session.interrupt("it was interrupted")
+
+    async def mail(self, text: str) -> None:
+        """A message that is read at its next step; one at rest is woken by it. Raises MailRefused."""
+        self._session.send(text)
+
+    async def close(self, reason: str) -> None:
+        """End it and all below it, and wait until they are gone. Idempotent."""
+        self._closing = True
+        await self._session.close(reason)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # ---- looking
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """Its conversation: `role` (user, assistant, tool) and `content` of each message, and the calls of tools."""
+        return [_plain(each) for each in self._session.messages]
+
+    def spent(self) -> Mapping[str, float]:
+        """What its whole tree has used: tokens, usd, model_calls, tool_calls, agents."""
+        return as_spent(self._session.usage)
+
+    # ---- changing
+
+    async def control(self, operation: Any) -> Any:
+        """List its tools, set its model, or shorten its conversation. Raises BusyError for that in a turn."""
+        match operation:
+            case ListTools():
+                return [{"name": tool.name, "description": tool.description} for tool in self._session.context.tools]
+            case SetModel():
+                name = self._set_model(operation.model)
+                _write(self._model_file, operation.model)
+                return {"model": name}
+            case Compact():
+                return {"compacted": await self._compact(), "messages": len(self._session.messages)}
+        raise Bug(f"an operation that was not declared: {type(operation).__name__}")
+
+    def _set_model(self, name: str) -> str:
+        return changing.set_model(self._root, self._model(name), self._gateway)
+
+    async def _compact(self) -> bool:
+        if self._changing is not None:
+            await asyncio.shield(self._changing)
+        self._changing = asyncio.get_running_loop().create_future()
+        try:
+            return await changing.compact(self._root)
+        finally:
+            self._changing.set_result(None)
+            self._changing = None
+
+    # ----
+
+    async def _rested(self) -> None:
+        """Wait while it shortens its conversation, or ends the turn that a killed server had begun."""
+        while self._changing is not None:
+            await asyncio.shield(self._changing)
+        if self._is_free():
+            return
+        async with aclosing(self._session.events(tree=False)) as events:
+            async for _ in events:
+                if self._is_free():
+                    return
+
+    def _is_free(self) -> bool:
+        run = self._root
+        return run.turns == 0 or run.state is State.IDLE or run.waking or not run.is_living
+
+    def _over(self, result: Result) -> None:
+        if not self.ended.done():
+            error = result.error or ErrorInfo(type="Ended", message="its run has ended")
+            self.ended.set_result(None if self._closing else error)
+
+    def _stop(self) -> Stop:
+        newest = self._session.messages[-1] if self._session.messages else None
+        told = newest.response_metadata if isinstance(newest, AIMessage) else {}
+        return "length" if _NO_ROOM & {told.get("finish_reason"), told.get("stop_reason")} else "end"
+
+
+class _Said:
+    """What a turn has said so far, as one text: the replies of its model apart from each other, and from notes."""
+
+    def __init__(self, show_tools: bool) -> None:
+        self._show_tools = show_tools
+        self._newest = ""  #: of all that was said
+        self._apart = False  #: another reply begins
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        """What this adds to it; mostly nothing."""
+        if isinstance(item, AIMessageChunk):
+            return self._add(str(item.text))
+        if isinstance(item, MessageRecorded):
+            self._apart = True
+        elif isinstance(item, MessageDiscarded) and self._newest:
+            return self._note(BEGINS_AGAIN)
+        elif isinstance(item, ToolStarted) and self._show_tools:
+            shown = json.dumps(item.args, ensure_ascii=False, default=str)
+            return self._note(f"[{item.tool} {shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + '…'}]")
+        return ""
+
+    def rest(self, result: Result) -> str:
+        """What a result says that no reply has said."""
+        if isinstance(result.value, str):
+            return "" if self._newest else result.value
+        return self._note(json.dumps(result.value, ensure_ascii=False, default=str))
+
+    def _note(self, text: str) -> str:
+        self._apart = True
+        noted = self._add(text)
+        self._apart = True
+        return noted
+
+    def _add(self, text: str) -> str:
+        if not text:
+            return ""
+        if self._apart and self._newest:
+            text = f"{_gap(self._newest)}{text}"
+        self._apart, self._newest = False, (self._newest + text)[-2:]
+        return text
+
+
+def _gap(newest: str) -> str:
+    return "\n" * (2 - (len(newest) - len(newest.rstrip("\n"))))
+
+
+def _plain(message: BaseMessage) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": _ROLES.get(message.type, message.type), "content": str(message.text)}
+    if isinstance(message, AIMessage) and message.tool_calls:
+        calls = [{"id": call["id"], "name": call["name"], "args": call["args"]} for call in message.tool_calls]
+        plain["tool_calls"] = calls
+    if isinstance(message, ToolMessage):
+        plain |= {"tool_call_id": message.tool_call_id, "name": message.name, "status": message.status}
+    return plain
+
+
+def _write(file: pathlib.Path, text: str) -> None:
+    """All of it or nothing."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)

@@ -1,0 +1,60 @@
+"""Where an agent of a type works: in a sandbox with what its image brings, or in the host without any of it."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Grant, Isolation, Policy, grant_root
+from ramet.core.rights import IMPORTS
+from ramet.host.runtime import AgentRuntime
+from ramet.services.contract import Opening
+
+#: What `Served.isolation` is for an agent that works in the host.
+IN_THE_HOST = "none"
+
+
+def policy_of(opening: Opening, *, may_spawn: bool = False) -> Policy | None:
+    """The policy that it was asked with, and with it what its image and its environment need; None for the host.
+
+    Raises InvalidValue for an environment or an image's code that is to be had in the host, and for a policy that
+    denies sub-agents to one that `may_spawn`.
+    """
+    policy, image = opening.policy, opening.image
+    code = (*image.folders, *image.packages)
+    if policy is None:
+        if opening.env:
+            raise InvalidValue("env", sorted(opening.env), "none for an agent that works in the host: say a policy")
+        if code:
+            raise InvalidValue("image", image.id, "none with code for an agent that works in the host: say a policy")
+        return None
+    if may_spawn and policy.allow_sub_agents is False:
+        raise InvalidValue("policy.allow_sub_agents", False, "true, or nothing, where spawn_info.spawn is true")
+    env = {**(policy.env_vars or {}), **opening.env}
+    if code:
+        env[IMPORTS] = os.pathsep.join(str(each.resolve()) for each in code)
+    seen = [str(each.resolve()) for each in (*code, *image.skills)]
+    return msgspec.structs.replace(
+        policy,
+        readonly_mounts=tuple(dict.fromkeys((*(policy.readonly_mounts or ()), *seen))),
+        env_vars=env,
+        allow_sub_agents=True if may_spawn else policy.allow_sub_agents,
+    )
+
+
+async def isolation_of(runtime: AgentRuntime, policy: Policy | None) -> str:
+    """The level that such an agent has. Raises IsolationUnavailable, InvalidValue for what is no root's policy."""
+    if policy is None:
+        return IN_THE_HOST
+    grant: Grant = grant_root(policy)
+    backend = await runtime.sandboxes.placement().backend(grant)
+    offered = (await backend.probe()).level
+    return str(Isolation.FRESH if grant.isolation is Isolation.FRESH else offered)
+
+
+def secrets_of(policy: Policy | None) -> dict[str, str]:
+    """Its secrets by value, which no journal keeps."""
+    secrets = policy.secrets if policy is not None else None
+    return {name: value for name, value in secrets.items() if value} if isinstance(secrets, dict) else {}
