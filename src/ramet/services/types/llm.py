@@ -96,7 +96,6 @@ class LlmType:
             limits=opening.limits,
             spawn=opening.info.spawn,
             runtime=opening.runtime,
-            policy=policy,
             root_policy=policy,
         )
 

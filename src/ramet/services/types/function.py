@@ -1,0 +1,73 @@
+"""The agent type "function": each turn is one call of a plain function, in the host or in a sandbox of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue
+from ramet.services.contract import Opening, Served
+from ramet.services.formats.shipped import FORMATS
+from ramet.services.types import imports
+from ramet.services.types.function_agent import FunctionAgent
+from ramet.services.types.imports import Reference
+from ramet.services.types.place import isolation_of, policy_of
+from ramet.wire.capsule import pack
+
+
+class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is called: "module:name". It takes the message's text, and if it takes a second one, the history.
+
+    What it returns is the answer; what it yields, if it is a generator, and what it prints in a sandbox is streamed.
+    """
+
+    function: str
+
+
+class FunctionType:
+    """Functions that answer. In the host only those below `allowed` are called: modules, by name, and what is in them.
+
+    In a sandbox, what its image brings may be called, too.
+    """
+
+    name = "function"
+    spawn_info: type = FunctionInfo
+    transport_formats: Sequence[str] = tuple(FORMATS)
+    operations: Mapping[str, type] = {}
+
+    def __init__(self, allowed: Sequence[str] = ()) -> None:
+        self._allowed = tuple(allowed)
+
+    async def check(self, opening: Opening) -> None:
+        """Raises InvalidValue for what is no function, is not allowed, or is not there, and IsolationUnavailable.
+
+        Raises NotShippable for one that cannot travel. Code of an image is not run for that, only looked at.
+        """
+        policy = policy_of(opening)
+        self._function(opening)
+        await isolation_of(opening.runtime, policy)
+
+    async def open(self, opening: Opening) -> Served:
+        """One that waits for its first turn. Its history is there again after a restart; a turn cut off is not."""
+        policy = policy_of(opening)
+        function = self._function(opening)
+        agent = FunctionAgent(opening, function, policy, await isolation_of(opening.runtime, policy))
+        await agent.take_up()
+        return agent
+
+    def _function(self, opening: Opening) -> Callable[..., Any] | Reference:
+        """The function itself, or where it is found inside. Raises InvalidValue, NotShippable."""
+        called = imports.parsed(opening.info.function)
+        if opening.policy is not None and imports.top_level(opening.image.folders).count(called.top):
+            imports.check_source(called, opening.image.folders)
+            return called
+        if any(called.module == each or called.module.startswith(f"{each}.") for each in self._allowed):
+            function = imports.imported(called)
+            if opening.policy is not None:
+                pack(function)
+            return function
+        brought = ", and what the image brings" if opening.policy is not None else ""
+        known = ", ".join(self._allowed) or "nothing"
+        raise InvalidValue(imports.FIELD, opening.info.function, f"what lies below: {known}{brought}")

@@ -1,0 +1,58 @@
+"""Functions that agents of the type "function" are, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+KEPT = "a text"
+
+
+def shout(text: str) -> str:
+    """The text, louder."""
+    return text.upper()
+
+
+def remembers(text: str, history: list[dict[str, str]]) -> str:
+    """What was said before, and now."""
+    return " | ".join([*(f"{each['role']}: {each['content']}" for each in history), text])
+
+
+def prints(text: str) -> dict[str, Any]:
+    """Print each word; data comes back."""
+    for word in text.split():
+        print(word)  # noqa: T201 - that is what is tried
+    return {"words": len(text.split())}
+
+
+def yields(text: str) -> Iterator[str]:
+    """Word for word."""
+    yield from text.split()
+
+
+async def yields_async(text: str) -> AsyncIterator[str]:
+    """Word for word, in an event loop."""
+    for word in text.split():
+        await asyncio.sleep(0)
+        yield word
+
+
+def breaks(text: str) -> str:
+    """Say something, then fail."""
+    print("so far", flush=True)  # noqa: T201
+    raise ValueError(f"not {text}")
+
+
+def sleeps(text: str) -> str:
+    """Say that it has begun, and go on for long."""
+    print("begun", flush=True)  # noqa: T201
+    time.sleep(600)
+    return text
+
+
+async def waits(text: str) -> AsyncIterator[str]:
+    """The same, in the host."""
+    yield "begun"
+    await asyncio.sleep(600)

@@ -1,0 +1,145 @@
+"""Agent types by name, plugins of installed distributions among them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.types.function import FunctionType
+from ramet.services.types.llm import LlmType
+from ramet.services.types.registry import GROUP, AgentTypes
+from tests.support.echo_agents import EchoType
+
+Install = Callable[[str, str], None]
+
+PLUGIN = """
+from msgspec import Struct
+from tests.support.echo_agents import EchoType
+
+class Loose(Struct):
+    "Takes whatever comes."
+
+class Parrot(EchoType):
+    name = "parrot"
+
+class Nameless(EchoType):
+    name = "somebody"
+
+class Open(EchoType):
+    name = "open"
+    spawn_info = Loose
+
+class Formless(EchoType):
+    name = "formless"
+    transport_formats = ()
+
+class Wordy(EchoType):
+    name = "wordy"
+    transport_formats = "words"
+
+class Deaf(EchoType):
+    name = "deaf"
+    open = None
+
+class Loosely(EchoType):
+    name = "loosely"
+    operations = {"any": Loose}
+
+made = Parrot()
+number = 7
+"""
+
+
+@pytest.fixture
+def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a distribution with these entry points on the path."""
+
+    def put(name: str, points: str) -> None:
+        folder = tmp_path / name
+        info = folder / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{points}\n")
+        (folder / f"{name}_code.py").write_text(PLUGIN)
+        monkeypatch.syspath_prepend(folder)
+
+    return put
+
+
+def test_the_types_that_ship_are_types() -> None:
+    """By their names, as the server was given them."""
+    types = AgentTypes([LlmType(), FunctionType(), EchoType()])
+    assert types.names == ["echo", "function", "llm"]
+    assert isinstance(types.find("llm"), LlmType)
+
+
+def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
+    """A class is made once; an object is taken as it is."""
+    install("birds", "parrot = birds_code:Parrot")
+    types = AgentTypes([EchoType()])
+    assert types.names == ["echo", "parrot"]
+    found = types.find("parrot")
+    assert found.name == "parrot"
+    assert types.find("parrot") is found
+
+
+def test_an_object_may_be_a_plugin(install: Install) -> None:
+    """Not only a class."""
+    install("objects", "parrot = objects_code:made")
+    assert AgentTypes([]).find("parrot").name == "parrot"
+
+
+def test_a_name_that_nobody_has_is_told_with_those_that_there_are(install: Install) -> None:
+    """Plugins included, loaded or not."""
+    install("unknown", "parrot = unknown_code:Parrot")
+    with pytest.raises(Unknown, match="echo, parrot"):
+        AgentTypes([EchoType()]).find("dog")
+
+
+@pytest.mark.parametrize(
+    ("point", "why"),
+    [
+        ("gone = wrong_nowhere:Thing", "ModuleNotFoundError"),
+        ("gone = wrong_code:Missing", "AttributeError"),
+        ("number = wrong_code:number", "name"),
+        ("nameless = wrong_code:Nameless", "name: 'somebody' is not accepted; expected 'nameless'"),
+        ("open = wrong_code:Open", "spawn_info: 'Loose'"),
+        ("formless = wrong_code:Formless", "transport_formats"),
+        ("wordy = wrong_code:Wordy", "transport_formats: 'words'"),
+        ("deaf = wrong_code:Deaf", "open"),
+        ("loosely = wrong_code:Loosely", "operations"),
+    ],
+)
+def test_a_plugin_that_is_none_is_told_of_by_its_entry_point(install: Install, point: str, why: str) -> None:
+    """The error names the entry point, its distribution, and what is wrong; other types are not concerned."""
+    install("wrong", point)
+    types, name = AgentTypes([EchoType()]), point.partition(" ")[0]
+    with pytest.raises(InvalidValue) as refusal:
+        types.find(name)
+    assert refusal.value.field.startswith(f"entry point {name!r} in {GROUP!r} of wrong")
+    assert why in str(refusal.value)
+    assert types.find("echo").name == "echo"
+
+
+def test_two_plugins_of_one_name_are_neither(install: Install) -> None:
+    """Nobody is taken for another."""
+    install("first", "parrot = first_code:Parrot")
+    install("second", "parrot = second_code:Parrot")
+    with pytest.raises(InvalidValue, match="first_code:Parrot of first"):
+        AgentTypes([]).find("parrot")
+
+
+def test_what_the_server_was_given_goes_before_a_plugin(install: Install) -> None:
+    """A package that is installed takes no name away."""
+    install("usurper", "echo = usurper_code:Parrot")
+    mine = EchoType()
+    assert AgentTypes([mine]).find("echo") is mine
+
+
+def test_two_types_of_one_name_are_refused() -> None:
+    """At once."""
+    with pytest.raises(InvalidValue, match="echo"):
+        AgentTypes([EchoType(), EchoType()])
