@@ -335,7 +335,7 @@ async def test_its_tools_are_listed_and_its_model_is_set(tmp_path: pathlib.Path)
 
 async def test_a_conversation_is_shortened_by_an_operation(tmp_path: pathlib.Path) -> None:
     """Between turns, with a summary by its own model; in a turn it is refused, and nothing changes."""
-    long = [f"{number} " + "word " * 6_000 for number in range(20)]
+    long = [f"{number} " + "word " * 6_000 for number in range(8)]
     script: Script = [*(Say(text, chunks=(text,)) for text in long), "They counted.", Hang(), "On."]
     async with AgentRuntime() as runtime, opened(llm(script), opening(runtime, tmp_path, LlmInfo())) as agent:
         for _ in long:
@@ -391,7 +391,7 @@ async def test_another_server_goes_on_with_the_conversation(tmp_path: pathlib.Pa
     """By its run: the same history, folder, environment and limits, and what it has used is not forgotten."""
     info = LlmInfo(tools=["Bash"], model="one")
     policy = policy_for(backend, secrets={"key": "a-long-secret"}, env_vars={"MOOD": "bright"})
-    more: dict[str, Any] = {"policy": policy, "limits": Limits(model_calls=4)}
+    more: dict[str, Any] = {"policy": policy, "limits": Limits(model_calls=5)}
     first = LlmType({"one": ScriptedModel([Call("Bash", {"command": "echo kept > file"}), "Written."])})
     async with lost(tmp_path, backend) as runtime:
         agent = await first.open(opening(runtime, tmp_path / "ada", info, **more))
