@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, Status, workspace_tools
+from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import SandboxStarted, ToolEnded
 from ramet.models.dialogue import Call, Say
@@ -173,3 +174,25 @@ def messy() -> None:
     for number in range(300):
         pathlib.Path('"' * 200 + str(number)).write_text("x")
     sys.stdout.write("\x01" * 60_000)
+
+
+async def test_the_time_of_a_sandboxed_root_begins_with_each_turn(tmp_path: pathlib.Path) -> None:
+    """An hour later there is time for a child again: its own limit is a turn's, not a conversation's."""
+    script: dict[str, list[Say | Call | str]] = {
+        "First": ["Yes."],
+        "Second": [Call("Agent", {"subagent_type": "reader", "prompt": "Read"}), "It was read."],
+        "Read": ["read"],
+    }
+    clock = FakeClock()
+    async with AgentRuntime(tmp_path, backend="local", clock=clock) as runtime:
+        talk = Session(
+            ScriptedModel(script=script),
+            agents=[Agent(name="reader", description="Reads files", instructions="Read.")],
+            runtime=runtime,
+            root_policy=Policy(allow_sub_agents=True, timeout_seconds=600),
+        )
+        assert (await talk.ask("First")).value == "Yes."
+        await clock.advance(3600)
+        assert (await talk.ask("Second")).value == "It was read."
+        children = [run.state for run in talk.runs() if run.depth]
+    assert children == ["completed"]
