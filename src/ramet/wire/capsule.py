@@ -44,6 +44,7 @@ _LIGHT: Final = (
     "ramet.concurrency",
     "ramet.core",
     "ramet.guest.client",
+    "ramet.services.types.calling",
     "ramet.sub_agent_client",
     "ramet.tools.context",
     "ramet.tools.sent",
