@@ -414,6 +414,21 @@ async def test_another_server_goes_on_with_the_conversation(tmp_path: pathlib.Pa
     assert read.startswith("kept\nbright\na-long-secret" if backend else "kept\n")
 
 
+async def test_a_server_that_was_stopped_is_gone_on_from_too(tmp_path: pathlib.Path) -> None:
+    """Its tree was closed with it: another one knows what was said, and has what the limits leave it."""
+    run, more = "", {"limits": Limits(model_calls=4)}
+    for number, word in enumerate(("one", "two", "three")):
+        async with restarted(tmp_path, None) as runtime:
+            start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
+            async with opened(llm([word, "the last word"]), start) as agent:
+                assert agent.spent()["model_calls"] == number
+                assert await say(agent, f"say {word}") == word
+                assert len(await agent.history()) == 2 * (number + 1)
+                if number == 2:
+                    assert await failure_of(agent, "On") == "budget_exhausted"
+                run = agent.run
+
+
 async def test_a_model_that_was_set_is_asked_after_a_restart(tmp_path: pathlib.Path) -> None:
     """The operation's word outlives the process that heard it."""
     kind = LlmType({"one": ScriptedModel(["From one."]), "two": ScriptedModel(["From two."])}, default="one")

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Bug, DefinitionMissing, MailRefused, RametError
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Usage
 from ramet.core.policy import Policy
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
 from ramet.services.types import calling
+from ramet.services.types.again import left_of
 from ramet.services.types.ends import as_spent, problem_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.place import secrets_of
@@ -153,7 +153,8 @@ class FunctionAgent:
         ]
 
     async def _started(self, text: str, pieces: _Pieces) -> Handle:
-        runtime, limits, function, history = self._opening.runtime, self._limits(), self._function, self._history()
+        runtime, function, history = self._opening.runtime, self._function, self._history()
+        limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
         if isinstance(function, Reference):
             handle = await runtime.spawn(
                 calling.call_named,
@@ -174,12 +175,6 @@ class FunctionAgent:
             handle = await runtime.spawn(_in_the_host(function, pieces.put), args=(text, history), limits=limits)
         self.run = handle.id
         return handle
-
-    def _limits(self) -> Limits:
-        """What is left of its limits: each turn is a tree, with a budget of its own. Its time is each turn's."""
-        limits, spent = self._opening.limits, as_spent(self._usage)
-        left = {name: most for name in RESOURCES if (most := getattr(limits, name)) is not None}
-        return Limits(seconds=limits.seconds, **{name: max(0, most - spent[name]) for name, most in left.items()})
 
     def _keep(self, turn: Turn) -> None:
         """Put a turn on record, and what it used onto the account, however it ended."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ramet.agent.definition import Agent
 from ramet.agent.files.places import Place, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
-from ramet.agent.loop import MAX_TURNS
+from ramet.agent.loop import MAX_TURNS, keep
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy
@@ -19,6 +19,7 @@ from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports
+from ramet.services.types.again import left_of, said_before, used_before
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
 from ramet.services.types.place import isolation_of, policy_of, secrets_of
 from ramet.tools.python import NAME as PYTHON
@@ -70,10 +71,14 @@ class LlmType:
         await isolation_of(opening.runtime, self._policy(opening))
 
     async def open(self, opening: Opening) -> Served:
-        """One that waits for its first turn, or goes on where a killed server left it. Raises like `check`."""
+        """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
+
+        After a server that was killed it is the same run, in the middle of its turn if it was in one; after one that
+        was stopped a new run that knows what was said, and has what the limits leave it; in a sandbox, its folder is new.
+        """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        session = await (self._resumed(opening, policy) if opening.run else self._begun(opening, policy))
+        session = await (self._taken_up(opening, policy) if opening.run else self._begun(opening, policy))
         return LlmAgent(session, opening, isolation, self.model, opening.folder / MODEL_FILE)
 
     def model(self, name: str) -> str | BaseChatModel:
@@ -93,11 +98,21 @@ class LlmType:
             agent=self._definition(opening),
             tools=_tools(opening),
             cwd=opening.folder if policy is None else None,  # What is not mounted is not there, inside.
-            limits=opening.limits,
+            limits=left_of(opening.limits, used_before(opening, "")),
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
         )
+
+    async def _taken_up(self, opening: Opening, policy: Policy | None) -> Session:
+        try:
+            return await self._resumed(opening, policy)
+        except Unknown:  # It was closed with its server.
+            said = await said_before(opening, self.model(opening.info.model), _tools(opening))
+            session = await self._begun(opening, policy)
+            for message in said:
+                keep(session.context, message)
+            return session
 
     async def _resumed(self, opening: Opening, policy: Policy | None) -> Session:
         model = self.model(opening.info.model)

@@ -21,6 +21,7 @@ from ramet.host.session import Session
 from ramet.services.contract import Opening
 from ramet.services.formats.question import Stop
 from ramet.services.formats.shipped import format_of
+from ramet.services.types.again import used_before
 from ramet.services.types.ends import as_spent, problem_of, used_since
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class LlmAgent:
         self._show_tools: bool = opening.info.show_tools
         self._model, self._model_file = model, model_file
         self._root = session.handle(session.id).run
+        self._used_before = used_before(opening, session.id)
         self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
@@ -137,7 +139,7 @@ class LlmAgent:
 
     def spent(self) -> Mapping[str, float]:
         """What its whole tree has used: tokens, usd, model_calls, tool_calls, agents."""
-        return as_spent(self._session.usage)
+        return as_spent(self._used_before + self._session.usage)
 
     # ---- changing
 
