@@ -74,7 +74,8 @@ class LlmType:
         """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
 
         After a server that was killed it is the same run, in the middle of its turn if it was in one; after one that
-        was stopped a new run that knows what was said, and has what the limits leave it; in a sandbox, its folder is new.
+        was stopped a new run that knows what was said, and has what the limits leave it. In a sandbox that one has a
+        new folder.
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
