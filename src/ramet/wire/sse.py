@@ -1,0 +1,123 @@
+"""Server-sent events to bytes and back, exactly: `Parser` gives what `encode` was given, however the bytes arrive.
+
+The lines of such an event are text, ended by LF, CR or both. A body that such lines would not give back (it holds a CR,
+or is no UTF-8) is sent as base64, and its event is named `<event>-base64`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramet.core.errors import ProtocolError
+
+BASE64 = "-base64"
+#: A line that readers skip: it tells them, and all between, that the sender is there.
+HEARTBEAT = b":\n\n"
+MAX_EVENT = 64 * 1024 * 1024
+
+
+class ServerSentEvent(NamedTuple):
+    """One event. `id` is what a reader resumes by."""
+
+    event: str
+    data: bytes
+    id: str = ""
+
+
+def encode(event: str, data: bytes, id: str = "") -> bytes:
+    """One event as it is sent; names and ids hold no line ends."""
+    if b"\r" in data or not _is_text(data):
+        event, data = event + BASE64, base64.b64encode(data)
+    head = f"id: {id}\nevent: {event}\ndata: " if id else f"event: {event}\ndata: "
+    return b"%s%s\n\n" % (head.encode(), data.replace(b"\n", b"\ndata: ") if b"\n" in data else data)
+
+
+def _is_text(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Parser:
+    """Takes bytes as they come, and gives the events that are whole."""
+
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        """`max_event` bounds the bytes of one event."""
+        self._max = max_event
+        self._rest = bytearray()  #: of a line that is not whole yet
+        self._after_cr = False
+        self._event, self._id = "", ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
+        """The events that end in these bytes. Raises ProtocolError for one that is too large, or is no base64."""
+        for line in self._lines(data):
+            if line:
+                self._take(line)
+            elif self._data:
+                yield self._event_of(b"\n".join(self._data))
+                self._clear()
+            else:
+                self._clear()
+
+    def _lines(self, data: bytes) -> Iterator[bytes]:
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        start = 0
+        while True:
+            end = _line_end(data, start)
+            if end < 0:
+                self._rest += data[start:]
+                if len(self._rest) + self._size > self._max:
+                    raise ProtocolError(f"an event of more than {self._max} bytes")
+                return
+            line = bytes(self._rest) + data[start:end]
+            self._rest.clear()
+            start = end + 1
+            if data[end] == 0x0D:
+                if start == len(data):
+                    self._after_cr = True
+                elif data[start] == 0x0A:
+                    start += 1
+            yield line
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._data.append(value)
+                self._size += len(line)
+                if self._size > self._max:
+                    raise ProtocolError(f"an event of more than {self._max} bytes")
+            case b"event":
+                self._event = value.decode(errors="replace")
+            case b"id":
+                self._id = value.decode(errors="replace")
+
+    def _event_of(self, data: bytes) -> ServerSentEvent:
+        if not self._event.endswith(BASE64):
+            return ServerSentEvent(self._event or "message", data, self._id)
+        try:
+            data = base64.b64decode(data, validate=True)
+        except binascii.Error:
+            raise ProtocolError("an event that is no base64") from None
+        return ServerSentEvent(self._event.removesuffix(BASE64), data, self._id)
+
+    def _clear(self) -> None:
+        self._event, self._size = "", 0
+        self._data.clear()
+
+
+def _line_end(data: bytes, start: int) -> int:
+    feed, back = data.find(b"\n", start), data.find(b"\r", start)
+    return max(feed, back) if feed < 0 or back < 0 else min(feed, back)
