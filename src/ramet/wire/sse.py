@@ -70,25 +70,17 @@ class Parser:
 
     def _lines(self, data: bytes) -> Iterator[bytes]:
         if self._after_cr and data:
-            self._after_cr = False
             data = data.removeprefix(b"\n")
-        start = 0
-        while True:
-            end = _line_end(data, start)
-            if end < 0:
-                self._rest += data[start:]
-                if len(self._rest) + self._size > self._max:
-                    raise ProtocolError(f"an event of more than {self._max} bytes")
-                return
-            line = bytes(self._rest) + data[start:end]
-            self._rest.clear()
-            start = end + 1
-            if data[end] == 0x0D:
-                if start == len(data):
-                    self._after_cr = True
-                elif data[start] == 0x0A:
-                    start += 1
-            yield line
+            self._after_cr = False
+        for line in data.splitlines(keepends=True):  # of bytes: at LF, CR and both together, nowhere else
+            self._rest += line
+            if len(self._rest) + self._size > self._max:
+                raise ProtocolError(f"an event of more than {self._max} bytes")
+            if line.endswith((b"\n", b"\r")):
+                whole = bytes(self._rest).rstrip(b"\r\n")
+                self._rest.clear()
+                yield whole
+        self._after_cr = data.endswith(b"\r") if data else self._after_cr
 
     def _take(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -116,8 +108,3 @@ class Parser:
     def _clear(self) -> None:
         self._event, self._size = "", 0
         self._data.clear()
-
-
-def _line_end(data: bytes, start: int) -> int:
-    feed, back = data.find(b"\n", start), data.find(b"\r", start)
-    return max(feed, back) if feed < 0 or back < 0 else min(feed, back)

@@ -1,0 +1,156 @@
+"""Streams of events to readers that are quick, slow, silent or gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from ramet.services.app.sse import EventStream, Streams
+from ramet.wire.sse import HEARTBEAT
+from tests.support.waiting import eventually
+
+
+class Reader:
+    """The other end, as an ASGI server shows it."""
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        self.got: list[bytes] = []
+        self.is_complete = False
+        self.may_take = asyncio.Event()
+        if not is_slow:
+            self.may_take.set()
+        self._gone = asyncio.Event()
+
+    def leave(self) -> None:
+        self._gone.set()
+        self.may_take.set()
+
+    async def receive(self) -> dict[str, Any]:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        await self.may_take.wait()
+        if message["type"] == "http.response.body":
+            self.got.append(message["body"])
+            self.is_complete = not message["more_body"]
+
+
+async def numbers(count: int, produced: list[int], closed: list[bool] | None = None) -> AsyncGenerator[bytes, None]:
+    try:
+        for number in range(count):
+            produced.append(number)
+            yield b"%04d" % number
+    finally:
+        if closed is not None:
+            closed.append(True)
+
+
+async def silence(closed: list[bool]) -> AsyncGenerator[bytes, None]:
+    try:
+        yield b"first"
+        await asyncio.Event().wait()
+    finally:
+        closed.append(True)
+
+
+async def serve(stream: EventStream, reader: Reader) -> None:
+    await stream({"type": "http"}, reader.receive, reader.send)
+
+
+async def test_what_is_queued_goes_out_as_one_piece() -> None:
+    """A thousand events that are there at once cost one write, not a thousand."""
+    reader = Reader()
+
+    await serve(Streams().stream(numbers(1000, [])), reader)
+
+    assert b"".join(reader.got) == b"".join(b"%04d" % number for number in range(1000))
+    assert [each for each in reader.got if each] == [b"".join(reader.got)]
+    assert reader.is_complete
+
+
+async def test_a_slow_reader_is_waited_for_and_little_is_held() -> None:
+    """Events are not read further than what may be held for a reader that takes nothing."""
+    reader, produced = Reader(is_slow=True), list[int]()
+    serving = asyncio.create_task(serve(EventStream(numbers(1000, produced), Streams(), held=40), reader))
+    await eventually(lambda: len(produced) == 10)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(produced) == 10
+
+    reader.may_take.set()
+    await serving
+
+    assert b"".join(reader.got) == b"".join(b"%04d" % number for number in range(1000))
+    assert max(map(len, reader.got)) <= 40
+
+
+async def test_silence_is_broken() -> None:
+    """A reader hears that the sender is there, however long the agent thinks."""
+    reader, closed = Reader(), list[bool]()
+    serving = asyncio.create_task(serve(EventStream(silence(closed), Streams(), heartbeat_s=0.001), reader))
+
+    await eventually(lambda: reader.got.count(HEARTBEAT) >= 3)
+    reader.leave()
+    await serving
+
+    assert reader.got[0] == b"first"
+
+
+async def test_a_reader_that_is_gone_ends_the_reading() -> None:
+    """Nothing more is sent, and the source is closed."""
+    reader, closed, streams = Reader(), list[bool](), Streams()
+    serving = asyncio.create_task(serve(streams.stream(silence(closed)), reader))
+    await eventually(lambda: reader.got)
+    assert (len(streams), closed) == (1, [])
+
+    reader.leave()
+    await serving
+
+    assert (reader.got, reader.is_complete, closed, len(streams)) == ([b"first"], False, [True], 0)
+
+
+async def test_a_reader_that_is_gone_while_it_is_waited_for() -> None:
+    """A slow one that leaves is noticed as well, and the source is closed."""
+    reader, produced, closed = Reader(is_slow=True), list[int](), list[bool]()
+    stream = EventStream(numbers(1000, produced, closed), Streams(), held=40)
+    serving = asyncio.create_task(serve(stream, reader))
+    await eventually(lambda: len(produced) == 10)
+
+    reader.leave()
+    await serving
+
+    assert (closed, len(produced)) == ([True], 10)
+
+
+async def test_a_server_that_stops_ends_all_streams() -> None:
+    """Each ends in good order, after what it has queued; so does one that begins too late."""
+    streams, closed = Streams(), list[bool]()
+    readers = [Reader() for _ in range(3)]
+    serving = [asyncio.create_task(serve(streams.stream(silence(closed)), reader)) for reader in readers]
+    await eventually(lambda: all(reader.got for reader in readers))
+
+    streams.end()
+    await asyncio.gather(*serving)
+    late = Reader()
+    await serve(streams.stream(silence(closed)), late)
+
+    assert all(b"".join(reader.got) == b"first" and reader.is_complete for reader in readers)
+    assert late.is_complete
+    assert len(streams) == 0
+
+
+async def test_a_source_that_fails_fails_the_stream() -> None:
+    """What goes wrong is not taken for the end."""
+
+    async def broken() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        raise OSError("the disk")
+
+    reader = Reader()
+    with pytest.raises(OSError, match="the disk"):
+        await serve(Streams().stream(broken()), reader)
+    assert not reader.is_complete
