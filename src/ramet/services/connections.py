@@ -1,0 +1,178 @@
+"""HTTP connections of uvicorn, bounded in time: half requests and readers that take nothing are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ramet.core.errors import MissingExtra
+from ramet.services.sockets import Listener
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+    from uvicorn import Config
+    from uvicorn.server import ServerState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one connection may take."""
+
+    head_s: float = 10.0  #: for the head of a request, from its first byte, or from connecting
+    head_bytes: int = 64 * 1024
+    idle_s: float = 60.0  #: between two requests
+    stall_s: float = 30.0  #: for a reader to take a part of what waits for it
+    end_s: float = 5.0  #: for what is being answered when the server stops
+
+
+class HttpServer:
+    """Answers on a listener with an ASGI application, from `start` to `stop`."""
+
+    def __init__(self, app: ASGIApp, listener: Listener, bounds: Bounds | None = None) -> None:
+        """Raises MissingExtra."""
+        try:
+            from uvicorn import Config
+            from uvicorn.server import ServerState
+        except ImportError:
+            raise MissingExtra("serving over HTTP", "server") from None
+        self.listener, self._bounds = listener, bounds or Bounds()
+        self._config = Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(self._bounds.idle_s),
+            h11_max_incomplete_event_size=self._bounds.head_bytes,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        loop, sock = asyncio.get_running_loop(), self.listener.socket
+        create = loop.create_unix_server if sock.family.name == "AF_UNIX" else loop.create_server
+        self._server = await create(self._connection, sock=sock)
+
+    async def stop(self) -> None:
+        """Accept none, let what is under way end for a while, and cut the rest. Idempotent."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        self.listener.close()
+        for each in tuple(self._connections):
+            each.end()
+        try:
+            async with asyncio.timeout(self._bounds.end_s):
+                while self._connections:
+                    await asyncio.wait([each.lost for each in self._connections])
+        except TimeoutError:
+            for each in tuple(self._connections):
+                each.cut()
+        if tasks := set(self._state.tasks):
+            _, left = await asyncio.wait(tasks, timeout=self._bounds.end_s)
+            for task in left:
+                task.cancel()
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._config, self._state, self._bounds, self._connections)
+
+
+class _Connection(asyncio.Protocol):
+    """Passes all on to uvicorn's own protocol, and looks at the clock."""
+
+    def __init__(self, config: Config, state: ServerState, bounds: Bounds, connections: set[_Connection]) -> None:
+        self._http: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
+        self._bounds, self._connections = bounds, connections
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._head = 0  #: bytes of a request that has not begun
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        self._http.connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._http.connection_lost(exc)
+        self.lost.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._http.data_received(data)
+        if not self._is_between():
+            self._head = 0
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif not self._transport.is_closing():
+            self._head += len(data)
+            if self._head > self._bounds.head_bytes:
+                self._refuse(431, f"the head of a request is at most {self._bounds.head_bytes} bytes")
+            elif self._head_timer is None:
+                self._await_head()
+
+    def eof_received(self) -> bool | None:
+        self._http.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+        self._stall_timer = self._loop.call_later(self._bounds.stall_s, self.cut)
+
+    def resume_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self._http.resume_writing()
+
+    def end(self) -> None:
+        """Close it when what it answers is answered, or at once."""
+        if self._is_between():
+            self._transport.close()
+        else:
+            self._http.shutdown()
+
+    def cut(self) -> None:
+        """Close it at once; what was not read is lost."""
+        self._transport.abort()
+
+    def _is_between(self) -> bool:
+        """Whether no request is being answered."""
+        cycle = self._http.cycle
+        return cycle is None or cycle.response_complete
+
+    def _await_head(self) -> None:
+        self._head_timer = self._loop.call_later(self._bounds.head_s, self._is_late)
+
+    def _is_late(self) -> None:
+        if self._head:
+            self._refuse(408, f"the head of a request was not complete after {self._bounds.head_s:g} s")
+        else:
+            self._transport.close()
+
+    def _refuse(self, status: int, detail: str) -> None:
+        title = {408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
+        body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
+        head = (
+            f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+        self._transport.close()

@@ -1,0 +1,134 @@
+"""Where a server listens: a Unix socket that only its user reaches, or an address. One server each, nobody pushed off.
+
+A Unix socket belongs to whoever holds the lock beside it, which ends with its process. So what a killed server left
+behind is taken over at once, and of two that start together one is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import secrets
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ramet.core.errors import InvalidValue
+
+MAX_PATH = 100  #: bytes; an address of a Unix socket is at most 107 long
+_BACKLOG = 4096
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A socket that listens. `where` is what clients are told; `close` leaves nothing behind."""
+
+    socket: socket.socket
+    where: str
+    close: Callable[[], None]
+
+
+def unix_listener(path: pathlib.Path) -> Listener:
+    """Listen at a path, which only this user may connect to. Raises InvalidValue; what is there stays then."""
+    path = path.absolute()
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise InvalidValue("socket", str(path), f"a path of at most {MAX_PATH} bytes")
+    lock = _locked(path)
+    try:
+        _see_that_it_is_free(path)
+        listener = _bound(path)
+    except BaseException:
+        os.close(lock)
+        raise
+    mine = path.lstat().st_ino
+
+    def close() -> None:
+        listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_ino == mine:
+                path.unlink()
+        os.close(lock)
+
+    return Listener(listener, str(path), close)
+
+
+def tcp_listener(host: str, port: int) -> Listener:
+    """Listen at an address of this machine; port 0 is any that is free. Raises InvalidValue."""
+    asked = f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as problem:
+        raise InvalidValue("listen", asked, f"an address of this machine ({problem})") from None
+    family, _, _, _, address = found[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # What a server that has ended left in TIME_WAIT is in nobody's way; one that lives still is.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as problem:
+        listener.close()
+        why = "an address that no other process listens at" if problem.errno == errno.EADDRINUSE else problem.strerror
+        raise InvalidValue("listen", asked, f"{why}") from None
+    name, number = listener.getsockname()[:2]
+    where = f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
+    return Listener(listener, where, listener.close)
+
+
+def _locked(path: pathlib.Path) -> int:
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        raise InvalidValue("socket", str(path), f"a path in a folder that can be written to ({problem})") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InvalidValue("socket", str(path), "a path where no other server listens") from None
+    return lock
+
+
+def _see_that_it_is_free(path: pathlib.Path) -> None:
+    """Nothing is there, or what a dead server left."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise InvalidValue("socket", str(path), "a path where nothing is, or an old socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+        visitor.setblocking(False)
+        try:
+            visitor.connect(str(path))
+        except ConnectionRefusedError:
+            return
+        except OSError:  # its backlog is full, or it is somebody else's: it lives
+            pass
+    raise InvalidValue("socket", str(path), "a path where no other server listens")
+
+
+def _bound(path: pathlib.Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Under another name first: nobody may connect before its mode is right, and the old one is replaced at once.
+    new = path.with_name(f".{secrets.token_hex(2)}")
+    try:
+        listener.bind(str(new))
+        try:
+            new.chmod(0o600)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            new.rename(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+    except BaseException as problem:
+        listener.close()
+        if isinstance(problem, OSError):
+            raise InvalidValue("socket", str(path), f"a path in a folder that can be written to ({problem})") from None
+        raise
+    return listener
