@@ -7,7 +7,7 @@ not read is held here; its connection is cut when it takes nothing any more (`se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 
 from starlette.types import Receive, Scope, Send
@@ -31,9 +31,9 @@ class Streams:
         self._open: set[EventStream] = set()
         self._is_over = False
 
-    def stream(self, events: AsyncGenerator[bytes, None], *, heartbeat: bytes = HEARTBEAT) -> EventStream:
-        """A response of these events; `heartbeat` is what this kind of reader skips."""
-        return EventStream(events, self, heartbeat=heartbeat)
+    def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
+        """A response of these events."""
+        return EventStream(events, self, headers=headers)
 
     def end(self) -> None:
         """End all, after what they have queued; those that begin later end at once."""
@@ -63,12 +63,13 @@ class EventStream:
         events: AsyncGenerator[bytes, None],
         streams: Streams,
         *,
-        heartbeat: bytes = HEARTBEAT,
+        headers: Mapping[str, str] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         held: int = HELD,
     ) -> None:
         self._events, self._streams = events, streams
-        self._heartbeat, self._heartbeat_s, self._most = heartbeat, heartbeat_s, held
+        own = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self._headers, self._heartbeat_s, self._most = [*_HEADERS, *own], heartbeat_s, held
         self._held: list[bytes] = []
         self._size = 0
         self._ready, self._room = asyncio.Event(), asyncio.Event()
@@ -85,7 +86,7 @@ class EventStream:
         reading = asyncio.create_task(self._read(), name="ramet stream")
         leaving = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
             if reading.done():
                 reading.result()  # Not the end, if reading failed: the connection breaks off.
@@ -113,7 +114,7 @@ class EventStream:
                     async with asyncio.timeout(self._heartbeat_s):
                         await self._ready.wait()
                 except TimeoutError:
-                    piece = self._heartbeat
+                    piece = HEARTBEAT
             if piece:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
 

@@ -1,0 +1,116 @@
+"""The ASGI application: finds the operation, answers, and says so in the log. No key is ever logged."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from ramet.core.errors import RametError
+from ramet.services.app import answers
+from ramet.services.app.answers import Refusal
+from ramet.services.app.calls import Call
+from ramet.services.app.operations import Operation
+from ramet.services.app.parts import Parts
+from ramet.services.app.table import OPERATIONS
+from ramet.services.problems import problem_of
+
+HEAD_BYTES = 64 * 1024  #: of all headers and the path
+_log = logging.getLogger("ramet.serve")
+
+
+class Application:
+    """The services, as an ASGI application."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        by_path: dict[str, dict[str, Operation]] = {}
+        for each in OPERATIONS:
+            by_path.setdefault(each.path, {})[each.method] = each
+        self._router = Router(
+            [Route(path, _Endpoint(methods, parts)) for path, methods in by_path.items()],
+            redirect_slashes=False,
+            default=_not_found,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; anything else than HTTP is refused."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        began, status = time.perf_counter(), 0
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
+                large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
+                await answers.problem(large)(scope, receive, told)
+            else:
+                await self._router(scope, receive, told)
+        finally:
+            level = logging.INFO if 0 < status < 400 else logging.WARNING if status < 500 else logging.ERROR
+            if _log.isEnabledFor(level):
+                took_ms = (time.perf_counter() - began) * 1000
+                _log.log(level, "%s %s %d %.1f ms", scope["method"], ascii(scope["path"])[1:-1], status, took_ms)
+
+
+class _Endpoint:
+    """The operations of one path."""
+
+    def __init__(self, operations: Mapping[str, Operation], parts: Parts) -> None:
+        self._operations, self._parts = operations, parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(Request(scope, receive), self._parts)
+        try:
+            response = await self._answer(call, scope["method"])
+        except ClientDisconnect:
+            return  # Nobody is there to be told.
+        except Exception as error:
+            response = await _refused(call, error)
+        await response(scope, receive, send)
+
+    async def _answer(self, call: Call, method: str) -> Response:
+        operation = self._operations.get(method)
+        if operation is None:
+            allowed: Sequence[str] = sorted(self._operations)
+            refusal = f"{method!a} is not possible here; {', '.join(allowed)} is"
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"allow": ", ".join(allowed)})
+        if operation.needs_key:
+            _ = call.key
+        answer = await operation.handle(call)
+        if answer is None:
+            return Response(status_code=204)
+        if callable(answer):
+            return answer  # type: ignore[no-any-return]  # a response
+        return answers.json(answer, operation.status)
+
+
+async def _refused(call: Call, error: Exception) -> Response:
+    if not isinstance(error, RametError | Refusal) or (
+        isinstance(error, RametError) and problem_of(error).status == 500
+    ):
+        _log.error("an answer failed", exc_info=error)
+    response = answers.problem(error)
+    try:
+        if not await call.spill():
+            response.headers["connection"] = "close"
+    except ClientDisconnect:
+        pass
+    return response
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    call = Call(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
+    refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
+    await (await _refused(call, refusal))(scope, receive, send)

@@ -1,0 +1,144 @@
+"""One request as the routes read it: its key, path, query and body, each checked and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from ramet.core.errors import InvalidValue
+from ramet.services.app.answers import Refusal, no_key
+from ramet.services.refusals import BodyTooLarge, Undecodable
+
+if TYPE_CHECKING:
+    from ramet.services.app.parts import Parts
+
+JSON_BYTES = 4 * 1024 * 1024
+PIECE_S, BODY_S = 30.0, 600.0  #: for a piece of a body, and for all of it
+#: What is read and thrown away of a body that is refused, so that its sender comes to read why.
+_SPILL_BYTES, _SPILL_S = 16 * 1024 * 1024, 2.0
+
+T = TypeVar("T")
+
+
+class Call:
+    """A request, and what answers it."""
+
+    def __init__(self, request: Request, parts: Parts) -> None:
+        self.request, self.parts = request, parts
+        self._is_read = not ("content-length" in request.headers or "transfer-encoding" in request.headers)
+
+    @property
+    def key(self) -> str:
+        """The key that is shown. Raises Refusal if there is none."""
+        if found := key_of(self.request):
+            return found
+        raise no_key()
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        value: str = self.request.path_params[name]
+        return value
+
+    def query(self, kind: type[T]) -> T:
+        """The query, as a structure; fields that are sequences may be given more than once. Raises InvalidValue."""
+        given = self.request.query_params
+        lists = {field.name for field in msgspec.structs.fields(kind) if field.default == ()}  # type: ignore[arg-type]
+        values = {name: given.getlist(name) if name in lists else given[name] for name in given}
+        for name in given:
+            if name not in lists and len(given.getlist(name)) > 1:
+                raise InvalidValue(name, given.getlist(name), "one value")
+        try:
+            return msgspec.convert(values, kind, strict=False)
+        except msgspec.ValidationError as problem:
+            field = _field(str(problem), "query")
+            raise InvalidValue(field, values.get(field), str(problem)) from None
+
+    def after(self, query_after: int, of: str = "") -> int:
+        """What is read on from: Last-Event-ID, which begins with `of` if that is given, or what the query says."""
+        given = self.request.headers.get("last-event-id", "")
+        if not given:
+            return query_after
+        prefix, _, number = given.rpartition(":")
+        if prefix != of or not number.isascii() or not number.isdigit() or len(number) > 18:
+            raise InvalidValue("Last-Event-ID", given, f"an id that was sent: {f'{of}:' if of else ''}a number")
+        return int(number)
+
+    async def json(self, kind: type[T]) -> T:
+        """The body, as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
+        data = await self.body(JSON_BYTES)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError as problem:
+            raise InvalidValue(_field(str(problem), "body"), _shown(data), str(problem)) from None
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
+            raise Undecodable("body", _shown(data), f"JSON ({problem})") from None
+
+    async def body(self, most: int) -> bytes:
+        """The body, byte for byte. Raises BodyTooLarge, and Refusal where it does not come."""
+        given = self.request.headers.get("content-length", "")
+        if given.isdigit() and int(given) > most:
+            raise BodyTooLarge("body", size=int(given), limit=most)
+        pieces, size = [], 0
+        async for piece in self.pieces():
+            size += len(piece)
+            if size > most:
+                raise BodyTooLarge("body", size=size, limit=most)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises Refusal where it does not, and ClientDisconnect."""
+        end = asyncio.get_running_loop().time() + BODY_S
+        while True:
+            try:
+                async with asyncio.timeout_at(min(end, asyncio.get_running_loop().time() + PIECE_S)):
+                    message = await self.request.receive()
+            except TimeoutError:
+                raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            if not message.get("more_body"):
+                self._is_read = True
+            if piece := message.get("body"):
+                yield piece
+            if self._is_read:
+                return
+
+    async def spill(self) -> bool:
+        """Throw away what was not read of the body; False if there is more of it than one waits for."""
+        if self._is_read:
+            return True
+        size = 0
+        try:
+            async with asyncio.timeout(_SPILL_S):
+                async for piece in self.pieces():
+                    size += len(piece)
+                    if size > _SPILL_BYTES:
+                        return False
+        except (TimeoutError, Refusal):
+            return False
+        return True
+
+
+def key_of(request: Request) -> str:
+    """The key of a request, "" if it shows none."""
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def _field(message: str, whole: str) -> str:
+    """Which field a refusal of msgspec is about: "$.limits.tokens" is limits.tokens."""
+    path = re.search(r" - at `\$\.?([^`]*)`$", message)
+    named = re.search(r"^Object (?:contains unknown|missing required) field `([^`]*)`", message)
+    parts = [each[1] for each in (path, named) if each is not None and each[1]]
+    return ".".join(parts) or whole
+
+
+def _shown(data: bytes) -> str:
+    return data[:80].decode(errors="replace")

@@ -1,0 +1,195 @@
+"""An agent as an endpoint for clients of models, unchanged: OpenAI's and Anthropic's. The key says which agent it is.
+
+Such a client cannot go on reading a turn whose connection it lost, so a turn that it leaves is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from ramet.core.errors import NotYours, OutputTooLarge, RametError
+from ramet.services.app.calls import Call
+from ramet.services.app.operations import Operation
+from ramet.services.contract import Chunk
+from ramet.services.formats import anthropic, openai
+from ramet.services.formats.shipped import Format, format_of
+from ramet.services.problems import problem_of
+from ramet.services.turns import Turn
+
+#: Of an answer that is asked for as a whole.
+WHOLE_BYTES = 16 * 1024 * 1024
+_CLOSING: Final = {openai.NAME: openai.CLOSING, anthropic.NAME: anthropic.CLOSING}
+
+
+class Model(Struct):
+    """An agent as clients of models list it; both kinds of clients find their fields."""
+
+    id: str
+    display_name: str
+    created: int
+    created_at: str
+    type: str = "model"
+    object: str = "model"
+    owned_by: str = "ramet"
+
+
+class Models(Struct):
+    """The agent that the key is of."""
+
+    data: Sequence[Model]
+    first_id: str
+    last_id: str
+    has_more: bool = False
+    object: str = "list"
+
+
+def _asks(name: str) -> Callable[[Call], Any]:
+    async def ask(call: Call) -> Any:
+        format = format_of(name)
+        try:
+            agent = call.parts.agent_of(call.key)
+            body = await call.body(call.parts.message_bytes)
+            wants_stream = format.wants_stream(body)
+            turn = call.parts.agents.turn(agent, call.key, body, format=name, on_leave="interrupt")
+        except RametError as error:
+            return _refusal(format, error)
+        if wants_stream:
+            return call.parts.streams.stream(_events(format, turn, _CLOSING[name]))
+        return await _unless_left(call, _whole(format, turn))
+
+    return ask
+
+
+def _refusal(format: Format, error: RametError) -> Response:
+    status = 401 if isinstance(error, NotYours) else problem_of(error).status
+    detail = "this key opens no agent" if status == 401 else problem_of(error).detail
+    return Response(format.error(detail, status), status, media_type="application/json")
+
+
+async def _events(format: Format, turn: Turn, closing: bytes) -> AsyncGenerator[bytes, None]:
+    batches = turn.batches()
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                yield b"".join([_event(format, each) for each in batch])
+                if batch[-1].kind == "error":
+                    return
+    except RametError as error:
+        found = problem_of(error)
+        yield _written(format, format.error(found.detail, found.status))
+        return
+    if closing:
+        yield b"data: %s\n\n" % closing
+
+
+def _event(format: Format, chunk: Chunk) -> bytes:
+    match chunk.kind:
+        case "chunk":
+            return _written(format, chunk.body)
+        case "error":
+            return _written(format, _error(format, chunk)[0])
+        case "done":
+            return b""
+
+
+def _written(format: Format, data: bytes) -> bytes:
+    name = format.event_name(data)
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
+
+
+def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
+    """The problem document at the end of a turn, as the client reads it, and its status."""
+    problem = msgspec.json.decode(chunk.body)
+    return format.error(problem["detail"], problem["status"]), problem["status"]
+
+
+async def _whole(format: Format, turn: Turn) -> Response:
+    said: list[bytes] = []
+    size = 0
+    try:
+        async with aclosing(turn.read()) as chunks:
+            async for chunk in chunks:
+                if chunk.kind == "error":
+                    body, status = _error(format, chunk)
+                    return Response(body, status, media_type="application/json")
+                if chunk.kind == "chunk":
+                    said.append(chunk.body)
+                    size += len(chunk.body)
+                if size > WHOLE_BYTES:
+                    raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
+    except RametError as error:
+        return _refusal(format, error)
+    return Response(format.fold(said), media_type="application/json")
+
+
+async def _unless_left(call: Call, work: Any) -> Response:
+    """The answer, if its reader is still there by then."""
+
+    async def leaves() -> None:
+        while (await call.request.receive())["type"] != "http.disconnect":
+            pass
+
+    answering, leaving = asyncio.ensure_future(work), asyncio.create_task(leaves())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        response: Response = answering.result()
+        return response
+    finally:
+        answering.cancel()
+        leaving.cancel()
+        await asyncio.wait({answering, leaving})
+
+
+async def _models(call: Call) -> Any:
+    try:
+        info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
+    except RametError as error:
+        return _refusal(
+            format_of(anthropic.NAME if "anthropic-version" in call.request.headers else openai.NAME), error
+        )
+    created = int(datetime.fromisoformat(info.created_at).timestamp())
+    model = Model(id=info.id, display_name=info.path, created=created, created_at=info.created_at)
+    return Models(data=[model], first_id=info.id, last_id=info.id)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="chat_completions",
+        method="POST",
+        path="/v1/chat/completions",
+        summary="Talk with the agent that the key is of, as clients of OpenAI do",
+        handle=_asks(openai.NAME),
+        takes=dict[str, Any],
+        answers=dict[str, Any],
+        stream=True,
+    ),
+    Operation(
+        id="messages",
+        method="POST",
+        path="/v1/messages",
+        summary="Talk with the agent that the key is of, as clients of Anthropic do",
+        handle=_asks(anthropic.NAME),
+        takes=dict[str, Any],
+        answers=dict[str, Any],
+        stream=True,
+    ),
+    Operation(
+        id="models",
+        method="GET",
+        path="/v1/models",
+        summary="The agent that the key is of, as clients of models list it",
+        handle=_models,
+        answers=Models,
+    ),
+)

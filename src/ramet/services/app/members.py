@@ -1,0 +1,112 @@
+"""Agents over HTTP: how they come and go, and who has a key of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.core.errors import InvalidValue
+from ramet.services.app.calls import Call
+from ramet.services.app.messages import AgentFilter, AgentList, Rotated
+from ramet.services.app.operations import Operation
+from ramet.services.contract import AgentInfo, Delegate, DelegatedKey, ListAgents, SpawnAgent, SpawnedAgent
+
+
+async def _spawn(call: Call) -> SpawnedAgent:
+    return await call.parts.spawner.spawn_agent(await call.json(SpawnAgent), call.key)
+
+
+async def _list(call: Call) -> AgentList:
+    asked = call.query(AgentFilter)
+    labels = {}
+    for each in asked.label:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise InvalidValue("label", each, "name=value")
+        labels[name] = value
+    wanted = ListAgents(team=asked.team, state=asked.state, labels=labels, under=asked.under)
+    return AgentList(await call.parts.spawner.list_agents(wanted, call.key))
+
+
+async def _get(call: Call) -> AgentInfo:
+    return await call.parts.spawner.get_agent(call.path("agent"), call.key)
+
+
+async def _kill(call: Call) -> None:
+    await call.parts.spawner.kill_agent(call.path("agent"), call.key)
+
+
+async def _delegate(call: Call) -> DelegatedKey:
+    return await call.parts.spawner.delegate(call.path("agent"), call.key, await call.json(Delegate))
+
+
+async def _revoke(call: Call) -> None:
+    await call.parts.spawner.revoke(call.path("agent"), call.key, call.path("id"))
+
+
+async def _rotate(call: Call) -> Rotated:
+    return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="spawn_agent",
+        method="POST",
+        path="/v1/agents",
+        summary="Start an agent in a team; its nonce, the owner's key, is shown this once",
+        handle=_spawn,
+        takes=SpawnAgent,
+        answers=SpawnedAgent,
+        status=201,
+    ),
+    Operation(
+        id="list_agents",
+        method="GET",
+        path="/v1/agents",
+        summary="The agents of a team, or of all teams that the key opens",
+        handle=_list,
+        query=AgentFilter,
+        answers=AgentList,
+    ),
+    Operation(
+        id="get_agent",
+        method="GET",
+        path="/v1/agents/{agent}",
+        summary="What an agent is and does",
+        handle=_get,
+        answers=AgentInfo,
+    ),
+    Operation(
+        id="kill_agent",
+        method="DELETE",
+        path="/v1/agents/{agent}",
+        summary="End an agent and all below it, wait until they are gone, and forget it",
+        handle=_kill,
+        status=204,
+    ),
+    Operation(
+        id="delegate",
+        method="POST",
+        path="/v1/agents/{agent}/keys",
+        summary="A narrower key that can be revoked, or the ownership; shown this once",
+        handle=_delegate,
+        takes=Delegate,
+        answers=DelegatedKey,
+        status=201,
+    ),
+    Operation(
+        id="revoke",
+        method="DELETE",
+        path="/v1/agents/{agent}/keys/{id}",
+        summary="Let a narrower key open nothing any more",
+        handle=_revoke,
+        status=204,
+    ),
+    Operation(
+        id="rotate",
+        method="POST",
+        path="/v1/agents/{agent}/rotate",
+        summary="Another key for the owner; the old one is dead",
+        handle=_rotate,
+        answers=Rotated,
+    ),
+)

@@ -1,0 +1,107 @@
+"""The OpenAPI document, made of the table of operations and of the structures themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from ramet.services.app.operations import EVENT_STREAM, JSON, Operation
+from ramet.services.problems import MEDIA_TYPE
+
+_REFS = "#/components/schemas/{name}"
+_STREAM = (
+    "Server-sent events. `id` is what Last-Event-ID resumes by. An event whose name ends in `-base64` "
+    "carries bytes that lines of text would not give back."
+)
+
+
+class ProblemDocument(msgspec.Struct):
+    """An error (RFC 9457): `type` is what programs tell it by, `detail` is for people; more fields may follow."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """The whole document. Operations of the same path stand together."""
+    kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
+    kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFS, schema_hook=_opaque)
+    schema_of = dict(zip(kinds, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema_of, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ramet",
+            "version": version,
+            "description": "Teams, turns, control, packaging: agents as services that any program can use.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {name: _tidy(schema) for name, schema in components.items()},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"operationId": each.id, "summary": each.summary}
+    if parameters := _parameters(each, schema_of, components):
+        made["parameters"] = parameters
+    if each.takes is not None:
+        made["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
+    elif each.has_body:
+        made["requestBody"] = {"required": True, "content": {each.media: {"schema": {}}}}
+    made["responses"] = {str(each.status): _answer(each, schema_of), "default": _problem(schema_of)}
+    made["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
+    return made
+
+
+def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    made = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", each.path)
+    ]
+    if each.query is not None:
+        schema = components[schema_of[each.query]["$ref"].rpartition("/")[2]]
+        made += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
+    if each.resumes:
+        made.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
+    return made
+
+
+def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if each.answers is not None:
+        content[JSON] = {"schema": schema_of[each.answers]}
+    if each.stream:
+        content[EVENT_STREAM] = {"schema": {"type": "string", "description": _STREAM}}
+    described: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
+    return described | ({"content": content} if content else {})
+
+
+def _problem(schema_of: dict[Any, Any]) -> dict[str, Any]:
+    return {"description": "A problem", "content": {MEDIA_TYPE: {"schema": schema_of[ProblemDocument]}}}
+
+
+def _opaque(kind: type) -> dict[str, Any]:
+    """What is passed on as it is."""
+    return {}
+
+
+def _tidy(schema: Any) -> Any:
+    """Without what the reader of a schema has no use for: defaults of opaque fields as they are in memory."""
+    if isinstance(schema, dict):
+        return {name: _tidy(value) for name, value in schema.items() if not isinstance(value, msgspec.Raw)}
+    return [_tidy(each) for each in schema] if isinstance(schema, list) else schema

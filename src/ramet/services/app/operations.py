@@ -1,0 +1,37 @@
+"""A table of operations makes the routes, and the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ramet.services.app.calls import Call
+
+EVENT_STREAM, BYTES, TAR, JSON = (
+    "text/event-stream",
+    "application/octet-stream",
+    "application/x-tar",
+    "application/json",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One thing to ask. `handle` returns a structure, None for no content, or a response of its own."""
+
+    id: str
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    summary: str
+    handle: Callable[[Call], Awaitable[Any]]
+    takes: Any = None  #: structure of the body
+    media: str = JSON  #: of the body, where it is no structure: bytes
+    has_body: bool = False
+    query: Any = None
+    answers: Any = None
+    status: int = 200
+    stream: bool = False  #: answers with server-sent events, or may
+    resumes: bool = False  #: by Last-Event-ID
+    needs_key: bool = True
+    refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that every operation may answer with

@@ -1,0 +1,33 @@
+"""What the routes answer with: the services, and what they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ramet.core.errors import NotYours
+from ramet.services.agents import AgentService
+from ramet.services.app.sse import Streams
+from ramet.services.conversation import TalkLimits
+from ramet.services.packaging.service import PackagingService
+from ramet.services.spawner import AgentSpawnerService
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The three services."""
+
+    spawner: AgentSpawnerService
+    agents: AgentService
+    packaging: PackagingService
+    message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
+    streams: Streams = field(default_factory=Streams)
+
+    def agent_of(self, key: str) -> str:
+        """The agent that a key may talk with. Raises NotYours; so for the operator's, which is of none and of all."""
+        roster = self.spawner.roster
+        for each in () if roster.is_operator(key) else roster:
+            try:
+                return roster.admit(each.id, key, "turn").id
+            except NotYours:
+                continue
+        raise NotYours("agent", "")

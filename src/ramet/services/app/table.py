@@ -1,0 +1,65 @@
+"""Everything that can be asked over HTTP."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from ramet.services.app import chat, images, members, openapi, teams, turns
+from ramet.services.app.calls import Call
+from ramet.services.app.messages import Health
+from ramet.services.app.operations import Operation
+
+
+@cache
+def ramet_version() -> str:
+    """The version that is installed."""
+    try:
+        return version("ramet")
+    except PackageNotFoundError:
+        return "0"
+
+
+@cache
+def document() -> bytes:
+    """The OpenAPI document of this server."""
+    return msgspec.json.encode(openapi.document(OPERATIONS, ramet_version()))
+
+
+async def _healthz(call: Call) -> Health:
+    return Health(status="ok", version=ramet_version())
+
+
+async def _openapi(call: Call) -> Response:
+    return Response(document(), media_type="application/json")
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *teams.OPERATIONS,
+    *members.OPERATIONS,
+    *turns.OPERATIONS,
+    *images.OPERATIONS,
+    *chat.OPERATIONS,
+    Operation(
+        id="healthz",
+        method="GET",
+        path="/healthz",
+        summary="Whether the server answers",
+        handle=_healthz,
+        answers=Health,
+        needs_key=False,
+    ),
+    Operation(
+        id="openapi",
+        method="GET",
+        path="/openapi.json",
+        summary="This document",
+        handle=_openapi,
+        answers=dict,
+        needs_key=False,
+    ),
+)

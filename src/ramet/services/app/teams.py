@@ -1,0 +1,64 @@
+"""Teams over HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.services.app.calls import Call
+from ramet.services.app.messages import TeamList
+from ramet.services.app.operations import Operation
+from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
+
+
+async def _create(call: Call) -> CreatedTeam:
+    return await call.parts.spawner.create_team(await call.json(CreateTeam), call.key)
+
+
+async def _list(call: Call) -> TeamList:
+    return TeamList(await call.parts.spawner.list_teams(call.key))
+
+
+async def _get(call: Call) -> TeamInfo:
+    return await call.parts.spawner.get_team(call.path("team"), call.key)
+
+
+async def _delete(call: Call) -> None:
+    await call.parts.spawner.delete_team(call.path("team"), call.key)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="create_team",
+        method="POST",
+        path="/v1/teams",
+        summary="Reserve a team, with the operator's key; the team's own is shown this once",
+        handle=_create,
+        takes=CreateTeam,
+        answers=CreatedTeam,
+        status=201,
+    ),
+    Operation(
+        id="list_teams",
+        method="GET",
+        path="/v1/teams",
+        summary="The teams that the key opens",
+        handle=_list,
+        answers=TeamList,
+    ),
+    Operation(
+        id="get_team",
+        method="GET",
+        path="/v1/teams/{team}",
+        summary="What a team has, holds and has left",
+        handle=_get,
+        answers=TeamInfo,
+    ),
+    Operation(
+        id="delete_team",
+        method="DELETE",
+        path="/v1/teams/{team}",
+        summary="End all agents of a team, wait until they are gone, and forget it",
+        handle=_delete,
+        status=204,
+    ),
+)

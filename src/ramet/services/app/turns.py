@@ -1,0 +1,153 @@
+"""Conversations over HTTP. The body of a message goes to the agent byte for byte, and its chunks come back so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from ramet.core.errors import RametError
+from ramet.services.app.calls import Call
+from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions
+from ramet.services.app.operations import BYTES, Operation
+from ramet.services.app.sse import EventStream
+from ramet.services.following import TreeEvent
+from ramet.services.problems import problem_of
+from ramet.services.turns import Turn
+from ramet.wire.sse import encode
+
+
+async def _turn(call: Call) -> EventStream:
+    options = call.query(TurnOptions)
+    agent, key = call.path("agent"), call.key
+    call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
+    body = await call.body(call.parts.message_bytes)
+    turn = call.parts.agents.turn(agent, key, body, format=options.format, on_leave=options.on_leave)
+    return _stream(call, turn, 0)
+
+
+async def _read_turn(call: Call) -> EventStream:
+    agent, turn = call.path("agent"), call.path("turn")
+    found = call.parts.agents.turn_of(agent, call.key, turn)
+    return _stream(call, found, call.after(call.query(After).after, turn))
+
+
+def _stream(call: Call, turn: Turn, after: int) -> EventStream:
+    batches = turn.batches(after)
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    yield b"".join([encode(each.kind, each.body, f"{turn.id}:{each.number}") for each in batch])
+        except RametError as error:  # too slow: some of it is kept no more
+            yield encode("error", problem_of(error).encode())
+
+    where = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
+    return call.parts.streams.stream(events(), headers={"location": where, "ramet-turn": turn.id})
+
+
+async def _interrupt(call: Call) -> Interrupted:
+    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key))
+
+
+async def _control(call: Call) -> Response:
+    agent, key = call.path("agent"), call.key
+    call.parts.spawner.roster.admit(agent, key, "control")
+    operation = await call.body(call.parts.message_bytes)
+    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
+
+
+async def _mail(call: Call) -> None:
+    await call.parts.agents.mail(call.path("agent"), call.key, (await call.json(Mail)).text)
+
+
+async def _history(call: Call) -> History:
+    return History(await call.parts.agents.history(call.path("agent"), call.key))
+
+
+async def _events(call: Call) -> EventStream:
+    after = call.after(call.query(After).after)
+    found = call.parts.agents.events(call.path("agent"), call.key, after)
+    return call.parts.streams.stream(_told(found))
+
+
+async def _told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(found):
+            async for each in found:
+                yield encode("event", each.data, str(each.cursor))
+        yield encode("done", b"")
+    except RametError as error:
+        yield encode("error", problem_of(error).encode())
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="turn",
+        method="POST",
+        path="/v1/agents/{agent}/turns",
+        summary="Say something to an agent, in its transport format, and read its answer as it comes",
+        handle=_turn,
+        media=BYTES,
+        has_body=True,
+        query=TurnOptions,
+        stream=True,
+    ),
+    Operation(
+        id="read_turn",
+        method="GET",
+        path="/v1/agents/{agent}/turns/{turn}",
+        summary="Go on reading a turn: a connection was lost, or another reads along",
+        handle=_read_turn,
+        query=After,
+        stream=True,
+        resumes=True,
+    ),
+    Operation(
+        id="interrupt",
+        method="POST",
+        path="/v1/agents/{agent}/interrupt",
+        summary="End the turn under way, keeping the agent and its history",
+        handle=_interrupt,
+        answers=Interrupted,
+    ),
+    Operation(
+        id="control",
+        method="POST",
+        path="/v1/agents/{agent}/control",
+        summary='Do {"@type": name, …}, an operation of the agent\'s type',
+        handle=_control,
+        takes=dict[str, Any],
+        answers=Any,
+    ),
+    Operation(
+        id="history",
+        method="GET",
+        path="/v1/agents/{agent}/history",
+        summary="The conversation so far",
+        handle=_history,
+        answers=History,
+    ),
+    Operation(
+        id="events",
+        method="GET",
+        path="/v1/agents/{agent}/events",
+        summary="What is on record of an agent and all below it, and what comes",
+        handle=_events,
+        query=After,
+        stream=True,
+        resumes=True,
+    ),
+    Operation(
+        id="mail",
+        method="POST",
+        path="/v1/agents/{agent}/mail",
+        summary="A message that the agent reads at its next step",
+        handle=_mail,
+        takes=Mail,
+        status=204,
+    ),
+)
