@@ -61,15 +61,16 @@ class HttpServer:
         create = loop.create_unix_server if sock.family.name == "AF_UNIX" else loop.create_server
         self._server = await create(self._connection, sock=sock)
 
-    async def stop(self) -> None:
-        """Accept none, let what is under way end for a while, and cut the rest. Idempotent."""
-        if self._server is None:
-            return
-        server, self._server = self._server, None
-        server.close()
-        self.listener.close()
+    def end(self) -> None:
+        """Accept no connection, and close each when what it answers is answered. Idempotent."""
+        if self._server is not None:
+            self._server.close()
         for each in tuple(self._connections):
             each.end()
+
+    async def stop(self) -> None:
+        """Let what is under way end for a while, and cut the rest. Idempotent."""
+        self.end()
         try:
             async with asyncio.timeout(self._bounds.end_s):
                 while self._connections:

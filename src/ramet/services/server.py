@@ -1,0 +1,202 @@
+"""A server: the runtime of one folder, the three services on it, and HTTP before them.
+
+Everything is in `<dir>/.ramet`, for its user alone: `serve.sock`, `operator-token`, the journal, agents' folders,
+bundles and images. Agents that an earlier server left, whatever ended it, are there again under the same ids and keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from importlib.metadata import entry_points
+from typing import Any, Final, Self
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, MissingExtra, RametError
+from ramet.host.runtime import AgentRuntime
+from ramet.host.sandboxes import BackendName
+from ramet.services.agents import AgentService
+from ramet.services.connections import Bounds, HttpServer
+from ramet.services.contract import AgentType
+from ramet.services.packaging.service import PackagingService
+from ramet.services.sockets import Listener, tcp_listener, unix_listener
+from ramet.services.spawner import AgentSpawnerService
+
+AGENT_TYPES: Final = "ramet.agent_types"
+SOCKET, TOKEN = "serve.sock", "operator-token"
+MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
+
+_log = logging.getLogger("ramet.serve")
+
+
+class Server:
+    """Serves a folder from `start` to `stop`, or between `async with`. `where` is what clients connect to.
+
+    `types` are the agent types by their names; without them those that are installed. `runtime` are further options of
+    `AgentRuntime`. An operator's `token` that is not given is made, and kept in the folder.
+    """
+
+    def __init__(
+        self,
+        dir: str | os.PathLike[str],
+        *,
+        socket: str | os.PathLike[str] | None = None,
+        listen: tuple[str, int] | None = None,
+        backend: BackendName | None = None,
+        types: Mapping[str, AgentType] | None = None,
+        token: str | None = None,
+        bounds: Bounds | None = None,
+        **runtime: Any,
+    ) -> None:
+        if socket is not None and listen is not None:
+            raise InvalidValue("listen", f"{listen[0]}:{listen[1]}", "either a socket or an address")
+        self.dir = pathlib.Path(dir).absolute()
+        self.folder = self.dir / ".ramet"
+        self._socket = pathlib.Path(socket) if socket is not None else self.folder / SOCKET
+        self._listen, self._bounds, self._given_token = listen, bounds, token
+        self._types = types
+        self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
+        self.operator = ""
+        self._leaving: AsyncExitStack | None = None
+        self._resting: AsyncExitStack | None = None
+
+    async def start(self) -> Self:
+        """Take up what was left, and answer from then on. Idempotent.
+
+        Raises InvalidValue for a place where another listens and for a token that is none, MissingExtra, StoreInUse
+        for a folder that another kernel has, Damaged. Nothing is left open then.
+        """
+        if self._leaving is not None:
+            return self
+        async with AsyncExitStack() as leaving, AsyncExitStack() as resting:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # First: whoever is refused here has touched nothing. Clients that come meanwhile wait.
+            self.listener = self._listener()
+            resting.callback(self.listener.close)
+            self.operator = operator_token(self.folder / TOKEN, self._given_token)
+            await leaving.enter_async_context(self.runtime)
+            packaging = await leaving.enter_async_context(PackagingService(self.folder / "packaging"))
+            types = agent_types() if self._types is None else self._types
+            self.spawner = AgentSpawnerService(
+                self.runtime,
+                types,
+                packaging,
+                self.folder / "agents",
+                self.operator,
+            )
+            await self.spawner.open()
+            leaving.push_async_callback(self.spawner.leave)
+            self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock)
+            http = self._http(packaging)
+            resting.push_async_callback(http.stop)
+            resting.callback(self._parts.streams.end)
+            resting.push_async_callback(self.agents.close, "the server stops")
+            resting.callback(http.end)
+            await http.start()
+            self._leaving, self._resting = leaving.pop_all(), resting.pop_all()
+        _log.info("serving %s at %s", self.dir, self.where)
+        return self
+
+    @property
+    def where(self) -> str:
+        """The path of its socket, or its address as a URL."""
+        return self.listener.where
+
+    async def rest(self) -> None:
+        """Answer no more: end the turns, and have on record all there is. Agents stay, for `stop`, or for who comes.
+
+        A process that ends now, in whatever way, leaves every agent to be gone on with. Idempotent.
+        """
+        if self._resting is None:
+            return
+        resting, self._resting = self._resting, None
+        await to_its_end(resting.aclose())
+        for opened in self.runtime.trees.values():
+            if opened.recorder.durable is not None:
+                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
+                    await opened.recorder.durable()
+
+    async def stop(self) -> None:
+        """Rest, close every agent, and leave nothing running; idempotent. Agents stay on record."""
+        await self.rest()
+        if self._leaving is not None:
+            leaving, self._leaving = self._leaving, None
+            await to_its_end(leaving.aclose())
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # ---- inside
+
+    def _listener(self) -> Listener:
+        return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
+
+    def _http(self, packaging: PackagingService) -> HttpServer:
+        try:
+            from ramet.services.app.application import Application
+            from ramet.services.app.parts import Parts
+        except ModuleNotFoundError as missing:
+            if missing.name is None or not missing.name.startswith("starlette"):
+                raise
+            raise MissingExtra("serving over HTTP", "server") from None
+        self._parts = Parts(spawner=self.spawner, agents=self.agents, packaging=packaging)
+        return HttpServer(Application(self._parts), self.listener, self._bounds)
+
+
+def agent_types() -> dict[str, AgentType]:
+    """The agent types that are installed, by their names: entry points "ramet.agent_types", each a class.
+
+    Raises InvalidValue for one that cannot be loaded.
+    """
+    found: dict[str, AgentType] = {}
+    for each in entry_points(group=AGENT_TYPES):
+        try:
+            made: AgentType = each.load()()
+        except Exception as problem:  # anybody's code
+            raise InvalidValue(f"the entry point {each.name!r} of {AGENT_TYPES}", each.value, str(problem)) from problem
+        found[made.name] = made
+    return found
+
+
+def operator_token(file: pathlib.Path, given: str | None = None) -> str:
+    """The operator's key: the one that is given, or that is in this file, which is made if there is none.
+
+    Raises InvalidValue for one that is too short to be secret, and for a file that others can read.
+    """
+    if given is not None:
+        if not MIN_TOKEN <= len(given) <= MAX_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
+            raise InvalidValue(
+                "token", f"{len(given)} characters", f"{MIN_TOKEN} to {MAX_TOKEN} printable ones, no blank"
+            )
+        return given
+    with contextlib.suppress(FileExistsError):
+        _keep(file, f"op_{secrets.token_urlsafe(32)}\n")
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as problem:
+        raise InvalidValue("token", str(file), f"a file that can be read ({problem.strerror})") from None
+    with open(descriptor, encoding="ascii", errors="replace") as kept:  # noqa: PTH123 - a descriptor
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+            raise InvalidValue("token", str(file), "a file that only its user can read (chmod 600)")
+        return operator_token(file, kept.read(2 * MAX_TOKEN).strip())
+
+
+def _keep(file: pathlib.Path, text: str) -> None:
+    """Make a file that is whole from the moment on that it is there. Raises FileExistsError."""
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as made:  # noqa: PTH123 - a descriptor
+            made.write(text)
+        file.hardlink_to(new)
+    finally:
+        new.unlink()

@@ -1,0 +1,189 @@
+"""A server as its clients meet it: over a Unix socket and over TCP, with real uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ramet.wire.sse import Parser, ServerSentEvent
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    async with serving(folder) as found:
+        yield found
+
+
+async def read(served: Served, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:
+    """A whole stream of events."""
+    answer = await served.ask(method, path, key, **options)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return list(Parser().feed(answer.content))
+
+
+async def test_a_team_an_agent_a_turn(served: Served) -> None:
+    """The whole way: reserve, spawn, talk twice, look, kill, delete."""
+    team, key = await served.team()
+    asked = {"team": team, "name": "bob", "agent_type": "echo", "spawn_info": {"prefix": "<"}, "labels": {"a": "b"}}
+    spawned = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
+    agent, nonce = spawned["agent"]["id"], spawned["nonce"]
+
+    first = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one two")
+    second = await read(served, "POST", f"/v1/agents/{agent}/turns?format=letters", nonce, content=b"three")
+
+    assert [(each.event, each.data) for each in first] == [("chunk", b"<one"), ("chunk", b"<two"), ("done", b"")]
+    assert [each.id.rpartition(":")[2] for each in first] == ["1", "2", "3"]
+    assert served.echo.opened[0].heard == [(b"one two", "words"), (b"three", "letters")]
+    assert [each.data for each in second] == [b"<three", b""]
+
+    info = (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()
+    assert (info["name"], info["turns"], info["labels"]) == ("bob", 2, {"a": "b"})
+    listed = (await served.ask("GET", "/v1/agents", key, params={"team": team, "label": "a=b"})).json()
+    assert [each["id"] for each in listed["agents"]] == [agent]
+    assert (await served.ask("GET", "/v1/agents", key, params={"label": "a=c"})).json() == {"agents": []}
+    history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()
+    assert [each["content"] for each in history["messages"]] == ["one two", "three"]
+
+    assert (await served.ask("DELETE", f"/v1/agents/{agent}", nonce)).status_code == 204
+    assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 404
+    assert (await served.ask("DELETE", f"/v1/teams/{team}", key)).status_code == 204
+    assert (await served.ask("GET", "/v1/teams", served.server.operator)).json() == {"teams": []}
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x00\xff\r\n\n data: x \r", "ü\n\nü".encode(), b"{}"], ids=["bytes", "lines", "json"]
+)
+async def test_bodies_pass_untouched(served: Served, body: bytes) -> None:
+    """What is said to an agent reaches it byte for byte, and so does what it says."""
+    agent, nonce = await served.agent()
+
+    events = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=body)
+
+    assert served.echo.opened[0].heard == [(body, "words")]
+    assert [each.data for each in events if each.event == "chunk"] == body.split()
+
+
+async def test_a_key_in_either_header(served: Served) -> None:
+    """Authorization with Bearer, or x-api-key; without any nothing is said."""
+    agent, nonce = await served.agent()
+    path = f"/v1/agents/{agent}"
+
+    assert (await served.http.get(path, headers={"x-api-key": nonce})).status_code == 200
+    assert (await served.http.get(path, headers={"authorization": f"bearer {nonce}"})).status_code == 200
+    nothing = await served.http.get(path)
+    assert (nothing.status_code, nothing.headers["www-authenticate"]) == (401, "Bearer")
+    assert (await served.http.get("/v1/agents/none")).json() == nothing.json()
+
+
+async def test_unknown_and_forbidden_look_the_same(served: Served) -> None:
+    """Of another's agent a key learns no more than of one that there is not; so of teams, keys and turns."""
+    agent, nonce = await served.agent()
+    _, other_nonce = await served.agent()
+    for method, rest in [
+        ("GET", ""), ("DELETE", ""), ("GET", "/history"), ("GET", "/events"), ("POST", "/interrupt"),
+        ("POST", "/turns"), ("GET", "/turns/x"), ("POST", "/control"), ("POST", "/rotate"), ("DELETE", "/keys/x"),
+    ]:  # fmt: skip
+        foreign = await served.ask(method, f"/v1/agents/{agent}{rest}", other_nonce)
+        unknown = await served.ask(method, f"/v1/agents/agent-0{rest}", other_nonce)
+        assert foreign.status_code == unknown.status_code == 404, (method, rest)
+        assert foreign.text.replace(agent, "agent-0") == unknown.text
+        assert foreign.headers["content-type"] == "application/problem+json"
+    assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
+
+
+async def test_a_reader_that_lost_its_connection_goes_on(served: Served) -> None:
+    """By Last-Event-ID it gets what it has not had, and no more; by `after` likewise."""
+    agent, nonce = await served.agent()
+    events = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"a b c")
+    turn = events[0].id.rpartition(":")[0]
+    path = f"/v1/agents/{agent}/turns/{turn}"
+
+    rest = await read(served, "GET", path, nonce, headers={"last-event-id": events[1].id})
+    assert rest == events[2:]
+    assert await read(served, "GET", path, nonce, params={"after": "3"}) == events[3:]
+    wrong = await served.ask("GET", path, nonce, headers={"last-event-id": "other:1"})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "Last-Event-ID")
+    assert (await served.ask("GET", path, nonce, params={"after": "99"})).status_code == 422
+    assert (await served.ask("GET", path + "0", nonce)).status_code in (404, 410)
+
+
+async def test_a_client_that_leaves_ends_the_reading_and_not_the_turn(served: Served) -> None:
+    """The turn goes on, and can be read from another connection."""
+    agent, nonce = await served.agent()
+    headers = {"authorization": f"Bearer {nonce}"}
+    async with served.http.stream(
+        "POST", f"/v1/agents/{agent}/turns", content=b"one wait two", headers=headers
+    ) as answer:
+        turn = answer.headers["ramet-turn"]
+        async for _ in answer.aiter_bytes():
+            break
+    await until_none(served)
+    assert served.echo.opened[0].interrupts == 0
+
+    reading = asyncio.create_task(read(served, "GET", f"/v1/agents/{agent}/turns/{turn}", nonce))
+    served.echo.opened[0].go_on.set()
+
+    assert [each.data for each in await reading] == [b"one", b"wait", b"two", b""]
+
+
+async def test_a_turn_that_fails_says_so_at_its_end(served: Served) -> None:
+    """After what was said comes a problem document."""
+    agent, nonce = await served.agent()
+
+    *said, last = await read(served, "POST", f"/v1/agents/{agent}/turns", nonce, content=b"one fail")
+
+    assert [each.data for each in said] == [b"one"]
+    assert last.event == "error"
+    assert json.loads(last.data)["type"] == "urn:ramet:problem:model-failed"
+
+
+async def test_interrupt_control_and_mail(served: Served) -> None:
+    """The mutation plane: each reaches the agent, and each answers."""
+    agent, nonce = await served.agent()
+    path = f"/v1/agents/{agent}"
+    turn = asyncio.create_task(read(served, "POST", f"{path}/turns", nonce, content=b"one wait"))
+    await eventually(lambda: served.echo.opened[0].heard)
+
+    assert (await served.ask("POST", f"{path}/interrupt", nonce)).json() == {"interrupted": True}
+    assert (await turn)[-1].event == "error"
+    assert (await served.ask("POST", f"{path}/interrupt", nonce)).json() == {"interrupted": False}
+    loud = await served.ask("POST", f"{path}/control", nonce, json={"@type": "shout", "times": 2})
+    assert loud.json() == {"times": 2}
+    unknown = await served.ask("POST", f"{path}/control", nonce, json={"@type": "whisper"})
+    assert (unknown.status_code, unknown.json()["known"]) == (404, ["shout"])
+    assert (await served.ask("POST", f"{path}/control", nonce, content=b"{")).status_code == 400
+    assert (await served.ask("POST", f"{path}/mail", nonce, json={"text": "psst"})).status_code == 204
+    assert served.echo.opened[0].mailed == ["psst"]
+
+
+async def test_keys_are_given_narrowed_revoked_and_rotated(served: Served) -> None:
+    """A narrower key does what it is for until it is revoked; the owner's old key is dead once it is rotated."""
+    agent, nonce = await served.agent()
+    path = f"/v1/agents/{agent}"
+
+    made = (await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["info"]})).json()
+    assert (await served.ask("GET", path, made["key"])).status_code == 200
+    assert (await served.ask("GET", f"{path}/history", made["key"])).status_code == 404
+    assert (await served.ask("DELETE", f"{path}/keys/{made['id']}", nonce)).status_code == 204
+    assert (await served.ask("GET", path, made["key"])).status_code == 404
+    new = (await served.ask("POST", f"{path}/rotate", nonce)).json()["nonce"]
+    assert (await served.ask("GET", path, nonce)).status_code == 404
+    assert (await served.ask("GET", path, new)).status_code == 200
+
+
+async def until_none(served: Served) -> None:
+    """No stream is open any more."""
+    await eventually(lambda: len(served.server._parts.streams) == 0)
