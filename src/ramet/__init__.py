@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ramet.host.standalone import standalone_context as standalone_context
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted import ScriptedModel as ScriptedModel
+    from ramet.services.client.connecting import connect as connect
     from ramet.tools.authoring import authoring_tools as authoring_tools
     from ramet.tools.context import SpawnRequest as SpawnRequest
     from ramet.tools.context import ToolUseContext as ToolUseContext
@@ -75,6 +76,7 @@ _WHERE = {
     "python_tool": "tools.python",
     "cache": "agent.decorators",
     "chain": "agent.composition.chain",
+    "connect": "services.client.connecting",
     "parallel": "agent.composition.parallel",
     "policy": "agent.decorators",
     "query": "agent.loop",

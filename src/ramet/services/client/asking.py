@@ -1,0 +1,240 @@
+"""Every request that a client makes, as data: what is the same for the async and the sync face."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Raw
+
+from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.core.policy import Policy
+from ramet.services.app.messages import AgentList, History, ImageList, Interrupted, Mail, Rotated, TeamList
+from ramet.services.contract import (
+    AgentInfo,
+    CreatedTeam,
+    CreateTeam,
+    Delegate,
+    DelegatedKey,
+    Right,
+    SpawnAgent,
+    SpawnedAgent,
+    TeamInfo,
+)
+from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
+
+T = TypeVar("T")
+TOKEN = "operator-token"  #: beside a server's socket
+
+
+@dataclass(frozen=True)
+class Ask(Generic[T]):
+    """One request; `answers` is the structure that comes back, None for nothing."""
+
+    method: str
+    path: str
+    answers: Any
+    body: Any = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as it is sent."""
+        return self.body if self.body is None or isinstance(self.body, bytes) else msgspec.json.encode(self.body)
+
+    def answer(self, data: bytes) -> T:
+        """What came back. Raises ProtocolError through `decoded` for what is none."""
+        if self.answers is None:
+            return None  # type: ignore[return-value]  # T is None then
+        answer: T = msgspec.json.decode(data, type=self.answers)
+        return answer
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is: a socket, or an address."""
+
+    url: str
+    socket: str | None
+    key: str
+
+    def options(self) -> dict[str, Any]:
+        """For a client of httpx2."""
+        return {"base_url": self.url, "trust_env": False}
+
+
+def place_of(where: str | os.PathLike[str], key: str | None) -> Place:
+    """Read where a server is. Without a key, that of the operator is taken from beside a socket, if it is there."""
+    text = os.fspath(where)
+    if text.startswith(("http://", "https://")):
+        return Place(text.rstrip("/"), None, key or "")
+    if "://" in text or not text:
+        raise InvalidValue("where", text, "the path of a socket, or a URL of http or https")
+    path = pathlib.Path(text.removeprefix("unix:")).absolute()
+    if key is None:
+        token = path.with_name(TOKEN)
+        key = token.read_text().strip() if token.is_file() else ""
+    return Place("http://ramet", str(path), key)
+
+
+def http() -> Any:
+    """The HTTP client's module. Raises MissingExtra."""
+    try:
+        import httpx2
+    except ImportError:
+        raise MissingExtra("a client of a server", "server") from None
+    return httpx2
+
+
+def agent_path(agent: str, *rest: str) -> str:
+    """The path of an agent, and of what belongs to it."""
+    return "/".join(["/v1/agents", *(quote(each, safe="") for each in (agent, *rest))])
+
+
+# ---- teams
+
+
+def create_team(
+    resources: Mapping[str, float], name: str, config: Any, labels: Mapping[str, str] | None
+) -> Ask[CreatedTeam]:
+    asked = CreateTeam(resources=dict(resources), name=name, config=_raw(config), labels=dict(labels or {}))
+    return Ask("POST", "/v1/teams", CreatedTeam, asked)
+
+
+def list_teams() -> Ask[TeamList]:
+    return Ask("GET", "/v1/teams", TeamList)
+
+
+def get_team(team: str) -> Ask[TeamInfo]:
+    return Ask("GET", f"/v1/teams/{quote(team, safe='')}", TeamInfo)
+
+
+def delete_team(team: str) -> Ask[None]:
+    return Ask("DELETE", f"/v1/teams/{quote(team, safe='')}", None)
+
+
+# ---- agents
+
+
+def spawn_agent(
+    team: str,
+    name: str,
+    agent_type: str,
+    spawn_info: Any,
+    image: str,
+    transport_format: str,
+    policy: Policy | None,
+    limits: Mapping[str, float] | None,
+    metadata: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+    env: Mapping[str, str] | None,
+    wait_s: float,
+) -> Ask[SpawnedAgent]:
+    asked = SpawnAgent(
+        team=team,
+        name=name,
+        agent_type=agent_type,
+        spawn_info=_raw(spawn_info),
+        image=image,
+        transport_format=transport_format,
+        policy=policy,
+        limits=dict(limits or {}),
+        metadata=dict(metadata or {}),
+        labels=dict(labels or {}),
+        env=dict(env or {}),
+        wait_s=wait_s,
+    )
+    return Ask("POST", "/v1/agents", SpawnedAgent, asked)
+
+
+def list_agents(team: str, state: str, under: str, labels: Mapping[str, str] | None) -> Ask[AgentList]:
+    asked = {"team": team, "state": state, "under": under, "label": [f"{k}={v}" for k, v in (labels or {}).items()]}
+    return Ask("GET", "/v1/agents", AgentList, params={name: value for name, value in asked.items() if value})
+
+
+def get_agent(agent: str) -> Ask[AgentInfo]:
+    return Ask("GET", agent_path(agent), AgentInfo)
+
+
+def kill_agent(agent: str) -> Ask[None]:
+    return Ask("DELETE", agent_path(agent), None)
+
+
+def delegate(agent: str, rights: Sequence[Right], owner: bool, seconds: float | None) -> Ask[DelegatedKey]:
+    return Ask(
+        "POST", agent_path(agent, "keys"), DelegatedKey, Delegate(rights=list(rights), owner=owner, seconds=seconds)
+    )
+
+
+def revoke(agent: str, key_id: str) -> Ask[None]:
+    return Ask("DELETE", agent_path(agent, "keys", key_id), None)
+
+
+def rotate(agent: str) -> Ask[Rotated]:
+    return Ask("POST", agent_path(agent, "rotate"), Rotated)
+
+
+# ---- talking
+
+
+def turn(agent: str, body: bytes, format: str, on_leave: str) -> Ask[None]:
+    asked = {"format": format, "on_leave": on_leave}
+    params = {name: value for name, value in asked.items() if value}
+    return Ask("POST", agent_path(agent, "turns"), None, body, params, {"content-type": "application/octet-stream"})
+
+
+def read_turn(agent: str, turn: str, after: int) -> Ask[None]:
+    return Ask("GET", agent_path(agent, "turns", turn), None, params={"after": after})
+
+
+def interrupt(agent: str) -> Ask[Interrupted]:
+    return Ask("POST", agent_path(agent, "interrupt"), Interrupted)
+
+
+def control(agent: str, operation: Mapping[str, Any]) -> Ask[Any]:
+    return Ask("POST", agent_path(agent, "control"), Any, dict(operation))
+
+
+def history(agent: str) -> Ask[History]:
+    return Ask("GET", agent_path(agent, "history"), History)
+
+
+def events(agent: str, after: int) -> Ask[None]:
+    return Ask("GET", agent_path(agent, "events"), None, params={"after": after})
+
+
+def mail(agent: str, text: str) -> Ask[None]:
+    return Ask("POST", agent_path(agent, "mail"), None, Mail(text=text))
+
+
+# ---- packaging
+
+
+def upload_bundle(data: bytes) -> Ask[BundleInfo]:
+    return Ask("POST", "/v1/bundles", BundleInfo, data, headers={"content-type": "application/x-tar"})
+
+
+def create_image(bundles: Sequence[str], base: str) -> Ask[Job]:
+    return Ask("POST", "/v1/images", Job, CreateImage(bundles=list(bundles), base=base))
+
+
+def list_images() -> Ask[ImageList]:
+    return Ask("GET", "/v1/images", ImageList)
+
+
+def get_image(image: str) -> Ask[ImageInfo]:
+    return Ask("GET", f"/v1/images/{quote(image, safe='')}", ImageInfo)
+
+
+def job(id: str) -> Ask[Job]:
+    return Ask("GET", f"/v1/jobs/{quote(id, safe='')}", Job)
+
+
+def _raw(value: Any) -> Raw:
+    return Raw(msgspec.json.encode(value))

@@ -1,0 +1,312 @@
+"""`connect`: a server's services as methods, of the same names, structures and errors as the services themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from ramet.core.errors import Gone, ProtocolError, RametError
+from ramet.core.policy import Policy
+from ramet.services.app.messages import Interrupted
+from ramet.services.client import asking
+from ramet.services.client.asking import Ask
+from ramet.services.client.refusals import error_of
+from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
+from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
+from ramet.wire.sse import Parser, ServerSentEvent
+
+T = TypeVar("T")
+TIMEOUT_S = 60.0
+#: Of a stream: twice what a server lets pass before it says that it is there, and some.
+SILENCE_S = 40.0
+_TRIES, _TRY_S = 5, 0.05
+
+
+class AgentEvent(NamedTuple):
+    """An event of an agent's tree, as JSON; `cursor` is what a reader goes on by."""
+
+    cursor: int
+    data: bytes
+
+
+class Client:
+    """A server, from `async with` on. Every method takes a `key` that goes before the client's own.
+
+    Methods raise what the services raise, by the same types, as far as the server says; besides `Gone` where no server
+    answers, and ProtocolError for an answer that is none.
+    """
+
+    def __init__(self, where: str | os.PathLike[str], key: str | None = None) -> None:
+        """See `ramet.connect`."""
+        self._place = asking.place_of(where, key)
+        self._http: Any = None
+
+    async def __aenter__(self) -> Self:
+        http = asking.http()
+        transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False)
+        timeout = http.Timeout(TIMEOUT_S, pool=None)
+        self._http = http.AsyncClient(transport=transport, timeout=timeout, **self._place.options())
+        self._lost = http.TransportError
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    # ---- teams
+
+    async def create_team(
+        self,
+        resources: Mapping[str, float],
+        *,
+        name: str = "",
+        config: Any = None,
+        labels: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> CreatedTeam:
+        """Reserve a team, with the operator's key."""
+        return await self._send(asking.create_team(resources, name, config, labels), key)
+
+    async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
+        """The teams that the key opens."""
+        return (await self._send(asking.list_teams(), key)).teams
+
+    async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
+        """What a team has, holds and has left."""
+        return await self._send(asking.get_team(team), key)
+
+    async def delete_team(self, team: str, *, key: str | None = None) -> None:
+        """End all agents of a team, wait until they are gone, and forget it."""
+        await self._send(asking.delete_team(team), key, waits=True)
+
+    # ---- agents
+
+    async def spawn_agent(
+        self,
+        team: str,
+        name: str,
+        agent_type: str,
+        spawn_info: Any = None,
+        *,
+        image: str = "",
+        transport_format: str = "",
+        policy: Policy | None = None,
+        limits: Mapping[str, float] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+        key: str | None = None,
+    ) -> SpawnedAgent:
+        """Start an agent in a team, with the team's key; `spawn_info` is plain data, or a structure."""
+        ask = asking.spawn_agent(
+            team, name, agent_type, spawn_info, image, transport_format, policy, limits, metadata, labels, env, wait_s
+        )
+        return await self._send(ask, key, waits=True)
+
+    async def list_agents(
+        self,
+        team: str = "",
+        *,
+        state: str = "",
+        under: str = "",
+        labels: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> Sequence[AgentInfo]:
+        """The agents of a team, or of all that the key opens."""
+        return (await self._send(asking.list_agents(team, state, under, labels), key)).agents
+
+    async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
+        """What an agent is and does."""
+        return await self._send(asking.get_agent(agent), key)
+
+    async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
+        """End an agent and all below it, wait until they are gone, and forget it."""
+        await self._send(asking.kill_agent(agent), key, waits=True)
+
+    async def delegate(
+        self,
+        agent: str,
+        rights: Sequence[Right] = (),
+        *,
+        owner: bool = False,
+        seconds: float | None = None,
+        key: str | None = None,
+    ) -> DelegatedKey:
+        """A narrower key, or the ownership."""
+        return await self._send(asking.delegate(agent, rights, owner, seconds), key)
+
+    async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
+        """Let a narrower key open nothing any more."""
+        await self._send(asking.revoke(agent, key_id), key)
+
+    async def rotate(self, agent: str, *, key: str | None = None) -> str:
+        """Another key for the owner; the old one is dead."""
+        return (await self._send(asking.rotate(agent), key)).nonce
+
+    # ---- talking
+
+    async def turn(
+        self, agent: str, body: bytes, *, format: str = "", on_leave: str = "", key: str | None = None
+    ) -> AsyncGenerator[Chunk, None]:
+        """Say something, and read the answer as it comes; the last chunk is of the kind `done` or `error`.
+
+        Goes on by itself where a connection is lost in between. Closing the iteration leaves the turn alone, unless
+        `on_leave` is "interrupt".
+        """
+        ask: Ask[None] = asking.turn(agent, body, format, on_leave)
+        turn, number, failed = "", 0, 0
+        while True:
+            try:
+                async with aclosing(self._stream(ask, key)) as events:
+                    async for event in events:
+                        chunk = _chunk(event)
+                        turn, number, failed = chunk.turn, chunk.number, 0
+                        yield chunk
+                        if chunk.kind != "chunk":
+                            return
+            except Gone:
+                if not turn or failed >= _TRIES:
+                    raise
+            else:
+                if not turn or failed >= _TRIES:
+                    raise Gone(f"the answer broke off after chunk {number} of turn {turn!r}")
+            await asyncio.sleep(_TRY_S * 2**failed)
+            failed += 1
+            ask = asking.read_turn(agent, turn, number)
+
+    async def read_turn(
+        self, agent: str, turn: str, after: int = 0, *, key: str | None = None
+    ) -> AsyncGenerator[Chunk, None]:
+        """The chunks of a turn behind a number, and those that come."""
+        async with aclosing(self._stream(asking.read_turn(agent, turn, after), key)) as events:
+            async for event in events:
+                yield _chunk(event)
+
+    async def say(self, agent: str, body: bytes, *, format: str = "", key: str | None = None) -> bytes:
+        """Say something, and have the whole answer. Raises what the turn failed with."""
+        said = []
+        async with aclosing(self.turn(agent, body, format=format, key=key)) as chunks:
+            async for chunk in chunks:
+                if chunk.kind == "error":
+                    raise error_of(chunk.body, 0)
+                said.append(chunk.body)
+        return b"".join(said)
+
+    async def interrupt(self, agent: str, *, key: str | None = None) -> Interrupted:
+        """End the turn under way, keeping the agent and its history."""
+        return await self._send(asking.interrupt(agent), key)
+
+    async def control(self, agent: str, operation: Mapping[str, Any], *, key: str | None = None) -> Any:
+        """Do `{"@type": name, …}`, an operation of the agent's type."""
+        return await self._send(asking.control(agent, operation), key, waits=True)
+
+    async def history(self, agent: str, *, key: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """The conversation so far."""
+        return (await self._send(asking.history(agent), key)).messages
+
+    async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
+        """The events of its tree behind a cursor, and those that come, until it has ended."""
+        async with aclosing(self._stream(asking.events(agent, after), key)) as events:
+            async for event in events:
+                match event.event:
+                    case "event":
+                        yield AgentEvent(int(event.id), event.data)
+                    case "error":
+                        raise error_of(event.data, 0)
+
+    async def mail(self, agent: str, text: str, *, key: str | None = None) -> None:
+        """A message that the agent reads at its next step."""
+        await self._send(asking.mail(agent, text), key)
+
+    # ---- packaging
+
+    async def upload_bundle(self, data: bytes, *, key: str | None = None) -> BundleInfo:
+        """Keep what is in a tar, plain or with gzip."""
+        return await self._send(asking.upload_bundle(data), key)
+
+    async def create_image(self, bundles: Sequence[str], *, base: str = "", key: str | None = None) -> Job:
+        """Have an image made of bundles, on top of another one."""
+        return await self._send(asking.create_image(bundles, base), key)
+
+    async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
+        """All images that agents can be spawned from."""
+        return (await self._send(asking.list_images(), key)).images
+
+    async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
+        """One image."""
+        return await self._send(asking.get_image(image), key)
+
+    async def job(self, id: str, *, key: str | None = None) -> Job:
+        """How far the making of an image is."""
+        return await self._send(asking.job(id), key)
+
+    # ---- inside
+
+    async def _send(self, ask: Ask[T], key: str | None, *, waits: bool = False) -> T:
+        """`waits` is for what may take as long as it takes."""
+        options, http = {"timeout": None} if waits else {}, self._opened()
+        try:
+            answer = await http.request(
+                ask.method, ask.path, content=ask.content, params=ask.params, headers=self._headers(ask, key), **options
+            )
+        except self._lost as problem:
+            raise self._gone(problem) from None
+        if answer.status_code >= 400:
+            raise error_of(answer.content, answer.status_code)
+        return _answer(ask, answer.content)
+
+    async def _stream(self, ask: Ask[None], key: str | None) -> AsyncGenerator[ServerSentEvent, None]:
+        http = self._opened()
+        try:
+            async with http.stream(
+                ask.method,
+                ask.path,
+                content=ask.content,
+                params=ask.params,
+                headers=self._headers(ask, key),
+                timeout=asking.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
+            ) as answer:
+                if answer.status_code >= 400:
+                    raise error_of(await answer.aread(), answer.status_code)
+                parser = Parser()
+                async for piece in answer.aiter_raw():
+                    for event in parser.feed(piece):
+                        yield event
+        except self._lost as problem:
+            raise self._gone(problem) from None
+
+    def _headers(self, ask: Ask[Any], key: str | None) -> dict[str, str]:
+        shown = self._place.key if key is None else key
+        return {**ask.headers, **({"authorization": f"Bearer {shown}"} if shown else {})}
+
+    def _opened(self) -> Any:
+        if self._http is None:
+            raise RametError("this client is not open: use `async with`")
+        return self._http
+
+    def _gone(self, problem: Exception) -> Gone:
+        where = self._place.socket or self._place.url
+        return Gone(f"no server answers at {where}: {str(problem) or type(problem).__name__}")
+
+
+def _answer(ask: Ask[T], data: bytes) -> T:
+    try:
+        return ask.answer(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise ProtocolError(f"the answer to {ask.method} {ask.path} is none: {problem}") from None
+
+
+def _chunk(event: ServerSentEvent) -> Chunk:
+    turn, _, number = event.id.rpartition(":")
+    if event.event not in ("chunk", "error", "done"):
+        raise ProtocolError(f"an event that is no chunk: {event.event!r}")
+    if not number.isdigit():  # the server's own word, of a reader that was too slow
+        raise error_of(event.data, 0)
+    return Chunk(turn, int(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three

@@ -1,0 +1,178 @@
+"""The typed client, async and sync: the services' own structures and errors, through a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import pathlib
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import ramet
+from ramet.core.errors import BusyError, Gone, InvalidValue, ModelFailed, NotYours, OverCapacity, RametError, Unknown
+from ramet.services.client.asking import Ask
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import Refused
+from ramet.services.refusals import Undecodable
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    async with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    async with ramet.connect(served.server.where) as found:
+        yield found
+
+
+async def test_the_whole_way(client: Client, served: Served) -> None:
+    """Everything that the services do, as methods; the operator's key is found beside the socket."""
+    made = await client.create_team({"agents": 2}, name="red", labels={"a": "b"})
+    assert (made.team.name, made.team.free["agents"]) == ("red", 2)
+    spawned = await client.spawn_agent("red", "bob", "echo", {"prefix": "<"}, key=made.key)
+    agent, nonce = spawned.agent.id, spawned.nonce
+
+    chunks = [each async for each in client.turn(agent, b"one two\n", key=nonce)]
+    assert [(each.number, each.kind, each.body) for each in chunks] == [
+        (1, "chunk", b"<one"), (2, "chunk", b"<two"), (3, "done", b""),
+    ]  # fmt: skip
+    again = [each async for each in client.read_turn(agent, chunks[0].turn, 1, key=nonce)]
+    assert again == chunks[1:]
+    assert await client.say(agent, b"three", format="letters", key=nonce) == b"<three"
+    assert [each["content"] for each in await client.history(agent, key=nonce)] == ["one two\n", "three"]
+    assert await client.control(agent, {"@type": "shout", "times": 2}, key=nonce) == {"times": 2}
+    await client.mail(agent, "psst", key=nonce)
+    assert (await client.interrupt(agent, key=nonce)).interrupted is False
+    assert [each.id for each in await client.list_agents("red", labels={}, key=made.key)] == [agent]
+
+    narrow = await client.delegate(agent, ["info"], key=nonce)
+    assert (await client.get_agent(agent, key=narrow.key)).name == "bob"
+    await client.revoke(agent, narrow.id, key=nonce)
+    with pytest.raises(NotYours):
+        await client.get_agent(agent, key=narrow.key)
+    new = await client.rotate(agent, key=nonce)
+    await client.kill_agent(agent, key=new)
+    assert (await client.get_team("red", key=made.key)).agents == 0
+    await client.delete_team("red", key=made.key)
+    assert await client.list_teams() == []
+
+
+async def test_bundles_and_images(client: Client) -> None:
+    """A bundle becomes an image, which is listed."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        entry = tarfile.TarInfo("helper.py")
+        entry.size = 5
+        tar.addfile(entry, io.BytesIO(b"x = 1"))
+
+    bundle = await client.upload_bundle(packed.getvalue())
+    job = await client.create_image([bundle.id])
+    async with asyncio.timeout(60):
+        while job.state != "done":
+            job = await client.job(job.id)
+
+    assert bundle.files == 1
+    assert [each.id for each in await client.list_images()] == [job.image]
+    assert (await client.get_image(job.image)).bundles == (bundle.id,)
+    with pytest.raises(Unknown):
+        await client.get_image("none")
+    with pytest.raises(NotYours):
+        await client.upload_bundle(b"", key="wrong")
+
+
+async def test_errors_come_back_as_what_they_were(client: Client, served: Served) -> None:
+    """By their types, with their fields: a caller acts on them as on the service's own."""
+    with pytest.raises(InvalidValue) as wrong:
+        await client.create_team({"agents": -1})
+    assert wrong.value.field == "resources.agents"
+    with pytest.raises(NotYours):
+        await client.create_team({"agents": 1}, key="wrong")
+    made = await client.create_team({"agents": 1})
+    with pytest.raises(Unknown) as unknown:
+        await client.spawn_agent(made.team.id, "bob", "parrot", key=made.key)
+    assert list(unknown.value.known) == ["echo"]
+    spawned = await client.spawn_agent(made.team.id, "bob", "echo", key=made.key)
+    with pytest.raises(OverCapacity) as full:
+        await client.spawn_agent(made.team.id, "eve", "echo", key=made.key)
+    assert (full.value.resource, full.value.room["agents"]) == ("agents", 0)
+    with pytest.raises(ModelFailed, match="told to"):
+        await client.say(spawned.agent.id, b"one fail", key=spawned.nonce)
+    with pytest.raises(Undecodable):
+        await client._send(_bad_json(), made.key)
+    with pytest.raises(Refused) as refused:
+        await client.create_team({"agents": 1}, key="")
+    assert refused.value.status == 401
+
+
+def _bad_json() -> Ask[None]:
+    return Ask("POST", "/v1/agents", None, b"{")
+
+
+async def test_an_answer_goes_on_over_a_lost_connection(client: Client, served: Served) -> None:
+    """Whoever reads a turn does not notice that the connection broke."""
+    team = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+    got = []
+    async for chunk in client.turn(spawned.agent.id, b"one wait two", key=spawned.nonce):
+        got.append(chunk.body)
+        if len(got) == 1:
+            for each in tuple(served.server._http_server._connections):
+                each.cut()
+            served.echo.opened[0].go_on.set()
+
+    assert got == [b"one", b"wait", b"two", b""]
+
+
+async def test_too_many_turns_at_once(client: Client, served: Served) -> None:
+    """More than may wait are refused, and those that wait are answered."""
+    team = await client.create_team({"agents": 1})
+    spawned = await client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+    turns = [asyncio.create_task(client.say(spawned.agent.id, b"wait", key=spawned.nonce)) for _ in range(18)]
+    await eventually(lambda: any(each.done() for each in turns))
+    served.echo.opened[0].go_on.set()
+    outcomes = await asyncio.gather(*turns, return_exceptions=True)
+
+    assert [type(each) for each in outcomes if each != b"wait"] == [BusyError]
+
+
+async def test_no_server_and_no_place(folder: pathlib.Path) -> None:
+    """Both are said as what they are."""
+    async with ramet.connect(folder / "none.sock") as client:
+        with pytest.raises(Gone, match="no server answers"):
+            await client.list_teams()
+    with pytest.raises(InvalidValue, match="where"):
+        ramet.connect("ftp://example.org")
+    with pytest.raises(RametError, match="not open"):
+        await Client(folder / "none.sock").list_teams()
+
+
+async def test_without_an_event_loop(served: Served) -> None:
+    """The same methods, which block; streams are plain iterators, and may be left in the middle."""
+
+    def program() -> list[bytes]:
+        with ramet.connect(served.server.where) as client:
+            team = client.create_team({"agents": 1})
+            spawned = client.spawn_agent(team.team.id, "bob", "echo", key=team.key)
+            bodies = [each.body for each in client.turn(spawned.agent.id, b"one two", key=spawned.nonce)]
+            for each in client.turn(spawned.agent.id, b"three four", key=spawned.nonce):
+                bodies.append(each.body)
+                break
+            return bodies
+
+    assert await asyncio.to_thread(program) == [b"one", b"two", b"", b"three"]
+    with pytest.raises(RametError), contextlib.ExitStack() as stack:
+        stack.enter_context(ramet.connect(served.server.where))
