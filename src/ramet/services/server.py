@@ -12,9 +12,8 @@ import os
 import pathlib
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from importlib.metadata import entry_points
 from typing import Any, Final, Self
 
 from ramet.concurrency.deadline import to_its_end
@@ -27,8 +26,8 @@ from ramet.services.contract import AgentType
 from ramet.services.packaging.service import PackagingService
 from ramet.services.sockets import Listener, tcp_listener, unix_listener
 from ramet.services.spawner import AgentSpawnerService
+from ramet.services.types.registry import AgentTypes
 
-AGENT_TYPES: Final = "ramet.agent_types"
 SOCKET, TOKEN = "serve.sock", "operator-token"
 MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
 
@@ -82,7 +81,7 @@ class Server:
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await leaving.enter_async_context(self.runtime)
             packaging = await leaving.enter_async_context(PackagingService(self.folder / "packaging"))
-            types = agent_types() if self._types is None else self._types
+            types = installed() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
                 types,
@@ -92,7 +91,7 @@ class Server:
             )
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
-            self.agents = AgentService(self.spawner.roster.admit, self.runtime.clock)
+            self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock)
             self._http_server = http = self._http(packaging)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
@@ -152,19 +151,30 @@ class Server:
         return HttpServer(Application(self._parts), self.listener, self._bounds)
 
 
-def agent_types() -> dict[str, AgentType]:
-    """The agent types that are installed, by their names: entry points "ramet.agent_types", each a class.
+class Installed(Mapping[str, AgentType]):
+    """The agent types there are, loaded when they are asked for: ramet's own, and plugins."""
 
-    Raises InvalidValue for one that cannot be loaded.
-    """
-    found: dict[str, AgentType] = {}
-    for each in entry_points(group=AGENT_TYPES):
-        try:
-            made: AgentType = each.load()()
-        except Exception as problem:  # anybody's code
-            raise InvalidValue(f"the entry point {each.name!r} of {AGENT_TYPES}", each.value, str(problem)) from problem
-        found[made.name] = made
-    return found
+    def __init__(self, types: AgentTypes) -> None:
+        self._types = types
+
+    def __getitem__(self, name: str) -> AgentType:
+        if name not in self._types.names:
+            raise KeyError(name)
+        return self._types.find(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types.names)
+
+    def __len__(self) -> int:
+        return len(self._types.names)
+
+
+def installed() -> Mapping[str, AgentType]:
+    """What a server has that is told of none: models, which need no key by default, functions, and plugins."""
+    from ramet.services.types.function import FunctionType
+    from ramet.services.types.llm import LlmType
+
+    return Installed(AgentTypes([LlmType(default="offline"), FunctionType()]))
 
 
 def operator_token(file: pathlib.Path, given: str | None = None) -> str:
