@@ -88,6 +88,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.scheduling import schedule
 
             return schedule(options)
+        case "serve":
+            from ramet.cli.serving import serve
+
+            return serve(options)
         case _:
             parser.print_help(sys.stderr)
             return 2

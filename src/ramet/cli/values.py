@@ -86,3 +86,12 @@ def moment(text: str) -> datetime:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 120 else text[:100] + "…")
+
+
+def address(text: str) -> tuple[str, int]:
+    """Take host:port; an IPv6 address stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port[:6]) > 65_535:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not accepted; expected HOST:PORT")
+    return host, int(port)

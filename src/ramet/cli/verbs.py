@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ramet.cli.values import amount, folder, moment, name, span
+from ramet.cli.values import address, amount, folder, moment, name, span
 
 Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
 
 
 def add_verbs(commands: Commands, statuses: str) -> None:
     """Add them all."""
-    for add in (_looking, _reading, _working, _steering, _schedule):
+    for add in (_looking, _reading, _working, _steering, _schedule, _serve):
         add(_adder(commands, statuses))
 
 
@@ -140,3 +140,19 @@ def _schedule(add: Add) -> None:
     ):
         known = each(f"schedule {verb}", "ID [--dir DIR]", words)
         known.add_argument("id", type=name, metavar="ID", help="the schedule")
+
+
+def _serve(add: Add) -> None:
+    serve = add(
+        "serve",
+        "[--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME]",
+        "serve teams, agents and images to other programs",
+        "Over HTTP, until it is told to stop; agents are there again when it is started again. "
+        "The operator's key is in DIR/.ramet/operator-token, or in RAMET_OPERATOR_TOKEN.",
+        bare=True,
+    )
+    serve.add_argument("--dir", type=folder, default=".", help="the working directory (default: this one)")
+    where = serve.add_mutually_exclusive_group()
+    where.add_argument("--socket", type=name, metavar="PATH", help="of a Unix socket (default: DIR/.ramet/serve.sock)")
+    where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address, rather than a socket")
+    serve.add_argument("--backend", choices=["local", "bwrap"], help="what sandboxes are made of")

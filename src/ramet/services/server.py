@@ -14,7 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, RametError

@@ -37,6 +37,7 @@ HELPS = {
                 "stop",
                 "approve",
                 "deny",
+                "serve",
             ),
             *("schedule", "schedule list", "schedule add", "schedule rm", "schedule trigger"),
         )
@@ -74,6 +75,8 @@ def test_help_is_as_it_was_approved(
         (["ask", "x", "--max", "5"], "ramet: unrecognized arguments: --max"),
         (["ask", "x", "--yes", "--no-approvals"], "ramet ask: --no-approvals: not allowed with argument --yes"),
         (["ask", "x", "--model", " "], "ramet ask: --model: '' is not accepted; expected a name"),
+        (["serve", "--listen", "here"], "ramet serve: --listen: 'here' is not accepted; expected HOST:PORT"),
+        (["serve", "--socket", "a", "--listen", "b:1"], "ramet serve: --listen: not allowed with argument --socket"),
         (["agents"], "ramet agents: the following arguments are required: VERB"),
         (["config"], "ramet config: the following arguments are required: VERB"),
         (["trust"], "ramet trust: the following arguments are required: DIR"),

@@ -8,6 +8,8 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import NODEFAULT, Raw, Struct
+from msgspec.structs import FieldInfo, fields
 
 from ramet.services.app.operations import EVENT_STREAM, JSON, Operation
 from ramet.services.problems import MEDIA_TYPE
@@ -19,7 +21,7 @@ _STREAM = (
 )
 
 
-class ProblemDocument(msgspec.Struct):
+class ProblemDocument(Struct):
     """An error (RFC 9457): `type` is what programs tell it by, `detail` is for people; more fields may follow."""
 
     type: str
@@ -32,7 +34,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The whole document. Operations of the same path stand together."""
     kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
     kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFS, schema_hook=_opaque)
+    schemas, components = msgspec.json.schema_components(map(_shown, kinds), ref_template=_REFS, schema_hook=_opaque)
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -46,7 +48,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {name: _tidy(schema) for name, schema in components.items()},
+            "schemas": components,
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -100,8 +102,21 @@ def _opaque(kind: type) -> dict[str, Any]:
     return {}
 
 
-def _tidy(schema: Any) -> Any:
-    """Without what the reader of a schema has no use for: defaults of opaque fields as they are in memory."""
-    if isinstance(schema, dict):
-        return {name: _tidy(value) for name, value in schema.items() if not isinstance(value, msgspec.Raw)}
-    return [_tidy(each) for each in schema] if isinstance(schema, list) else schema
+def _shown(kind: Any) -> Any:
+    """A structure as its schema shows it: fields that are passed on as they are may hold anything."""
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        return kind
+    known = fields(kind)
+    if not any(isinstance(each.default, Raw) for each in known):
+        return kind
+    shown = msgspec.defstruct(kind.__name__, [_field(each) for each in known], kw_only=True, forbid_unknown_fields=True)
+    shown.__doc__ = kind.__doc__
+    return shown
+
+
+def _field(each: FieldInfo) -> Any:
+    if isinstance(each.default, Raw):
+        return each.name, Any, None
+    if each.default_factory is not NODEFAULT:
+        return each.name, each.type, msgspec.field(default_factory=each.default_factory)
+    return (each.name, each.type) if each.required else (each.name, each.type, each.default)
