@@ -1,0 +1,59 @@
+"""An agent type for tests of what clients of models are given: it answers in their formats, word by word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from ramet.core.errors import ModelFailed
+from ramet.core.outcome import Usage
+from ramet.services.contract import Opening, Served
+from ramet.services.formats.shipped import format_of
+from tests.support.echo_agents import Echo, EchoInfo
+
+
+class Parrot(Echo):
+    """Answers `<n>: words`, where n counts the turns; `fail` and `wait` mean what they mean to an echo."""
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        shape = format_of(format)
+        words = shape.read(body).split()
+        self.heard.append((body, format))
+        writer = shape.Writer(f"{len(self.heard)}", "parrot", 1_700_000_000)
+        for chunk in writer.begin():
+            yield chunk
+        for word in (f"{len(self.heard)}:", *words):
+            if word == "fail":
+                raise ModelFailed("parrot", "it was told to")
+            if word == "wait":
+                await self.go_on.wait()
+            for chunk in writer.text(f"{word} "):
+                yield chunk
+            await asyncio.sleep(0)
+        for chunk in writer.end(Usage(input_tokens=len(words), output_tokens=len(words) + 1)):
+            yield chunk
+
+
+class ParrotType:
+    """Opens them."""
+
+    name = "parrot"
+    spawn_info: type = EchoInfo
+    transport_formats: Sequence[str] = ("openai", "anthropic")
+    operations: Mapping[str, type] = {}
+
+    def __init__(self) -> None:
+        self.opened: list[Parrot] = []
+
+    async def check(self, opening: Opening) -> None:
+        pass
+
+    async def open(self, opening: Opening) -> Served:
+        self.opened.append(Parrot(opening))
+        return self.opened[-1]
+
+
+def said(text: str) -> Any:
+    """A user's message, as either client takes it."""
+    return {"role": "user", "content": text}

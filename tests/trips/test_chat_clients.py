@@ -1,0 +1,163 @@
+"""The real clients of OpenAI and Anthropic, unchanged, talk with an agent: its nonce is their API key."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.support.parrot_agents import ParrotType, said
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def parrots() -> ParrotType:
+    return ParrotType()
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path, parrots: ParrotType) -> AsyncIterator[Served]:
+    async with serving(folder, listen=("127.0.0.1", 0), types={"parrot": parrots}) as found:
+        yield found
+
+
+@pytest.fixture
+async def nonce(served: Served) -> str:
+    return (await served.agent(agent_type="parrot"))[1]
+
+
+@pytest.fixture
+async def as_openai(served: Served, nonce: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key=nonce, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def as_anthropic(served: Served, nonce: str) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=served.server.where, api_key=nonce, max_retries=0) as client:
+        yield client
+
+
+async def read_openai(client: openai.AsyncOpenAI, text: str, pieces: list[str]) -> None:
+    """Ask for a stream, and add what comes to `pieces`."""
+    stream = await client.chat.completions.create(model="any", messages=[said(text)], stream=True)
+    async for chunk in stream:
+        pieces.append(chunk.choices[0].delta.content or "")
+
+
+async def test_two_turns_streamed_by_openai(as_openai: openai.AsyncOpenAI, parrots: ParrotType) -> None:
+    """Each turn comes in pieces, and the client's history is the conversation."""
+    history: list[Any] = []
+    for number in (1, 2):
+        history.append(said(f"hello {number}"))
+        pieces, usage = [], None
+        stream = await as_openai.chat.completions.create(model="any", messages=history, stream=True)
+        async for chunk in stream:
+            pieces.append(chunk.choices[0].delta.content or "")
+            usage = chunk.usage or usage
+        assert "".join(pieces) == f"{number}: hello {number} "
+        assert len(pieces) > 3
+        assert usage is not None
+        assert (usage.prompt_tokens, usage.completion_tokens) == (2, 3)
+        history.append({"role": "assistant", "content": "".join(pieces)})
+
+    assert [format for _, format in parrots.opened[0].heard] == ["openai", "openai"]
+
+
+async def test_two_turns_streamed_by_anthropic(as_anthropic: anthropic.AsyncAnthropic, parrots: ParrotType) -> None:
+    """The same agent type, in the other format."""
+    history: list[Any] = []
+    for number in (1, 2):
+        history.append(said(f"hello {number}"))
+        async with as_anthropic.messages.stream(model="any", max_tokens=100, messages=history) as stream:
+            pieces = [text async for text in stream.text_stream]
+            whole = await stream.get_final_message()
+        assert "".join(pieces) == f"{number}: hello {number} "
+        assert (whole.stop_reason, whole.usage.output_tokens) == ("end_turn", 3)
+        history.append({"role": "assistant", "content": "".join(pieces)})
+
+    assert [format for _, format in parrots.opened[0].heard] == ["anthropic", "anthropic"]
+
+
+async def test_a_whole_answer(as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic) -> None:
+    """Who asks for no stream gets one object; both clients of one agent, one after the other."""
+    completion = await as_openai.chat.completions.create(model="any", messages=[said("a b")])
+    message = await as_anthropic.messages.create(model="any", max_tokens=9, messages=[said("c")])
+
+    assert completion.choices[0].message.content == "1: a b "
+    assert completion.usage is not None
+    assert completion.usage.total_tokens == 5
+    assert message.content[0].text == "2: c "  # type: ignore[union-attr]
+
+
+async def test_models(as_openai: openai.AsyncOpenAI, as_anthropic: anthropic.AsyncAnthropic) -> None:
+    """Both clients find the agent in the list, under the same id."""
+    theirs = [each.id async for each in as_openai.models.list()]
+    others = [each async for each in as_anthropic.models.list()]
+
+    assert theirs == [each.id for each in others]
+    assert others[0].display_name.endswith("/bob")
+
+
+async def test_errors_are_the_clients_own(served: Served, as_openai: openai.AsyncOpenAI) -> None:
+    """A wrong key, a body that is none, an answer that fails: before it begins by status, in the middle as an event."""
+    wrong = openai.AsyncOpenAI(base_url=f"{served.server.where}/v1", api_key="agent_no", max_retries=0)
+    async with wrong, anthropic.AsyncAnthropic(base_url=served.server.where, api_key="x", max_retries=0) as other:
+        with pytest.raises(openai.AuthenticationError, match="opens no agent"):
+            await wrong.chat.completions.create(model="any", messages=[said("a")])
+        with pytest.raises(openai.AuthenticationError):
+            await wrong.models.list()
+        with pytest.raises(anthropic.AuthenticationError):
+            await other.messages.create(model="any", max_tokens=9, messages=[said("a")])
+    with pytest.raises(openai.UnprocessableEntityError, match="messages"):
+        await as_openai.chat.completions.create(model="any", messages=[])
+    with pytest.raises(openai.APIStatusError, match="told to") as failed:
+        await as_openai.chat.completions.create(model="any", messages=[said("a fail")])
+    assert failed.value.status_code == 502
+    pieces: list[str] = []
+    with pytest.raises(openai.APIError, match="told to"):
+        await read_openai(as_openai, "a fail", pieces)
+    assert "a " in pieces
+
+
+async def test_errors_in_the_middle_of_a_stream_of_anthropic(as_anthropic: anthropic.AsyncAnthropic) -> None:
+    """An `error` event, which the client raises."""
+
+    async def read() -> None:
+        async with as_anthropic.messages.stream(model="any", max_tokens=9, messages=[said("a fail")]) as stream:
+            async for _ in stream:
+                pass
+
+    with pytest.raises(anthropic.APIError, match="told to"):
+        await read()
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_client_that_leaves_interrupts_its_turn(
+    as_openai: openai.AsyncOpenAI, parrots: ParrotType, streamed: bool
+) -> None:
+    """Nobody could go on reading it: the agent is free for the next."""
+    pieces: list[str] = []
+    if streamed:
+        asking: asyncio.Task[Any] = asyncio.create_task(read_openai(as_openai, "a wait", pieces))
+        await eventually(lambda: "a " in pieces)
+    else:
+        asking = asyncio.create_task(as_openai.chat.completions.create(model="any", messages=[said("a wait")]))
+        await eventually(lambda: parrots.opened[0].heard)
+    asking.cancel()
+
+    await eventually(lambda: parrots.opened[0].interrupts)
+    after = await as_openai.chat.completions.create(model="any", messages=[said("b")])
+    assert after.choices[0].message.content == "2: b "
