@@ -1,0 +1,166 @@
+"""`ramet serve` as a process of its own: started, told to stop, killed, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+import ramet
+from ramet.core.errors import Gone
+from ramet.services.client.client import Client
+from ramet.services.contract import Chunk
+from tests.support.parrot_agents import said
+from tests.support.serving import short_folder
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+def plugin(folder: pathlib.Path) -> pathlib.Path:
+    """A package that is installed, as far as entry points go: it brings the agent type `echo`."""
+    info = folder / "plugin" / "echoes-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echoes\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[ramet.agent_types]\necho = tests.support.echo_agents:EchoType\n")
+    return info.parent
+
+
+class Process:
+    """A server, what it said at its start, and its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, line: str) -> None:
+        self.process, self.line = process, line
+
+    async def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Its exit status and all that it said on stderr, after a signal."""
+        self.process.send_signal(number)
+        assert self.process.stderr is not None
+        said = (await self.process.stderr.read()).decode()
+        return await self.process.wait(), said
+
+
+@asynccontextmanager
+async def serve(folder: pathlib.Path, *options: str, **env: str) -> AsyncIterator[Process]:
+    """`ramet serve` in a folder, once it says that it listens."""
+    path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ramet", "serve", "--dir", str(folder), *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path, **env},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield Process(process, (await process.stdout.readline()).decode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def an_agent(client: Client, agent_type: str) -> tuple[str, str]:
+    """Its id and nonce."""
+    team = await client.create_team({"agents": 2}, name="red")
+    spawned = await client.spawn_agent("red", "bob", agent_type, key=team.key)
+    return spawned.agent.id, spawned.nonce
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
+async def test_an_agent_outlives_its_server(folder: pathlib.Path, end: signal.Signals) -> None:
+    """Whatever ends a server, the next one has the agent under the same id, path and nonce; a stop is no failure."""
+    plugin(folder)
+    socket = folder / ".ramet" / "serve.sock"
+    async with serve(folder) as first:
+        assert str(socket) in first.line
+        async with ramet.connect(socket) as client:
+            agent, nonce = await an_agent(client, "echo")
+            assert await client.say(agent, b"one", key=nonce) == b"one"
+            status, words = await first.end(end)
+            assert (status, words) == (-9 if end == signal.SIGKILL else 0, "")
+            with pytest.raises(Gone):
+                await client.get_agent(agent, key=nonce)
+
+    async with serve(folder), ramet.connect(socket) as client:
+        info = await client.get_agent(agent, key=nonce)
+        assert (info.path, info.state) == ("red/bob", "idle")
+        assert info.turns == 1 or end == signal.SIGKILL  # which gives no time to write it down
+        assert await client.say(agent, b"two", key=nonce) == b"two"
+        assert [each.name for each in await client.list_teams()] == ["red"]
+
+
+async def test_a_conversation_outlives_its_server(folder: pathlib.Path) -> None:
+    """A model's: what was said before SIGTERM is in its history after, and it answers on."""
+    socket = folder / ".ramet" / "serve.sock"
+    async with serve(folder) as first, ramet.connect(socket) as client:
+        agent, nonce = await an_agent(client, "llm")
+        await client.say(agent, body("What is in this folder?"), key=nonce)
+        before = await client.history(agent, key=nonce)
+        assert (await first.end(signal.SIGTERM)) == (0, "")
+
+    async with serve(folder), ramet.connect(socket) as client:
+        assert await client.history(agent, key=nonce) == before
+        await client.say(agent, body("And what else?"), key=nonce)
+        after = await client.history(agent, key=nonce)
+    assert after[: len(before)] == before
+    assert [each["content"] for each in after if each["role"] == "user"] == [
+        "What is in this folder?",
+        "And what else?",
+    ]
+
+
+async def test_a_turn_that_is_under_way_is_told_of_the_stop(folder: pathlib.Path) -> None:
+    """Its reader gets a last chunk, not a broken connection, and the agent is there again."""
+    plugin(folder)
+    socket = folder / ".ramet" / "serve.sock"
+    async with serve(folder) as first, ramet.connect(socket) as client:
+        agent, nonce = await an_agent(client, "echo")
+        chunks: list[Chunk] = []
+        async for chunk in client.turn(agent, b"one wait", key=nonce):
+            if not chunks:
+                first.process.terminate()
+            chunks.append(chunk)
+        assert [each.kind for each in chunks] == ["chunk", "error"]
+        assert await first.process.wait() == 0
+    async with serve(folder), ramet.connect(socket) as client:
+        assert await client.say(agent, b"two", key=nonce) == b"two"
+
+
+async def test_a_second_server_is_refused_and_says_why(folder: pathlib.Path) -> None:
+    """On one socket, and in one folder: one line, status 2 or 1, and the first goes on."""
+    async with serve(folder), ramet.connect(folder / ".ramet" / "serve.sock") as client:
+        async with serve(folder) as second:
+            assert second.line == ""
+            assert (await second.process.communicate())[1].decode().startswith("ramet: socket: ")
+            assert second.process.returncode == 2
+        async with serve(folder, "--socket", str(folder / "other.sock")) as third:
+            assert "belongs to another kernel" in (await third.process.communicate())[1].decode()
+            assert third.process.returncode == 1
+        assert await client.list_teams() == []
+    assert not (folder / "other.sock").exists()
+
+
+async def test_an_address_needs_the_operators_token(folder: pathlib.Path) -> None:
+    """Over TCP as over the socket: with the token from the environment all goes, without one nothing."""
+    token = "a-token-of-my-own-choice"
+    async with serve(folder, "--listen", "127.0.0.1:0", RAMET_OPERATOR_TOKEN=token) as process:
+        url = next(word for word in process.line.split() if word.startswith("http://"))
+        async with ramet.connect(url, token) as client:
+            assert await client.list_teams() == []
+        assert not (folder / ".ramet" / "operator-token").exists()
+        assert token not in process.line
+
+
+def body(text: str) -> bytes:
+    """A message in the format of OpenAI's clients, or Anthropic's."""
+    return msgspec.json.encode({"messages": [said(text)]})
