@@ -123,6 +123,14 @@ class AgentSpawnerService:
                 _log.error("an agent was not ended in good order: %s", outcome)
         await lives.join()
 
+    async def leave(self) -> None:
+        """Close every agent and leave it on record, for a later server to go on with; teams stay. Idempotent."""
+        if self._opened is None:
+            return
+        (_, lives), self._opened = self._opened, None
+        await _call_off(*self._rooms.values())
+        await lives.close_all("the server stopped")
+
     # ---- teams
 
     async def create_team(self, asked: CreateTeam, key: str) -> CreatedTeam:
