@@ -187,3 +187,31 @@ async def test_keys_are_given_narrowed_revoked_and_rotated(served: Served) -> No
 async def until_none(served: Served) -> None:
     """No stream is open any more."""
     await eventually(lambda: len(served.server._parts.streams) == 0)
+
+
+async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each."""
+    with caplog.at_level("INFO", logger="ramet.serve"):
+        agent, nonce = await served.agent()
+        await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "query"})
+        await served.ask("GET", "/v1/agents/%0aWARNING", "agent_wrong")
+
+    lines = [(each.levelname, each.getMessage().rpartition(" ")[0].rpartition(" ")[0]) for each in caplog.records]
+    assert ("INFO", f"GET /v1/agents/{agent} 200") in lines
+    assert ("WARNING", "GET /v1/agents/\\nWARNING 404") in lines
+    assert not any(secret in caplog.text for secret in (nonce, served.server.operator, "agent_wrong", "query"))
+
+
+async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> None:
+    """An agent that has no tree of its own yet has no events; a cursor that is none is refused."""
+    agent, nonce = await served.agent()
+    path = f"/v1/agents/{agent}/events"
+
+    assert (await served.ask("GET", path, nonce, headers={"last-event-id": "x"})).status_code == 422
+    assert (await served.ask("GET", path, nonce, params={"after": "-1"})).status_code == 422
+    reading = asyncio.create_task(read(served, "GET", path, nonce))
+    await eventually(lambda: len(served.server._parts.streams) == 1)
+    assert (await served.ask("DELETE", f"/v1/agents/{agent}", nonce)).status_code == 204
+
+    last = (await reading)[-1]
+    assert last.event in ("done", "error")
