@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ramet.core.errors import NotYours
 from ramet.services.agents import AgentService
 from ramet.services.app.sse import Streams
 from ramet.services.conversation import TalkLimits
@@ -24,10 +23,4 @@ class Parts:
 
     def agent_of(self, key: str) -> str:
         """The agent that a key may talk with. Raises NotYours; so for the operator's, which is of none and of all."""
-        roster = self.spawner.roster
-        for each in () if roster.is_operator(key) else roster:
-            try:
-                return roster.admit(each.id, key, "turn").id
-            except NotYours:
-                continue
-        raise NotYours("agent", "")
+        return self.spawner.roster.find(key, "turn").id

@@ -16,7 +16,7 @@ _MOST = 2_000
 
 
 def _name(kind: type) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()
 
 
 _KINDS: Final[dict[str, type[RametError]]] = {
