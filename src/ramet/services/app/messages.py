@@ -25,6 +25,12 @@ class After(Asked):
     after: int = 0
 
 
+class WhichTurn(Asked):
+    """One turn by its id, under way or waiting; none is the one under way."""
+
+    turn: str = ""
+
+
 class AgentFilter(Asked):
     """Which agents to list; `label` is `name=value`, and may be given more than once."""
 

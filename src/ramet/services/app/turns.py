@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ramet.core.errors import RametError
 from ramet.services.app.calls import Call
-from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions
+from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions, WhichTurn
 from ramet.services.app.operations import BYTES, Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.following import TreeEvent
@@ -50,7 +50,8 @@ def _stream(call: Call, turn: Turn, after: int) -> EventStream:
 
 
 async def _interrupt(call: Call) -> Interrupted:
-    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key))
+    turn = call.query(WhichTurn).turn
+    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key, turn))
 
 
 async def _control(call: Call) -> Response:
@@ -112,6 +113,7 @@ OPERATIONS: Final = (
         path="/v1/agents/{agent}/interrupt",
         summary="End the turn under way, keeping the agent and its history",
         handle=_interrupt,
+        query=WhichTurn,
         answers=Interrupted,
     ),
     Operation(

@@ -193,8 +193,9 @@ def read_turn(agent: str, turn: str, after: int) -> Ask[None]:
     return Ask("GET", agent_path(agent, "turns", turn), None, params={"after": after})
 
 
-def interrupt(agent: str) -> Ask[Interrupted]:
-    return Ask("POST", agent_path(agent, "interrupt"), Interrupted)
+def interrupt(agent: str, turn: str) -> Ask[Interrupted]:
+    params = {"turn": turn} if turn else {}
+    return Ask("POST", agent_path(agent, "interrupt"), Interrupted, params=params)
 
 
 def control(agent: str, operation: Mapping[str, Any]) -> Ask[Any]:

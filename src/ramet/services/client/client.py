@@ -199,9 +199,9 @@ class Client:
                 said.append(chunk.body)
         return b"".join(said)
 
-    async def interrupt(self, agent: str, *, key: str | None = None) -> Interrupted:
-        """End the turn under way, keeping the agent and its history."""
-        return await self._send(asking.interrupt(agent), key)
+    async def interrupt(self, agent: str, turn: str = "", *, key: str | None = None) -> Interrupted:
+        """End the turn under way, or the one of that id; the agent and its history stay."""
+        return await self._send(asking.interrupt(agent, turn), key)
 
     async def control(self, agent: str, operation: Mapping[str, Any], *, key: str | None = None) -> Any:
         """Do `{"@type": name, …}`, an operation of the agent's type."""
