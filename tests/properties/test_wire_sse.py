@@ -20,7 +20,8 @@ def test_events_come_back_exactly(given_bodies: list[bytes], cuts: list[int]) ->
     sent = [ServerSentEvent("chunk", body, f"t:{number}") for number, body in enumerate(given_bodies, 1)]
     stream = HEARTBEAT.join(encode(*each) for each in sent)
 
-    parser, got, at, step = Parser(), [], 0, 0
+    parser, at, step = Parser(), 0, 0
+    got: list[ServerSentEvent] = []
     while at < len(stream):
         size = cuts[step % len(cuts)]
         got += parser.feed(stream[at : at + size])
