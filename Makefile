@@ -70,9 +70,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo for images; tests say if one is missing
+tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
+# for images, curl for the lines of docs/services.md; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
+	command -v curl >/dev/null || missing="$${missing:+$$missing }curl"; \
 	command -v skopeo >/dev/null || missing="$${missing:+$$missing }skopeo"; \
 	command -v docker-registry >/dev/null || { missing="$${missing:+$$missing }docker-registry"; $(no_registry); }; \
 	if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \

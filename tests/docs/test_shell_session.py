@@ -1,0 +1,61 @@
+"""The shell lines of docs/services.md are one session, run as a reader would type them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.test_blocks_run import ROOT, blocks
+from tests.support.waiting import eventually
+
+PAGE = ROOT / "docs" / "services.md"
+#: Whatever happens in between, the server ends with the shell.
+BEGIN = "set -euo pipefail; trap 'kill %1 2>/dev/null || true; wait' EXIT\n"
+
+
+@pytest.fixture
+def short() -> Iterator[pathlib.Path]:
+    """A folder whose sockets have short names."""
+    with tempfile.TemporaryDirectory(prefix="ramet-", dir="/tmp") as folder:  # noqa: S108, RUF100 - for the length
+        yield pathlib.Path(folder)
+
+
+async def test_the_session_of_the_services_page_runs_as_it_stands(short: pathlib.Path) -> None:
+    """Every line succeeds, and the server ends when it is told to."""
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl")
+    script = "".join(block.code for block in blocks(PAGE.read_text()) if block.language == "sh")
+    assert script.count("api ") > 10
+    env = {
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+        "HOME": str(short),
+        "LANG": "C.UTF-8",
+    }
+    folder = short / "served"
+    folder.mkdir()
+
+    done = subprocess.run(  # noqa: ASYNC221 - nothing else is to be done meanwhile
+        ["bash", "-c", BEGIN + script],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "Traceback" not in done.stdout
+    await eventually(lambda: not _listens(folder))
+
+
+def _listens(folder: pathlib.Path) -> bool:
+    asked = ["curl", "-s", "--unix-socket", str(folder / ".ramet" / "serve.sock"), "http://ramet/healthz"]
+    return subprocess.run(asked, capture_output=True).returncode == 0  # noqa: S603, RUF100 - curl itself
