@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
-EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "dogfood.py"
+from tests.support.examples import said_by
+
 EXPECTED = """\
 process 1
   architect made math_solver; killed
@@ -30,17 +29,4 @@ process 5
 @pytest.mark.slow
 def test_a_handle_leads_to_the_same_agent_in_every_process(place: str, tmp_path: pathlib.Path) -> None:
     """AC-S4-1, AC-S4-2: three levels, four kills; on PostgreSQL each process has a working directory of its own."""
-    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
-    where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, "--backend", "local", *where],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == EXPECTED
-    assert list(tmp_path.iterdir()) == []
+    assert said_by("dogfood.py", place, tmp_path) == EXPECTED.splitlines()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
-EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "survives_kill.py"
+from tests.support.examples import said_by
+
 #: How many agents are born and have ended when a kernel is killed is up to the machine.
 EXPECTED = """\
 kernel 1: killed while sandboxes work; agents born N, ended N; payments made 0
@@ -23,18 +22,7 @@ payments: east, north, printer, south; asked for 5 times, made 4 times
 @pytest.mark.slow
 def test_the_example_makes_every_payment_once(place: str, tmp_path: pathlib.Path) -> None:
     """AC-S0-8, NEG-15: ten agents, two kills, four payments; who was cut off asks again, and nothing is paid again."""
-    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
-    where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, "--backend", "local", *where],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    first, second, *rest = said_by("survives_kill.py", place, tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    said = [re.sub(r"born \d+, ended \d+", "born N, ended N", line) for line in done.stdout.splitlines()[:2]]
-    assert [*said, *done.stdout.splitlines()[2:]] == EXPECTED.splitlines()
-    assert list(tmp_path.iterdir()) == []
+    counted = [re.sub(r"born \d+, ended \d+", "born N, ended N", line) for line in (first, second)]
+    assert [*counted, *rest] == EXPECTED.splitlines()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,14 @@ from ramet.core.policy import Isolation
 from ramet.isolation import admission, procfs, runtime
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.cgroup import Cgroup
-from ramet.isolation.conformance.ground import GRANT, Ended, Ground, Refused, Site, replace_grant
+from ramet.isolation.conformance.ground import GRANT, Ended, Refused, Site, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
+from tests.support.backends import opened
 from tests.support.waiting import alive, eventually, pid_in
 
 USER = 60700
 KINDS = {"bwrap": BwrapBackend, "local": LocalBackend}
-
-
-@asynccontextmanager
-async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
-    (scratch / "runs").mkdir(exist_ok=True)
-    try:
-        probe = await backend.probe()
-        if probe.level is Isolation.L0:
-            pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
-        yield Site(Ground("", scratch), backend, probe)
-    finally:
-        await backend.close()
 
 
 @pytest.fixture(params=["bwrap", "local"])

@@ -6,18 +6,17 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from ramet.core.errors import SandboxFailed
-from ramet.core.policy import Isolation
 from ramet.isolation import keeper, pool, procfs
 from ramet.isolation.bwrap import BwrapBackend
-from ramet.isolation.conformance.ground import GRANT, Ended, Ground, Site, replace_grant
+from ramet.isolation.conformance.ground import GRANT, Ended, Site, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
+from tests.support.backends import opened
 from tests.support.waiting import alive, eventually
 
 Open = Callable[[], Forking]
@@ -27,18 +26,6 @@ Open = Callable[[], Forking]
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     kind = {"bwrap": BwrapBackend, "local": LocalBackend}[request.param]
     return lambda: kind(tmp_path / "runs", parked=2)
-
-
-@asynccontextmanager
-async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
-    (scratch / "runs").mkdir(exist_ok=True)
-    try:
-        probe = await backend.probe()
-        if probe.level is Isolation.L0:
-            pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
-        yield Site(Ground("", scratch), backend, probe)
-    finally:
-        await backend.close()
 
 
 @pytest.fixture

@@ -1,0 +1,26 @@
+"""A backend of this machine, open for a test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.policy import Isolation
+from ramet.isolation.conformance.ground import Ground, Site
+from ramet.isolation.forking import Forking
+
+
+@asynccontextmanager
+async def opened(backend: Forking, scratch: Path) -> AsyncIterator[Site]:
+    """A site on it, below a folder; skipped where this machine does not have it."""
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        probe = await backend.probe()
+        if probe.level is Isolation.L0:
+            pytest.skip(f"this machine has no {backend.name}: {probe.remedy}")
+        yield Site(Ground("", scratch), backend, probe)
+    finally:
+        await backend.close()

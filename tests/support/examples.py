@@ -1,0 +1,26 @@
+"""Running an example as its docstring says, in a folder that must be as empty afterwards as before."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
+    """The lines of an example that keeps its journal at a place ("sqlite" or "postgres SCHEMA DSN") and is killed."""
+    kind, schema, dsn = (*place.split(" ", 2), "")[:3]
+    where = ["--schema", schema, "--dsn", dsn] if kind == "postgres" else []
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / example, "--backend", "local", *where],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.iterdir()) == []
+    return done.stdout.splitlines()
