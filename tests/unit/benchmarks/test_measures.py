@@ -30,6 +30,7 @@ from benchmarks.measures import (
     opening,
     recording,
     recovery,
+    services,
     state,
     tree,
 )
@@ -61,6 +62,7 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "memory-waiting": lambda: memory.measure("waiting", 3),
     "opening": lambda: opening.measure(1),
     "recording": lambda: recording.measure(5),
+    "services": lambda: services.measure(64, 2, 3),
     "state": lambda: state.measure(3, 20),
     "tree": lambda: tree.measure(2, 2),
 }
