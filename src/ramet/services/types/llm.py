@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     tools: Sequence[str] = ()
     skills: Sequence[str] = ()  #: by their names: of its image's, then of the server's user
     modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
+    in_image: bool = False  #: whether it works in the folder of its image, and reads it, not in an empty one
     spawn: bool = False  #: whether it may start agents below it
     show_tools: bool = False  #: whether answers tell of its tool calls, as text
     max_turns: int = MAX_TURNS
@@ -98,7 +100,7 @@ class LlmType:
         return Session(
             agent=self._definition(opening),
             tools=_tools(opening),
-            cwd=opening.folder if policy is None else None,  # What is not mounted is not there, inside.
+            cwd=_works_in(opening),
             limits=left_of(opening.limits, used_before(opening, "")),
             spawn=opening.info.spawn,
             runtime=opening.runtime,
@@ -121,7 +123,7 @@ class LlmType:
             opening.run,
             None if isinstance(model, str) else model,
             _tools(opening),
-            cwd=opening.folder if policy is None else None,
+            cwd=_works_in(opening),
             runtime=opening.runtime,
             secrets=secrets_of(policy),
         )
@@ -130,6 +132,7 @@ class LlmType:
         """Raises Unknown, InvalidValue."""
         info: LlmInfo = opening.info
         _tools(opening)
+        _works_in(opening)
         code: tuple[Capability, ...] = ()
         if PYTHON in info.tools:
             names = info.modules if info.modules is not None else imports.top_level(opening.image.folders)
@@ -151,6 +154,15 @@ def _skills(opening: Opening) -> Sequence[Place]:
     image = tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
     user = opening.runtime.user_dir
     return (*image, *(skill_places(None, user) if user is not None else ()))
+
+
+def _works_in(opening: Opening) -> pathlib.Path | None:
+    """Where it works; None is an empty folder of its sandbox. Raises InvalidValue."""
+    if opening.info.in_image:
+        if opening.policy is None or len(opening.image.folders) != 1:
+            raise InvalidValue("spawn_info.in_image", True, "it with a policy, and an image of one bundle")
+        return opening.image.folders[0]
+    return opening.folder if opening.policy is None else None  # What is not mounted is not there, inside.
 
 
 def _tools(opening: Opening) -> tuple[BaseTool, ...]:

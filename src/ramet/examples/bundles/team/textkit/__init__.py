@@ -1,0 +1,1 @@
+"""A little code for words, which a team shares."""

@@ -1,0 +1,104 @@
+"""What the examples share: their command line, a server in a folder that is gone afterwards, bundles, and turns."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import pathlib
+import sys
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import ramet
+from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import error_of
+from ramet.services.config import Config, load
+from ramet.services.contract import SpawnedAgent
+from ramet.services.server import Server
+
+if TYPE_CHECKING:
+    from ramet.host.sandboxes import BackendName
+
+BUNDLES = pathlib.Path(__file__).with_name("bundles")
+#: Which model a key stands for. `LLM_API_KEY` may hold a key of either.
+MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.4"}
+
+
+def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, None]]) -> int:
+    """Run an example as its command line says; what goes wrong is one line, and status 2 if the caller wrote it."""
+    parser = argparse.ArgumentParser(prog=name, description=about.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--backend", metavar="local|bwrap", help="default: bwrap where it works")
+    parser.add_argument("--config", type=pathlib.Path, metavar="FILE", help="a ramet.yaml, see examples/ramet.yaml")
+    options = parser.parse_args()
+    try:
+        config = load(options.config, os.environ, {"backend": options.backend})
+        if config.log_level:
+            ramet.setup_logging(structured=False, level=config.log_level)
+        asyncio.run(example(config))
+    except RametError as problem:
+        print(f"{name}: {' '.join(str(problem).split())}", file=sys.stderr)
+        return 2 if isinstance(problem, InvalidValue | Unknown) else 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+@asynccontextmanager
+async def connected(config: Config) -> AsyncIterator[Client]:
+    """A client of a server that works in a folder of its own; both are gone in the end, and all that they started."""
+    with tempfile.TemporaryDirectory(prefix="ramet-") as folder:
+        backend = cast("BackendName | None", config.backend)  # `load` has checked it
+        async with Server(folder, backend=backend) as server, ramet.connect(server.where) as client:
+            yield client
+
+
+def real_model() -> str:
+    """The model that there is a key for; empty if there is none."""
+    key = os.environ.get("LLM_API_KEY", "").strip()
+    if key:
+        os.environ.setdefault("ANTHROPIC_API_KEY" if key.startswith("sk-ant-") else "OPENAI_API_KEY", key)
+    return next((model for name, model in MODELS.items() if os.environ.get(name, "").strip()), "")
+
+
+async def image_of(client: Client, bundle: str) -> str:
+    """The id of an image made of one of the bundles that come with the examples."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(BUNDLES / bundle, arcname=".", filter=_no_caches)
+    uploaded = await client.upload_bundle(packed.getvalue())
+    job = await client.create_image([uploaded.id])
+    while job.state in ("queued", "running"):
+        await asyncio.sleep(0.05)
+        job = await client.job(job.id)
+    if job.error is not None:
+        raise RametError(f"no image of {bundle}: {job.error.message}")
+    return job.image
+
+
+async def ask(client: Client, agent: SpawnedAgent, text: str, show: Callable[[str], None]) -> str:
+    """One turn of an agent that speaks the format "openai": `show` gets each piece as it comes.
+
+    Raises what the turn failed with.
+    """
+    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    said = []
+    async for chunk in client.turn(agent.agent.id, body, key=agent.nonce):
+        if chunk.kind == "error":
+            raise error_of(chunk.body, 0)
+        if chunk.kind == "chunk":
+            for choice in json.loads(chunk.body)["choices"]:
+                if piece := choice["delta"].get("content"):
+                    said.append(piece)
+                    show(piece)
+    return "".join(said)
+
+
+def _no_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in entry.name else entry

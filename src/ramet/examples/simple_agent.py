@@ -1,0 +1,53 @@
+"""One agent in a sandbox: ask it, see the answer as it comes, and leave nothing.
+
+    python -m ramet.examples.simple_agent [--backend local|bwrap] [--config FILE]
+
+Its image is a folder with a log, some settings and some code, where it is to find out what went wrong. With a key in
+`LLM_API_KEY`, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` a real model does that, else ramet's own, which works by rules.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ramet import Policy
+from ramet.examples.running import ask, connected, image_of, main, real_model
+from ramet.services.config import Config
+
+QUESTION = "Why is the lamp dark at night?"
+
+
+async def simple_agent(config: Config) -> None:
+    """Spawn, ask, show, clean up."""
+    model = real_model() or "offline"
+    print(f"model: {model}" if model != "offline" else "model: offline (no key is set): it answers by rules")
+    async with connected(config) as client:
+        made = await client.create_team({"agents": 1, "memory_mb": 256}, name="lighthouse")
+        keeper = await client.spawn_agent(
+            made.team.id,
+            "keeper",
+            "llm",
+            {"model": model, "tools": ["Glob", "Grep", "Read"], "in_image": True},
+            image=await image_of(client, "lamp"),
+            transport_format="openai",
+            policy=Policy(memory_mb=256, network="disabled"),
+            key=made.key,
+        )
+        print(f"agent: {keeper.agent.path}, {keeper.agent.state}, isolation {keeper.agent.isolation}")
+
+        print(f"\n{QUESTION}\n")
+        await ask(client, keeper, QUESTION, show)
+        info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
+        print(f"\n\ndone: {info.turns} turn, {info.state}, isolation {info.isolation}")
+
+        await client.delete_team(made.team.id, key=made.key)
+        print(f"left: {len(await client.list_agents())} agents, {len(await client.list_teams())} teams")
+
+
+def show(piece: str) -> None:
+    """Print it at once."""
+    print(piece, end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main("simple_agent", __doc__ or "", simple_agent))

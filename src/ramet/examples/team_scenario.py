@@ -1,0 +1,112 @@
+"""An architect and two workers, each in a sandbox, who share a bundle of code and count the words of a poem together.
+
+    python -m ramet.examples.team_scenario [--backend local|bwrap] [--config FILE]
+
+The architect splits the poem, each worker counts its part, the architect puts the counts together. All do so with the
+module `textkit` of their image. With a key in `LLM_API_KEY`, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` they are models
+that write Python and know the image's skill `word-count`; without one they are functions of the image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, NamedTuple
+
+from ramet import Policy
+from ramet.core.errors import RametError
+from ramet.examples.running import ask, connected, image_of, main, real_model
+from ramet.services.client.client import Client
+from ramet.services.config import Config
+from ramet.services.contract import CreatedTeam, SpawnedAgent
+
+POEM = """\
+The sea is calm tonight.
+The tide is full, the moon lies fair
+Upon the straits; on the French coast the light
+Gleams and is gone; the cliffs of England stand,
+Glimmering and vast, out in the tranquil bay.
+Come to the window, sweet is the night-air!"""
+
+
+class Kind(NamedTuple):
+    """What a member of the team is spawned as."""
+
+    agent_type: str
+    info: dict[str, Any]
+
+
+async def team_scenario(config: Config) -> None:
+    """Reserve a team, make its image, work, and delete it."""
+    model = real_model()
+    print(f"model: {model}" if model else "model: none (no key is set): functions of the image do the work")
+    async with connected(config) as client:
+        made = await client.create_team({"agents": 4, "memory_mb": 1024}, name="counters")
+        image = await image_of(client, "team")
+        print(f"team: {made.team.name}, {made.team.free['agents']:g} agents reserved; image {image[:12]}")
+
+        architect, *workers = await asyncio.gather(
+            spawn(client, made, "architect", kind_of("architect", model), image),
+            spawn(client, made, "worker-1", kind_of("worker", model), image),
+            spawn(client, made, "worker-2", kind_of("worker", model), image),
+        )
+        await work(client, architect, workers)
+
+        await client.delete_team(made.team.id, key=made.key)
+        print(f"\ndeleted: {made.team.name}, with its {1 + len(workers)} agents")
+        print(f"left: {len(await client.list_agents())} agents, {len(await client.list_teams())} teams")
+
+
+async def spawn(client: Client, team: CreatedTeam, name: str, kind: Kind, image: str) -> SpawnedAgent:
+    """One member of the team, in a sandbox of its own."""
+    member = await client.spawn_agent(
+        team.team.id,
+        name,
+        kind.agent_type,
+        kind.info,
+        image=image,
+        transport_format="openai",
+        policy=Policy(memory_mb=256, network="disabled"),
+        key=team.key,
+    )
+    print(f"agent: {member.agent.path}, {member.agent.state}, isolation {member.agent.isolation}")
+    return member
+
+
+async def work(client: Client, architect: SpawnedAgent, workers: list[SpawnedAgent]) -> None:
+    """Split, count side by side, and put together."""
+    split = await say(client, architect, f"Split this text between two workers.\n\n{POEM}")
+    parts = split.split("\n---\n")
+    if len(parts) != len(workers):
+        raise RametError(f"the architect made {len(parts)} parts for {len(workers)} workers")
+    tasks = [f"Count the words of this part.\n\n{part}" for part in parts]
+    counted = await asyncio.gather(*(say(client, worker, task) for worker, task in zip(workers, tasks, strict=True)))
+    await say(client, architect, "Put these counts together.\n\n" + "\n\n".join(counted))
+
+
+async def say(client: Client, agent: SpawnedAgent, text: str) -> str:
+    """One turn, shown line by line as it comes: several may speak at the same time."""
+    name, line = agent.agent.name, ""
+    print(f"\n{name} < {text.partition(chr(10))[0]}", flush=True)
+
+    def show(piece: str) -> None:
+        nonlocal line
+        *whole, line = (line + piece).split("\n")
+        for each in whole:
+            print(f"{name} > {each}", flush=True)
+
+    said = await ask(client, agent, text, show)
+    show("\n" if line else "")
+    return said
+
+
+def kind_of(role: str, model: str) -> Kind:
+    """A model with a Python that can import the image, and with its skill; without one, a function of the image."""
+    if not model:
+        return Kind("function", {"function": f"textkit.work:{role}"})
+    prompt = f"You are the {role} of a team that counts words."
+    return Kind("llm", {"model": model, "system_prompt": prompt, "tools": ["python"], "skills": ["word-count"]})
+
+
+if __name__ == "__main__":
+    sys.exit(main("team_scenario", __doc__ or "", team_scenario))
