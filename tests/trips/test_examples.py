@@ -1,0 +1,224 @@
+"""The examples that come with the package run as a user runs them: as processes of their own, without key or network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import shutil
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from ramet.models.dialogue import Call, Script
+from tests.chaos.kernels import inheriting_orphans
+from tests.support.providers import Provider, provider
+from tests.support.serving import short_folder
+
+BOUND_S = 60.0  #: passed only by a test that fails
+EVERY = ("simple_agent", "team_scenario")
+
+
+class Done(NamedTuple):
+    """What a process left."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> str:
+    """The one that a test is for, if it works here."""
+    if request.param == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    return str(request.param)
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """Where an example is started, and where its temporary files go; a test ends with nothing in there."""
+    with short_folder() as path:
+        yield path
+        assert list(path.iterdir()) == []
+
+
+@asynccontextmanager
+async def started(folder: pathlib.Path, example: str, *options: str, **env: str) -> AsyncIterator[Process]:
+    """An example, as a process. Whatever it leaves at work fails the test."""
+    with inheriting_orphans() as orphans:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"ramet.examples.{example}", *options,
+            cwd=folder, env={**os.environ, "TMPDIR": str(folder), **env}, stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+        orphans.expect(process.pid)
+        try:
+            async with asyncio.timeout(BOUND_S):
+                yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        await orphans.gone()
+
+
+async def run(folder: pathlib.Path, example: str, *options: str, **env: str) -> Done:
+    """An example, to its end."""
+    async with started(folder, example, *options, **env) as process:
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+# ---- without a key
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
+async def test_a_simple_agent(backend: str, folder: pathlib.Path) -> None:
+    """AC-S3-1: it is in a sandbox, its answer rests on what is in its image, its turn is done, and nothing is left."""
+    done = await run(folder, "simple_agent", "--backend", backend)
+
+    assert (done.status, done.err) == (0, "")
+    first, agent, _, question, *answer = done.out.splitlines()
+    level = "L2" if backend == "bwrap" else "L1"
+    assert first == "model: offline (no key is set): it answers by rules"
+    assert agent in [f"agent: lighthouse/keeper, idle, isolation {each}" for each in (level, "L0")]
+    assert question == "Why is the lamp dark at night?"
+    assert any("`timeout_ms: 400` in `lamp > motor` (lamp.yaml:4)" in line for line in answer)
+    assert answer[-2:] == [f"done: 1 turn, idle, isolation {agent[-2:]}", "left: 0 agents, 0 teams"]
+
+
+@pytest.mark.parametrize("backend", ["bwrap", "local"], indirect=True)
+async def test_a_team(backend: str, folder: pathlib.Path) -> None:
+    """AC-S3-2: four places, three agents who share a bundle; each line of theirs is shown; all are gone in the end."""
+    done = await run(folder, "team_scenario", "--backend", backend)
+
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "model: none (no key is set): functions of the image do the work"
+    assert lines[1].startswith("team: counters, 4 agents reserved; image ")
+    agents = sorted(line.partition(",")[0] for line in lines if line.startswith("agent: "))
+    assert agents == [f"agent: counters/{name}" for name in ("architect", "worker-1", "worker-2")]
+    assert lines.count("architect > ---") == 1
+    assert {"worker-1 > the 6", "worker-2 > the 4"} <= set(lines)
+    assert lines[-7:] == [
+        "architect > 48 words, 35 different; the most frequent:",
+        "architect > the 10",
+        "architect > is 4",
+        "architect > and 2",
+        "",
+        "deleted: counters, with its 3 agents",
+        "left: 0 agents, 0 teams",
+    ]
+
+
+async def test_a_team_that_is_interrupted_leaves_nothing(folder: pathlib.Path) -> None:
+    """Ctrl-C at the first word of an agent: no process and no file stays, and nothing is said."""
+    async with started(folder, "team_scenario", "--backend", "local") as process:
+        assert process.stdout is not None
+        while not (await process.stdout.readline()).startswith(b"architect >"):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+
+    assert (process.returncode, err) == (130, b"")
+
+
+# ---- how they are told what to do
+
+
+@pytest.mark.parametrize("example", EVERY)
+async def test_a_file_of_settings_is_used(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Its backend, where the command line says none."""
+    file = tmp_path / "ramet.yaml"
+    file.write_text("backend: local\n")
+
+    done = await run(folder, example, "--config", str(file))
+
+    assert (done.status, done.err) == (0, "")
+    assert "isolation L2" not in done.out
+
+
+@pytest.mark.parametrize("example", EVERY)
+async def test_what_is_wrong_is_one_line(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A backend that is none, a file that is not there, and one that holds another key: status 2, nothing begun."""
+    file = tmp_path / "ramet.yaml"
+    file.write_text("backand: local\n")
+    wrong = {
+        ("--backend", "docker"): "backend",
+        ("--config", str(tmp_path / "none.yaml")): "none.yaml",
+        ("--config", str(file)): "backand",
+    }
+    for options, named in wrong.items():
+        done = await run(folder, example, *options)
+        assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"{example}: ")
+        assert named in done.err
+
+
+async def test_logs_are_shown_if_asked_for(folder: pathlib.Path) -> None:
+    """By RAMET_LOG_LEVEL, on stderr; the output stays what it is."""
+    done = await run(folder, "team_scenario", "--backend", "local", RAMET_LOG_LEVEL="DEBUG")
+
+    assert done.status == 0
+    assert " INFO ramet.serve: serving " in done.err
+    assert done.out.splitlines()[-1] == "left: 0 agents, 0 teams"
+
+
+# ---- with a key
+
+
+@asynccontextmanager
+async def keyed(script: Script) -> AsyncIterator[tuple[Provider, dict[str, str]]]:
+    """A provider that plays a script, and the environment of who has a key for it."""
+    async with provider(script) as server:
+        yield server, {"OPENAI_BASE_URL": f"{server.url}/v1", "LLM_API_KEY": "test"}
+
+
+async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:
+    """It is named, has the tools that the example gives it, and reads what is in its image."""
+    async with keyed([Call("Read", {"file_path": "lamp.yaml"}), "It waits 400 ms only."]) as (server, env):
+        done = await run(folder, "simple_agent", "--backend", "local", **env)
+
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("model: openai:gpt-5.4\n")
+    assert "\nIt waits 400 ms only.\n" in done.out
+    assert {each["function"]["name"] for each in server.bodies[0]["tools"]} == {"Glob", "Grep", "Read"}
+    assert "timeout_ms: 400" in server.bodies[1]["messages"][-1]["content"]
+
+
+async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> None:
+    """Each member writes Python that imports the bundle, in its sandbox, and has its skill: the same sum comes out."""
+    script = {
+        "Split this text": [python("print('\\n---\\n'.join(words.halves(given)))"), heard],
+        "Count the words": [python("print(words.written(words.count(given)))"), heard],
+        "Put these counts": [python("print(sum(words.together([given]).values()), 'words')"), heard],
+    }
+    async with keyed(script) as (server, env):
+        done = await run(folder, "team_scenario", "--backend", "local", **env)
+
+    assert (done.status, done.err) == (0, "")
+    assert "architect > 48 words" in done.out.splitlines()
+    assert all("## Skill: word-count" in str(each["messages"][0]["content"]) for each in server.bodies)
+
+
+def python(line: str) -> Callable[[list[BaseMessage]], Call]:
+    """A call of `python` for the text that the latest task gives."""
+
+    def call(messages: list[BaseMessage]) -> Call:
+        asked = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
+        given = asked.partition("\n\n")[2]
+        return Call("python", {"code": f"from textkit import words\ngiven = {given!r}\n{line}"})
+
+    return call
+
+
+def heard(messages: list[BaseMessage]) -> str:
+    """Say what the call has printed."""
+    return str(messages[-1].text)
