@@ -1,4 +1,4 @@
-"""The examples that come with the package run as a user runs them: as processes of their own, without key or network."""
+"""The examples that come with the package run as a user runs them: as processes, without key or network."""
 
 from __future__ import annotations
 
@@ -133,42 +133,29 @@ async def test_a_team_that_is_interrupted_leaves_nothing(folder: pathlib.Path) -
 # ---- how they are told what to do
 
 
-@pytest.mark.parametrize("example", EVERY)
-async def test_a_file_of_settings_is_used(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Its backend, where the command line says none."""
+async def test_a_file_of_settings_is_used_and_logs_are_shown(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Its backend, where the command line says none; the level of RAMET_LOG_LEVEL, and only then a word on stderr."""
     file = tmp_path / "ramet.yaml"
-    file.write_text("backend: local\n")
+    file.write_text("backend: local\nlog_level: error\n")
 
-    done = await run(folder, example, "--config", str(file))
+    done = await run(folder, "team_scenario", "--config", str(file), RAMET_LOG_LEVEL="DEBUG")
 
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 0
     assert "isolation L2" not in done.out
+    assert " INFO ramet.serve: serving " in done.err
+    assert done.out.splitlines()[-1] == "left: 0 agents, 0 teams"
 
 
 @pytest.mark.parametrize("example", EVERY)
 async def test_what_is_wrong_is_one_line(example: str, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A backend that is none, a file that is not there, and one that holds another key: status 2, nothing begun."""
+    """A backend that is none, and a file of settings with another key: status 2, and nothing is begun."""
     file = tmp_path / "ramet.yaml"
     file.write_text("backand: local\n")
-    wrong = {
-        ("--backend", "docker"): "backend",
-        ("--config", str(tmp_path / "none.yaml")): "none.yaml",
-        ("--config", str(file)): "backand",
-    }
-    for options, named in wrong.items():
-        done = await run(folder, example, *options)
+    for option, value, named in (("--backend", "docker", "bwrap, local"), ("--config", str(file), "backand")):
+        done = await run(folder, example, option, value)
         assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
         assert done.err.startswith(f"{example}: ")
         assert named in done.err
-
-
-async def test_logs_are_shown_if_asked_for(folder: pathlib.Path) -> None:
-    """By RAMET_LOG_LEVEL, on stderr; the output stays what it is."""
-    done = await run(folder, "team_scenario", "--backend", "local", RAMET_LOG_LEVEL="DEBUG")
-
-    assert done.status == 0
-    assert " INFO ramet.serve: serving " in done.err
-    assert done.out.splitlines()[-1] == "left: 0 agents, 0 teams"
 
 
 # ---- with a key
@@ -196,9 +183,9 @@ async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:
 async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> None:
     """Each member writes Python that imports the bundle, in its sandbox, and has its skill: the same sum comes out."""
     script = {
-        "Split this text": [python("print('\\n---\\n'.join(words.halves(given)))"), heard],
-        "Count the words": [python("print(words.written(words.count(given)))"), heard],
-        "Put these counts": [python("print(sum(words.together([given]).values()), 'words')"), heard],
+        "Split this text": [python("print('\\n---\\n'.join(textkit.halves(given)))"), heard],
+        "Count the words": [python("print(textkit.written(textkit.count(given)))"), heard],
+        "Put these counts": [python("print(sum(textkit.together([given]).values()), 'words')"), heard],
     }
     async with keyed(script) as (server, env):
         done = await run(folder, "team_scenario", "--backend", "local", **env)
@@ -214,7 +201,7 @@ def python(line: str) -> Callable[[list[BaseMessage]], Call]:
     def call(messages: list[BaseMessage]) -> Call:
         asked = next(str(each.text) for each in reversed(messages) if isinstance(each, HumanMessage))
         given = asked.partition("\n\n")[2]
-        return Call("python", {"code": f"from textkit import words\ngiven = {given!r}\n{line}"})
+        return Call("python", {"code": f"import textkit\ngiven = {given!r}\n{line}"})
 
     return call
 

@@ -298,6 +298,8 @@ async def test_what_cannot_be_opened_is_refused_by_its_field(tmp_path: pathlib.P
         (InvalidValue, "max_turns", {"info": LlmInfo(max_turns=0)}),
         (InvalidValue, "env", {"info": LlmInfo(), "env": {"A": "b"}}),
         (InvalidValue, "image", {"info": LlmInfo(), "image": image}),
+        (InvalidValue, "in_image", {"info": LlmInfo(in_image=True), "policy": Policy()}),
+        (InvalidValue, "in_image", {"info": LlmInfo(in_image=True), "image": Image("sha-2", ())}),
         (InvalidValue, "allow_sub_agents", {"info": LlmInfo(spawn=True), "policy": Policy(allow_sub_agents=False)}),
         (InvalidValue, "LD_PRELOAD", {"info": LlmInfo(), "policy": Policy(), "env": {"LD_PRELOAD": "x"}}),
     ]
@@ -310,6 +312,27 @@ async def test_what_cannot_be_opened_is_refused_by_its_field(tmp_path: pathlib.P
         assert not runtime.trees
     with pytest.raises(msgspec.ValidationError, match="colour"):
         msgspec.json.decode(b'{"colour": "red"}', type=LlmInfo)
+
+
+@both
+async def test_an_agent_may_work_in_its_image(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """It finds there what the image brings, and cannot write there."""
+    script: Script = [
+        Call("Glob", {"pattern": "*.py"}),
+        Call("Write", {"file_path": "new.py", "content": "x = 1"}),
+        "Seen.",
+    ]
+    more: dict[str, Any] = {"policy": Policy(), "image": image_of(tmp_path / "bundle")}
+    (tmp_path / "bundle").chmod(0o555)  # as bundles are kept
+    info = LlmInfo(tools=["Glob", "Write"], in_image=True)
+    async with AgentRuntime(tmp_path / "work", backend=backend) as runtime:
+        async with opened(llm(script), opening(runtime, tmp_path / "ada", info, **more)) as agent:
+            assert await say(agent, "Look") == "Seen."
+            found, written = [each for each in await agent.history() if each["role"] == "tool"]
+    (tmp_path / "bundle").chmod(0o755)
+    assert "helper.py" in found["content"].splitlines()
+    assert written["status"] == "error"
+    assert not (tmp_path / "bundle" / "new.py").exists()
 
 
 async def test_the_offline_model_needs_no_key(tmp_path: pathlib.Path) -> None:
