@@ -128,12 +128,16 @@ def test_the_lowest_layers_need_the_standard_library_and_msgspec_only(package: s
 
 
 def test_no_module_imports_the_facade() -> None:
-    """Inside, names come from the module that holds them; `from ramet import …` would hide an edge."""
+    """Inside, names come from the module that holds them; `from ramet import …` would hide an edge.
+
+    The examples are on top of all, are imported by nobody, and show what users write.
+    """
     packages = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 
     facade = [
         f"{module.relative_to(ROOT)}:{line}: {name}"
         for module in sources(PACKAGE)
+        if not module.is_relative_to(PACKAGE / "examples")
         for line, name in imports(module)
         if name == "ramet" or (name.startswith("ramet.") and name.split(".")[1] not in packages)
     ]

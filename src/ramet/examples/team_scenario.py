@@ -103,7 +103,7 @@ async def say(client: Client, agent: SpawnedAgent, text: str) -> str:
 def kind_of(role: str, model: str) -> Kind:
     """A model with a Python that can import the image, and with its skill; without one, a function of the image."""
     if not model:
-        return Kind("function", {"function": f"textkit.work:{role}"})
+        return Kind("function", {"function": f"textkit:{role}"})
     prompt = f"You are the {role} of a team that counts words."
     return Kind("llm", {"model": model, "system_prompt": prompt, "tools": ["python"], "skills": ["word-count"]})
 

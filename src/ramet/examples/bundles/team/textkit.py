@@ -1,10 +1,13 @@
-"""Splits texts, counts their words, and puts counts together."""
+"""A little code that a team shares: it splits texts, counts their words, and puts counts together.
+
+`architect` and `worker` are what the members of the team do without a model.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 def halves(text: str) -> tuple[str, str]:
@@ -31,3 +34,24 @@ def together(parts: Iterable[str]) -> Counter[str]:
         for word, number in re.findall(r"^([^\W\d_]+) (\d+)$", part, re.MULTILINE):
             total[word] += int(number)
     return total
+
+
+def architect(asked: str) -> Iterator[str]:
+    """Split a text for two workers, or put together what they have counted."""
+    task, _, given = asked.partition("\n\n")
+    if task.startswith("Split"):
+        first, second = halves(given)
+        yield f"{first}\n"
+        yield "---\n"
+        yield second
+    else:
+        total = together([given])
+        yield f"{sum(total.values())} words, {len(total)} different; the most frequent:\n"
+        yield "\n".join(written(total).splitlines()[:3])
+
+
+def worker(asked: str) -> Iterator[str]:
+    """Count the words of a part."""
+    _, _, part = asked.partition("\n\n")
+    for line in written(count(part)).splitlines():
+        yield f"{line}\n"
