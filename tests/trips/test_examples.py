@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from ramet.examples.running import MODELS, real_model
 from ramet.models.dialogue import Call, Script
 from tests.chaos.kernels import inheriting_orphans
 from tests.support.providers import Provider, provider
@@ -52,10 +53,12 @@ def folder() -> Iterator[pathlib.Path]:
 @asynccontextmanager
 async def started(folder: pathlib.Path, example: str, *options: str, **env: str) -> AsyncIterator[Process]:
     """An example, as a process. Whatever it leaves at work fails the test."""
+    # As of a user who has set nothing.
+    plain = {key: value for key, value in os.environ.items() if key != "LLM_API_KEY" and not key.startswith("RAMET_")}
     with inheriting_orphans() as orphans:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", f"ramet.examples.{example}", *options,
-            cwd=folder, env={**os.environ, "TMPDIR": str(folder), **env}, stdout=PIPE, stderr=PIPE,
+            cwd=folder, env={**plain, "TMPDIR": str(folder), **env}, stdout=PIPE, stderr=PIPE,
         )  # fmt: skip
         orphans.expect(process.pid)
         try:
@@ -166,6 +169,32 @@ async def keyed(script: Script) -> AsyncIterator[tuple[Provider, dict[str, str]]
     """A provider that plays a script, and the environment of who has a key for it."""
     async with provider(script) as server:
         yield server, {"OPENAI_BASE_URL": f"{server.url}/v1", "LLM_API_KEY": "test"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "model"),
+    [
+        ({}, ""),
+        ({"OPENAI_API_KEY": " "}, ""),
+        ({"OPENAI_API_KEY": "sk-1"}, "openai:"),
+        ({"ANTHROPIC_API_KEY": "sk-ant-1"}, "anthropic:"),
+        ({"LLM_API_KEY": "sk-ant-1", "OPENAI_API_KEY": "sk-1"}, "anthropic:"),
+        ({"LLM_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "sk-ant-1"}, "openai:"),
+    ],
+    ids=lambda given: " ".join(given) or "none" if isinstance(given, dict) else None,
+)
+def test_which_model_a_key_stands_for(keys: dict[str, str], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its provider; `LLM_API_KEY` goes before the others, and is where the provider's client looks then."""
+    for name in ("LLM_API_KEY", *MODELS):
+        monkeypatch.setenv(name, keys.get(name, ""))
+
+    found = real_model()
+
+    assert found.startswith(model)
+    assert bool(found) == bool(model)
+    if "LLM_API_KEY" in keys:
+        variable = f"{model.removesuffix(':').upper()}_API_KEY"
+        assert os.environ[variable] == keys["LLM_API_KEY"]
 
 
 async def test_a_key_selects_a_real_model(folder: pathlib.Path) -> None:

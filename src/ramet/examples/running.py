@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ramet.host.sandboxes import BackendName
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")
-#: Which model a key stands for. `LLM_API_KEY` may hold a key of either.
+#: Which model a key stands for. `LLM_API_KEY` may hold a key of either, and goes before them.
 MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.4"}
 
 
@@ -47,6 +47,9 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
         return 2 if isinstance(problem, InvalidValue | Unknown) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
 
 
@@ -61,9 +64,10 @@ async def connected(config: Config) -> AsyncIterator[Client]:
 
 def real_model() -> str:
     """The model that there is a key for; empty if there is none."""
-    key = os.environ.get("LLM_API_KEY", "").strip()
-    if key:
-        os.environ.setdefault("ANTHROPIC_API_KEY" if key.startswith("sk-ant-") else "OPENAI_API_KEY", key)
+    if key := os.environ.get("LLM_API_KEY", "").strip():
+        name = "ANTHROPIC_API_KEY" if key.startswith("sk-ant-") else "OPENAI_API_KEY"
+        os.environ[name] = key
+        return MODELS[name]
     return next((model for name, model in MODELS.items() if os.environ.get(name, "").strip()), "")
 
 

@@ -33,7 +33,8 @@ async def simple_agent(config: Config) -> None:
             policy=Policy(memory_mb=256, network="disabled"),
             key=made.key,
         )
-        print(f"agent: {keeper.agent.path}, {keeper.agent.state}, isolation {keeper.agent.isolation}")
+        info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
+        print(f"agent: {info.path}, {info.state}, isolation {info.isolation}")
 
         print(f"\n{QUESTION}\n")
         await ask(client, keeper, QUESTION, show)
