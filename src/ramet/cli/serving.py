@@ -7,44 +7,39 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from pathlib import Path
+from typing import Any
 
 from ramet.cli.clean import one_line
 from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
-from ramet.cli.problems import set_up_logging
-from ramet.services.server import TOKEN, Server
+from ramet.services.config import DEFAULT_FILE, Config, load
+from ramet.services.configured import server_of
+from ramet.services.server import TOKEN
+from ramet.services.settings import TcpAddress
 
 FORMAT = "%(levelname)s %(name)s: %(message)s"
-#: Where an operator's key is taken from, else it is in a file of the folder.
-TOKEN_VARIABLE = "RAMET_OPERATOR_TOKEN"
 
 
 def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status is 0 then."""
-    if not set_up_logging():
-        logging.basicConfig(level=logging.WARNING, format=FORMAT, stream=sys.stderr, force=True)
-    asyncio.run(_serve(options))
+    config = load(_file(options), os.environ, _flags(options))
+    logging.basicConfig(level=config.log_level or logging.WARNING, format=FORMAT, stream=sys.stderr, force=True)
+    logging.captureWarnings(True)
+    asyncio.run(_serve(config))
     return 0
 
 
-async def _serve(options: Namespace) -> None:
+async def _serve(config: Config) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop(_: str) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    server = Server(
-        options.dir,
-        socket=options.socket,
-        listen=options.listen,
-        backend=options.backend,
-        token=token,
-        user_dir=user_dir(),
-    )
+    server = server_of(config, os.environ, user_dir=user_dir())
     with Interrupts(stop, lambda: None):
         async with server:
-            key = f"${TOKEN_VARIABLE}" if token else nearby(server.folder / TOKEN)
+            key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
             print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
             sys.stdout.flush()
             await stopping.wait()
@@ -54,3 +49,25 @@ async def _serve(options: Namespace) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+
+def _file(options: Namespace) -> Path | None:
+    """The file that was asked for, or that of the usual name in the folder, if there is one."""
+    if options.config is not None:
+        return Path(options.config)
+    usual = Path(DEFAULT_FILE) if options.dir is None else options.dir / DEFAULT_FILE
+    return usual if usual.exists() else None
+
+
+def _flags(options: Namespace) -> dict[str, Any]:
+    """What the command line says, as settings."""
+    listen = None
+    if options.socket is not None:
+        listen = str(Path(options.socket).absolute())
+    elif options.listen is not None:
+        listen = str(TcpAddress(*options.listen))
+    return {
+        "backend": options.backend,
+        "listen": listen,
+        "working_dir": None if options.dir is None else str(options.dir),
+    }

@@ -145,14 +145,16 @@ def _schedule(add: Add) -> None:
 def _serve(add: Add) -> None:
     serve = add(
         "serve",
-        "[--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME]",
+        "[--config FILE] [--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME]",
         "serve teams, agents and images to other programs",
-        "Over HTTP, until it is told to stop; agents are there again when it is started again. "
-        "The operator's key is in DIR/.ramet/operator-token, or in RAMET_OPERATOR_TOKEN.",
+        "Over HTTP, until it is told to stop; agents are there again when it is started again. Settings are in a file, "
+        "in the environment, and in these options, which win. "
+        "The operator's key is in DIR/.ramet/operator-token, or where the setting `token` says.",
         bare=True,
     )
-    serve.add_argument("--dir", type=folder, default=".", help="the working directory (default: this one)")
+    serve.add_argument("--config", type=name, metavar="FILE", help="default: ramet.yaml in the folder, if any")
+    serve.add_argument("--dir", type=folder, help="the working directory (default: this one)")
     where = serve.add_mutually_exclusive_group()
     where.add_argument("--socket", type=name, metavar="PATH", help="of a Unix socket (default: DIR/.ramet/serve.sock)")
-    where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address, rather than a socket")
-    serve.add_argument("--backend", choices=["local", "bwrap"], help="what sandboxes are made of")
+    where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address, which needs a `token`")
+    serve.add_argument("--backend", type=name, metavar="NAME", help="of sandboxes: bwrap, local, or one installed")

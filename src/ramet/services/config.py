@@ -23,6 +23,8 @@ DEFAULT_FILE: Final = "ramet.yaml"
 MAX_FILE: Final = 64 * 1024
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "the command line"
+#: Holds the operator's token itself, for whoever names no place: as if `RAMET_TOKEN` were `env:` and this name.
+TOKEN_VARIABLE: Final = "RAMET_OPERATOR_TOKEN"
 
 Check = Callable[[str, Any, pathlib.Path], Any]  #: its name, its value, the folder that relative paths begin at
 
@@ -161,6 +163,8 @@ class _Sources:
                 self._take_if_known(key, value, place, "", key, _TOP)
 
     def take_environment(self, env: Mapping[str, str]) -> None:
+        if env.get(TOKEN_VARIABLE, "").strip():
+            self._take(_BY_NAME["token"], f"env:{TOKEN_VARIABLE}", _Place(TOKEN_VARIABLE, pathlib.Path.cwd()))
         for setting in SETTINGS:
             text = env.get(setting.variable, "")
             if not text.strip():

@@ -14,19 +14,28 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, RametError
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
+from ramet.isolation.contract import Backend
 from ramet.services.agents import AgentService
+from ramet.services.checking import Rules
 from ramet.services.connections import Bounds, HttpServer
 from ramet.services.contract import AgentType
+from ramet.services.conversation import TalkLimits
+from ramet.services.packaging.contract import BundleLimits
+from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
 from ramet.services.sockets import Listener, tcp_listener, unix_listener
 from ramet.services.spawner import AgentSpawnerService
+from ramet.services.standing import reserve
 from ramet.services.types.registry import AgentTypes
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 SOCKET, TOKEN = "serve.sock", "operator-token"
 MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
@@ -37,8 +46,11 @@ _log = logging.getLogger("ramet.serve")
 class Server:
     """Serves a folder from `start` to `stop`, or between `async with`. `where` is what clients connect to.
 
-    `types` are the agent types by their names; without them those that are installed. `runtime` are further options of
-    `AgentRuntime`. An operator's `token` that is not given is made, and kept in the folder.
+    `types` are the agent types by their names; without them those that are installed. `teams` are reserved when it
+    starts, each with its amounts, unless they are there. `rules` say what agents may have of this host, `talk` what a
+    conversation may take, `bundles` what an upload may; without `installs` no packages are installed for images.
+    `runtime` are further options of `AgentRuntime`. An operator's `token` that is not given is made, and kept in the
+    folder.
     """
 
     def __init__(
@@ -47,9 +59,14 @@ class Server:
         *,
         socket: str | os.PathLike[str] | None = None,
         listen: tuple[str, int] | None = None,
-        backend: BackendName | None = None,
+        backend: BackendName | Backend | None = None,
         types: Mapping[str, AgentType] | None = None,
         token: str | None = None,
+        teams: Mapping[str, Mapping[str, float]] | None = None,
+        rules: Rules | None = None,
+        talk: TalkLimits | None = None,
+        bundles: BundleLimits | None = None,
+        installs: Installs | None = None,
         bounds: Bounds | None = None,
         **runtime: Any,
     ) -> None:
@@ -59,7 +76,9 @@ class Server:
         self.folder = self.dir / ".ramet"
         self._socket = pathlib.Path(socket) if socket is not None else self.folder / SOCKET
         self._listen, self._bounds, self._given_token = listen, bounds, token
-        self._types = types
+        self._types, self._teams = types, teams or {}
+        self._rules, self._talk = rules, talk or TalkLimits()
+        self._bundles, self._installs = bundles, installs
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
         self.operator = ""
         self._leaving: AsyncExitStack | None = None
@@ -80,7 +99,9 @@ class Server:
             resting.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await leaving.enter_async_context(self.runtime)
-            packaging = await leaving.enter_async_context(PackagingService(self.folder / "packaging"))
+            packaging = await leaving.enter_async_context(
+                PackagingService(self.folder / "packaging", limits=self._bundles, installs=self._installs)
+            )
             types = installed() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
@@ -88,10 +109,12 @@ class Server:
                 packaging,
                 self.folder / "agents",
                 self.operator,
+                rules=self._rules,
             )
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
-            self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock)
+            await reserve(self._teams, self.spawner, self.operator)
+            self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock, limits=self._talk)
             self._http_server = http = self._http(packaging)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
@@ -147,7 +170,9 @@ class Server:
             if missing.name is None or not missing.name.startswith("starlette"):
                 raise
             raise MissingExtra("serving over HTTP", "server") from None
-        self._parts = Parts(spawner=self.spawner, agents=self.agents, packaging=packaging)
+        self._parts = Parts(
+            spawner=self.spawner, agents=self.agents, packaging=packaging, message_bytes=self._talk.body_bytes
+        )
         return HttpServer(Application(self._parts), self.listener, self._bounds)
 
 
@@ -169,12 +194,15 @@ class Installed(Mapping[str, AgentType]):
         return len(self._types.names)
 
 
-def installed() -> Mapping[str, AgentType]:
-    """What a server has that is told of none: models, which need no key by default, functions, and plugins."""
+def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
+    """What a server has that is told of none: models, which need no key by default, functions, and plugins.
+
+    `models` are the server's own names for some.
+    """
     from ramet.services.types.function import FunctionType
     from ramet.services.types.llm import LlmType
 
-    return Installed(AgentTypes([LlmType(default="offline"), FunctionType()]))
+    return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType()]))
 
 
 def operator_token(file: pathlib.Path, given: str | None = None) -> str:

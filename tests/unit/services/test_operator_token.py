@@ -56,7 +56,7 @@ def test_a_socket_or_an_address(tmp_path: Path) -> None:
 def test_what_is_not_installed_is_said(tmp_path: Path, missing: str) -> None:
     """One line, with the one that installs it; nothing is left listening."""
     program = f"import sys; sys.modules[{missing!r}] = None; from ramet.cli.main import main; sys.exit(main())"
-    line = [sys.executable, "-c", program, "serve", "--dir", str(tmp_path), "--listen", "127.0.0.1:0"]
+    line = [sys.executable, "-c", program, "serve", "--dir", str(tmp_path), "--socket", str(tmp_path / "a")]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (1, "")

@@ -61,7 +61,7 @@ class LlmType:
     operations: Mapping[str, type] = {"list_tools": ListTools, "set_model": SetModel, "compact": Compact}
 
     def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
-        self._models, self._default = dict(models or {}), default
+        self._models, self._default = models or {}, default
 
     async def check(self, opening: Opening) -> None:
         """Raises Unknown for a model, tool or skill that is not there, InvalidValue for what does not go together.

@@ -1,0 +1,43 @@
+"""Backends by name: ramet's own, and those of other packages, found by the entry points "ramet.backends"."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Final, cast, get_args
+
+from ramet.core.errors import InvalidValue
+from ramet.host.sandboxes import BackendName
+from ramet.isolation.contract import Backend
+from ramet.services.setting_checks import BACKENDS_GROUP
+
+_METHODS: Final = ("probe", "start", "adopt", "reap", "close")
+_ACCEPTED: Final = "a backend (ramet.isolation.contract.Backend), or a class that makes one without arguments"
+
+
+def find_backend(name: str) -> BackendName | Backend:
+    """What a runtime takes for a backend of that name; ramet's own go before others of the same name.
+
+    Raises InvalidValue, naming the entry point, for what cannot be loaded and for what is no backend.
+    """
+    if name in get_args(BackendName):
+        return cast("BackendName", name)
+    # The same one twice, as where a package is on the path twice, is one.
+    points = {each.value: each for each in importlib.metadata.entry_points(group=BACKENDS_GROUP, name=name)}
+    if not points:
+        raise InvalidValue("backend", name, f"one of {', '.join(get_args(BackendName))}, or of {BACKENDS_GROUP!r}")
+    where = f"entry point {name!r} in {BACKENDS_GROUP!r}"
+    if len(points) > 1:
+        raise InvalidValue(where, ", ".join(points), "one backend of each name")
+    [(value, point)] = points.items()
+    try:
+        found = point.load()
+        made = found() if isinstance(found, type) else found
+    except (Exception, SystemExit) as problem:  # Its own code runs in there.
+        why = f"{type(problem).__name__}: {str(problem)[:200]}"
+        raise InvalidValue(where, value, f"{_ACCEPTED}; {why}") from problem
+    if not isinstance(getattr(made, "name", None), str):
+        raise InvalidValue(where, value, f"{_ACCEPTED}; it has no name")
+    for method in _METHODS:
+        if not callable(getattr(made, method, None)):
+            raise InvalidValue(where, value, f"{_ACCEPTED}; it has no method {method!r}")
+    return cast("Backend", made)

@@ -1,0 +1,66 @@
+"""A server as its configuration wants it."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from ramet.services.backends import find_backend
+from ramet.services.checking import Rules
+from ramet.services.config import Config
+from ramet.services.conversation import TalkLimits
+from ramet.services.model_aliases import Models
+from ramet.services.server import Server, installed
+from ramet.services.settings import PostgresUrl, ServiceLimits, TcpAddress, UnixSocket
+from ramet.store.contract import Store
+
+
+def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Server:
+    """A server that is not started yet. `options` are further ones of `Server`, and win.
+
+    Secrets are read from `environ`, or from files: the token now, a model's key when that model is asked for. Raises
+    InvalidValue, naming the reference, for a token that is not there, and naming the entry point for a backend that is
+    none; MissingExtra.
+    """
+    limits, listen = config.limits, config.listen
+    settings: dict[str, Any] = {
+        "socket": listen.path if isinstance(listen, UnixSocket) else None,
+        "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
+        "backend": None if config.backend is None else find_backend(config.backend),
+        "store": store_of(config.store, config.working_dir),
+        "types": installed(Models(config.models, environ)),
+        "token": None if config.token is None else config.token.read(environ),
+        "teams": config.teams,
+        "rules": Rules(agents=limits.agents),
+        "talk": talk_limits(limits),
+    }
+    return Server(config.working_dir, **settings | options)
+
+
+def store_of(place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path) -> Store | None:
+    """The store at a place; None for that of the working directory. Raises MissingExtra, InvalidValue."""
+    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
+        return None
+    if isinstance(place, pathlib.Path):
+        from ramet.store.sqlite import SqliteStore
+
+        return SqliteStore(place)
+    from ramet.store.postgres import PostgresStore
+
+    return PostgresStore(place.url)
+
+
+def talk_limits(limits: ServiceLimits) -> TalkLimits:
+    """What a conversation may take: as many turns may wait as `queue`, one of `body_bytes` always among them."""
+    usual = TalkLimits()
+    return TalkLimits(
+        body_bytes=limits.body_bytes,
+        waiting=limits.queue,
+        waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),
+        kept_turns=max(usual.kept_turns, limits.queue + 1),
+    )
+
+
+def _usual(working_dir: pathlib.Path) -> pathlib.Path:
+    return (working_dir / ".ramet" / "journal.db").resolve()
