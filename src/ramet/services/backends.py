@@ -1,20 +1,26 @@
-"""Backends by name: ramet's own, and those of other packages, found by the entry points "ramet.backends"."""
+"""Backends by name: ramet's own, and those of other packages, found by the entry points "ramet.backends".
+
+Such an entry point leads to a class, or to a function, that makes a backend of `runs`: the folder, not there yet, which
+holds the folders of the runs of one working directory.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 from typing import Final, cast, get_args
 
 from ramet.core.errors import InvalidValue
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
+from ramet.isolation.folders import RunFolders
 from ramet.services.setting_checks import BACKENDS_GROUP
 
 _METHODS: Final = ("probe", "start", "adopt", "reap", "close")
-_ACCEPTED: Final = "a backend (ramet.isolation.contract.Backend), or a class that makes one without arguments"
+_ACCEPTED: Final = "what makes a backend (ramet.isolation.contract.Backend) when it is called with `runs`"
 
 
-def find_backend(name: str) -> BackendName | Backend:
+def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
     """What a runtime takes for a backend of that name; ramet's own go before others of the same name.
 
     Raises InvalidValue, naming the entry point, for what cannot be loaded and for what is no backend.
@@ -30,8 +36,7 @@ def find_backend(name: str) -> BackendName | Backend:
         raise InvalidValue(where, ", ".join(points), "one backend of each name")
     [(value, point)] = points.items()
     try:
-        found = point.load()
-        made = found() if isinstance(found, type) else found
+        made = point.load()(runs=RunFolders(working_dir).root)
     except (Exception, SystemExit) as problem:  # Its own code runs in there.
         why = f"{type(problem).__name__}: {str(problem)[:200]}"
         raise InvalidValue(where, value, f"{_ACCEPTED}; {why}") from problem

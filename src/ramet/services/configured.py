@@ -27,7 +27,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     settings: dict[str, Any] = {
         "socket": listen.path if isinstance(listen, UnixSocket) else None,
         "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
-        "backend": None if config.backend is None else find_backend(config.backend),
+        "backend": None if config.backend is None else find_backend(config.backend, config.working_dir),
         "store": store_of(config.store, config.working_dir),
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),

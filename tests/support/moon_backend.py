@@ -1,0 +1,35 @@
+"""A backend of another package, as entry points lead to it: the local one, under another name."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ramet.isolation.contract import Probe, Sandbox, SandboxSpec
+from ramet.isolation.local import LocalBackend
+
+
+class MoonBackend:
+    """Does what the local one does."""
+
+    name = "moon"
+    owner: tuple[int, int] | None = None
+
+    def __init__(self, runs: pathlib.Path) -> None:
+        self._local = LocalBackend(runs=runs)
+
+    async def probe(self) -> Probe:
+        return await self._local.probe()
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        return await self._local.start(spec)
+
+    async def adopt(self, description: Mapping[str, Any]) -> Sandbox:
+        return await self._local.adopt(description)
+
+    async def reap(self) -> Sequence[str]:
+        return await self._local.reap()
+
+    async def close(self) -> None:
+        await self._local.close()

@@ -1,0 +1,54 @@
+"""`ramet serve` as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+ROOT = pathlib.Path(__file__).parents[2]
+ECHO = "[ramet.agent_types]\necho = tests.support.echo_agents:EchoType\n"
+
+
+def plugin(folder: pathlib.Path, points: str = ECHO) -> pathlib.Path:
+    """A package that is installed, as far as entry points go: without `points` it brings the agent type `echo`."""
+    info = folder / "plugin" / "echoes-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: echoes\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(points)
+    return info.parent
+
+
+class Process:
+    """A server, what it said at its start, and its end."""
+
+    def __init__(self, process: asyncio.subprocess.Process, line: str) -> None:
+        self.process, self.line = process, line
+
+    async def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Its exit status and all that it said on stderr, after a signal."""
+        self.process.send_signal(number)
+        assert self.process.stderr is not None
+        said = (await self.process.stderr.read()).decode()
+        return await self.process.wait(), said
+
+
+@asynccontextmanager
+async def serve(folder: pathlib.Path, *options: str, **env: str) -> AsyncIterator[Process]:
+    """`ramet serve` in a folder, once it says that it listens."""
+    path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "ramet", "serve", "--dir", str(folder), *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path, **env},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        yield Process(process, (await process.stdout.readline()).decode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

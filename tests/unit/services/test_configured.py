@@ -1,0 +1,129 @@
+"""What settings come to: models with their keys, backends by name, a store, what a conversation may take."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from langchain_openai import ChatOpenAI
+
+from ramet.core.errors import InvalidValue, ModelFailed
+from ramet.services.backends import find_backend
+from ramet.services.configured import store_of, talk_limits
+from ramet.services.conversation import TalkLimits
+from ramet.services.model_aliases import Models
+from ramet.services.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits
+from ramet.services.types.llm import LlmType
+from ramet.store.postgres import PostgresStore
+from ramet.store.sqlite import SqliteStore
+
+KEY = "key-that-nobody-is-shown"
+SMART = ModelAlias("openai:gpt-5.4-mini", Reference("env", "SMART_KEY"))
+
+
+def test_an_alias_without_a_key_is_the_models_name() -> None:
+    """The provider's package looks for a key where it always does."""
+    models = Models({"fast": ModelAlias("anthropic:claude-haiku-5-5")}, {})
+    assert dict(models) == {"fast": "anthropic:claude-haiku-5-5"}
+    assert LlmType(models).model("fast") == "anthropic:claude-haiku-5-5"
+    assert LlmType(models).model("offline") == "offline"
+
+
+def test_a_model_has_its_key_and_is_one_as_long_as_that_is() -> None:
+    """It is read each time that the model is asked for, and a new one makes a new model."""
+    environ = {"SMART_KEY": KEY}
+    models = Models({"smart": SMART}, environ)
+
+    first = models["smart"]
+
+    assert isinstance(first, ChatOpenAI)
+    assert first.openai_api_key is not None
+    assert first.openai_api_key.get_secret_value() == KEY  # type: ignore[union-attr]  # a text was given
+    assert KEY not in repr(first)
+    assert models["smart"] is first
+    environ["SMART_KEY"] = "another"
+    assert models["smart"] is not first
+
+
+def test_a_key_that_is_not_there_is_named() -> None:
+    """When the model is asked for, and not before."""
+    models = Models({"smart": SMART}, {})
+    with pytest.raises(InvalidValue, match="env:SMART_KEY"):
+        models.get("smart")
+
+
+def test_a_model_that_takes_no_key_is_refused() -> None:
+    """Rather than asked without it."""
+    models = Models({"off": ModelAlias("offline", Reference("env", "SMART_KEY"))}, {"SMART_KEY": KEY})
+    with pytest.raises((InvalidValue, ModelFailed)) as refused:
+        models.get("off")
+    assert KEY not in str(refused.value)
+
+
+def test_what_a_package_says_of_a_key_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold the key, or a part of it; neither the message nor a traceback has it."""
+
+    def loud(self: object, **fields: object) -> None:
+        raise ValueError(f"not with {fields}")
+
+    monkeypatch.setattr(ChatOpenAI, "__init__", loud)
+    with pytest.raises(ModelFailed, match="env:SMART_KEY") as refused:
+        Models({"smart": SMART}, {"SMART_KEY": KEY}).get("smart")
+    assert KEY not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["bwrap", "local"])
+def test_our_own_backends_are_names(tmp_path: pathlib.Path, name: str) -> None:
+    """The runtime makes them itself."""
+    assert find_backend(name, tmp_path) == name
+
+
+@pytest.mark.parametrize(
+    ("point", "why"),
+    [
+        ("no_such_module:Moon", "ModuleNotFoundError"),
+        ("tests.support.moon_backend:Nothing", "AttributeError"),
+        ("tests.support.waiting:eventually", "TypeError"),
+        ("types:SimpleNamespace", "it has no name"),
+        ("tests.unit.services.test_configured:Dark", "it has no method 'probe'"),
+    ],
+    ids=["module", "attribute", "arguments", "name", "method"],
+)
+def test_a_backend_that_is_none_names_its_entry_point(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, point: str, why: str
+) -> None:
+    """And says what is wrong with it."""
+    info = tmp_path / "moon-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[ramet.backends]\nmoon = {point}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InvalidValue) as refused:
+        find_backend("moon", tmp_path)
+    assert (refused.value.field, refused.value.value) == ("entry point 'moon' in 'ramet.backends'", point)
+    assert why in refused.value.accepted
+
+
+class Dark:
+    """A name, and nothing else."""
+
+    name = "moon"
+
+    def __init__(self, runs: pathlib.Path) -> None:
+        self.runs = runs
+
+
+def test_a_store_is_a_file_or_a_server(tmp_path: pathlib.Path) -> None:
+    """That of the working directory is the one that it has anyway, which other commands find there."""
+    assert store_of(None, tmp_path) is None
+    assert store_of(tmp_path / ".ramet" / "journal.db", tmp_path) is None
+    assert isinstance(store_of(tmp_path / "all.db", tmp_path), SqliteStore)
+    assert isinstance(store_of(PostgresUrl("postgresql://me@db/ramet"), tmp_path), PostgresStore)
+
+
+def test_limits_of_a_conversation() -> None:
+    """One message of the most bytes may wait, and no answer of those that can wait is forgotten before the next."""
+    assert talk_limits(ServiceLimits()) == TalkLimits()
+    large = talk_limits(ServiceLimits(body_bytes=2**30, queue=100))
+    assert (large.body_bytes, large.waiting, large.waiting_bytes, large.kept_turns) == (2**30, 100, 2**30, 101)
