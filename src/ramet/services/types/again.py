@@ -13,6 +13,7 @@ from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Unknown
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.host.resuming import Supplied, point_of
+from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.types.ends import as_spent
 
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 USED_FILE: Final = "used.json"
 
 
-async def said_before(opening: Opening, model: str | BaseChatModel, tools: Sequence[BaseTool]) -> Sequence[BaseMessage]:
+async def said_before(
+    opening: Opening, model: str | BaseChatModel, tools: Sequence[BaseTool], gate: SafetyGate | None
+) -> Sequence[BaseMessage]:
     """What was said in the tree that is over; what it used is noted. Raises Unknown for one that is not on record."""
     journal = opening.runtime.journal
     if journal is None:
         raise Unknown("run", opening.run)
     await opening.runtime.open_store()
     llm = None if isinstance(model, str) else model
-    supplied = Supplied(llm=llm, models={}, tools=tools, agents=(), secrets={}, hooks=())
+    supplied = Supplied(llm=llm, models={}, tools=tools, agents=(), secrets={}, hooks=(), gate=gate)
     point = await point_of(journal, opening.run, None, supplied)
     result = await opening.runtime.result(opening.run)
     _note(opening.folder / USED_FILE, {**_used(opening.folder), opening.run: result.usage_subtree})

@@ -21,6 +21,7 @@ from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports
 from ramet.services.types.again import left_of, said_before, used_before
+from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
 from ramet.services.types.place import isolation_of, policy_of, secrets_of
 from ramet.tools.python import NAME as PYTHON
@@ -48,6 +49,9 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
     in_image: bool = False  #: whether it works in the folder of its image, and reads it, not in an empty one
     spawn: bool = False  #: whether it may start agents below it
+    gate: str = (
+        ""  #: name of a safety policy of the server, which all tool calls of its tree must pass; none is no gate
+    )
     show_tools: bool = False  #: whether answers tell of its tool calls, as text
     max_turns: int = MAX_TURNS
 
@@ -64,11 +68,12 @@ class LlmType:
         self._models, self._default = models or {}, default
 
     async def check(self, opening: Opening) -> None:
-        """Raises Unknown for a model, tool or skill that is not there, InvalidValue for what does not go together.
+        """Raises Unknown for a model, tool, skill or safety policy that is not there, InvalidValue for what clashes.
 
         Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
         """
         self._definition(opening)
+        await gate_of(opening.runtime, opening.info.gate)
         opening.runtime.gateway.port(self.model(opening.info.model))
         await isolation_of(opening.runtime, self._policy(opening))
 
@@ -105,13 +110,15 @@ class LlmType:
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
+            gate=await gate_of(opening.runtime, opening.info.gate),
         )
 
     async def _taken_up(self, opening: Opening, policy: Policy | None) -> Session:
         try:
             return await self._resumed(opening, policy)
         except Unknown:  # It was closed with its server.
-            said = await said_before(opening, self.model(opening.info.model), _tools(opening))
+            gate = await gate_of(opening.runtime, opening.info.gate)
+            said = await said_before(opening, self.model(opening.info.model), _tools(opening), gate)
             session = await self._begun(opening, policy)
             for message in said:
                 keep(session.context, message)
@@ -126,6 +133,7 @@ class LlmType:
             cwd=_works_in(opening),
             runtime=opening.runtime,
             secrets=secrets_of(policy),
+            gate=await gate_of(opening.runtime, opening.info.gate),
         )
 
     def _definition(self, opening: Opening) -> Agent:

@@ -1,0 +1,21 @@
+"""The safety gate of an agent: a policy of the server's store, by its name."""
+
+from __future__ import annotations
+
+from ramet.core.ids import checked_name
+from ramet.host.runtime import AgentRuntime
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.policies import SafetyPolicies
+
+
+async def gate_of(runtime: AgentRuntime, name: str) -> SafetyGate | None:
+    """What each tool call must pass by the policy of that name, which is read anew for each; without a name, none.
+
+    Raises InvalidValue for what is no name, Unknown for a policy that is not there, and what reading it raises.
+    """
+    if not name:
+        return None
+    checked_name("spawn_info.gate", name)
+    policies = SafetyPolicies(await runtime.open_store())
+    await policies.get(name)
+    return SafetyGate(policies.named(name))

@@ -1,0 +1,80 @@
+"""An agent of the type "llm" that was asked for with a gate: no tool call of it goes around the policy, ever."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ramet import AgentRuntime, Policy, ScriptedModel
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.safety import Rule, SafetyPolicy
+from ramet.host.safety.policies import SafetyPolicies
+from ramet.models.dialogue import Call
+from ramet.services.contract import Served
+from ramet.services.types.llm import LlmInfo, LlmType
+from tests.trips.test_service_types import lost, opened, opening, restarted, say
+
+READS = Call("Bash", {"command": "cat secret; echo done"})
+BASH = SafetyPolicy(rules=(Rule(tool="Bash", verdict="deny", reason="no shell here"),), otherwise="allow")
+INFO = LlmInfo(model="one", tools=["Bash"], gate="house")
+
+
+def kind(words: str) -> LlmType:
+    """A model that calls the tool and then says some words."""
+    return LlmType({"one": ScriptedModel([READS, words])})
+
+
+async def put(runtime: AgentRuntime, policy: SafetyPolicy, expected: int) -> None:
+    """Make it the policy of the house."""
+    await SafetyPolicies(await runtime.open_store()).put("house", policy, expected=expected)
+
+
+async def answers(agent: Served) -> list[str]:
+    """What its tool calls came to."""
+    return [each["content"] for each in await agent.history() if each["role"] == "tool"]
+
+
+@pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+async def test_a_call_runs_only_if_the_policy_lets_it(tmp_path: pathlib.Path, backend: str | None) -> None:
+    """The policy is the one that holds at the call; in a sandbox as in the host."""
+    policy = Policy() if backend else None
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        await put(runtime, BASH, 0)
+        model = LlmType({"one": ScriptedModel([READS, "I may not.", READS, "Now I did."])})
+        start = opening(runtime, tmp_path / "ada", INFO, policy=policy)
+        async with opened(model, start) as agent:
+            assert await say(agent, "Read it") == "I may not."
+            assert await answers(agent) == ["Blocked by the safety gate: rules: no shell here"]
+            await put(runtime, SafetyPolicy(otherwise="allow"), 1)
+            assert await say(agent, "Again") == "Now I did."
+            assert "done" in (await answers(agent))[1]
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
+async def test_it_has_its_gate_after_a_restart(tmp_path: pathlib.Path, killed: bool) -> None:
+    """Whether the server was killed, and the same run goes on, or was stopped, and another one does."""
+    async with lost(tmp_path, None) if killed else restarted(tmp_path, None) as runtime:
+        await put(runtime, BASH, 0)
+        first = await kind("I may not.").open(opening(runtime, tmp_path / "ada", INFO))
+        assert await say(first, "Read it") == "I may not."
+        run = first.run
+    async with restarted(tmp_path, None) as runtime:
+        async with opened(kind("Still not."), opening(runtime, tmp_path / "ada", INFO, run=run)) as again:
+            assert (again.run == run) is killed
+            assert await say(again, "Read it") == "Still not."
+            assert await answers(again) == ["Blocked by the safety gate: rules: no shell here"] * 2
+
+
+@pytest.mark.parametrize(("gate", "error"), [("house", Unknown), ("no such/name", InvalidValue)], ids=["none", "bad"])
+async def test_a_policy_that_is_not_there_is_refused_before_anything(
+    tmp_path: pathlib.Path, gate: str, error: type[Exception]
+) -> None:
+    """Both when it is checked and when it is opened: there is no agent without the gate that was asked for."""
+    async with AgentRuntime(tmp_path) as runtime:
+        start = opening(runtime, tmp_path / "ada", LlmInfo(model="one", gate=gate))
+        with pytest.raises(error, match=gate):
+            await kind("").check(start)
+        with pytest.raises(error, match=gate):
+            await kind("").open(start)
+        assert not runtime.trees
