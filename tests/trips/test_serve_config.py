@@ -18,6 +18,7 @@ from ramet.core.errors import BusyError, InvalidValue, NotYours, RametError, Spa
 from ramet.services.client.client import Client
 from ramet.services.config import load
 from ramet.services.configured import server_of
+from ramet.services.conversation import TalkLimits
 from ramet.services.refusals import BodyTooLarge
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import said
@@ -197,6 +198,16 @@ async def test_limits_are_the_servers(folder: pathlib.Path) -> None:
         server.agents.turn(agent, nonce, b"next")
         with pytest.raises(BusyError):
             await client.say(agent, b"one too many", key=nonce)
+
+
+async def test_a_message_may_be_larger_than_usual_where_the_settings_say_so(folder: pathlib.Path) -> None:
+    """The whole way from a client to the agent."""
+    settings, types = "limits: {body_bytes: 9000000}\nteams:\n  red: {agents: 1}\n", {"echo": EchoType()}
+    async with configured(folder, settings, {}, types=types) as server, ramet.connect(server.where) as client:
+        agent, nonce = await an_agent(client, server.operator, "red")
+        large = b" " * 8_999_990 + b"word"
+        assert len(large) > TalkLimits().body_bytes
+        assert (await client.say(agent, large, key=nonce)) == b"word"
 
 
 async def an_agent(client: Client, key: str, team: str) -> tuple[str, str]:

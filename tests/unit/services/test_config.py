@@ -352,6 +352,16 @@ def test_a_socket_without_a_token_is_taken(file: pathlib.Path) -> None:
     assert list(refusals(file, "listen: localhost:80\ntoken: x")) == ["token"]
 
 
+def test_the_operators_token_may_be_in_the_environment_itself(file: pathlib.Path) -> None:
+    """As if it were named there; what names a place in the environment goes before it, and a file does not."""
+    here = {"RAMET_OPERATOR_TOKEN": "a-token-of-my-own-choice"}
+    config = loaded(file, "listen: localhost:80\ntoken: env:MINE", here)
+    assert config.token == Reference("env", "RAMET_OPERATOR_TOKEN")
+    assert config.origins["token"] == "RAMET_OPERATOR_TOKEN"
+    assert loaded(file, "", {**here, "RAMET_TOKEN": "env:OTHER"}).token == Reference("env", "OTHER")
+    assert loaded(file, "", {"RAMET_OPERATOR_TOKEN": " "}).token is None
+
+
 def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any that is installed under the entry points of backends."""
     info = tmp_path / "moon-1.dist-info"
