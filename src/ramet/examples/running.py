@@ -13,18 +13,17 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
+
+from msgspec.structs import replace
 
 import ramet
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.config import Config, load
+from ramet.services.configured import server_of
 from ramet.services.contract import SpawnedAgent
-from ramet.services.server import Server
-
-if TYPE_CHECKING:
-    from ramet.host.sandboxes import BackendName
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")
 #: Which model a key stands for. `LLM_API_KEY` may hold a key of either, and goes before them.
@@ -57,8 +56,8 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
 async def connected(config: Config) -> AsyncIterator[Client]:
     """A client of a server that works in a folder of its own; both are gone in the end, and all that they started."""
     with tempfile.TemporaryDirectory(prefix="ramet-") as folder:
-        backend = cast("BackendName | None", config.backend)  # `load` has checked it
-        async with Server(folder, backend=backend) as server, ramet.connect(server.where) as client:
+        config = replace(config, working_dir=pathlib.Path(folder), listen=None, token=None, store=None, teams={})
+        async with server_of(config, os.environ) as server, ramet.connect(server.where) as client:
             yield client
 
 
