@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
 _MACHINE = ("cpu", "memory_mb")  #: which a policy says
+_SPARE = 200  #: levels of nesting that are left free in what is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,21 @@ def with_values(policy: Policy | None, secrets: Mapping[str, str]) -> Policy | N
         if name not in secrets:
             raise DefinitionMissing("secret", name)
     return replace(policy, secrets={name: secrets[name] for name in policy.secrets})
+
+
+def kept(field: str, data: Raw) -> Raw:
+    """A copy of JSON that goes on record. Raises InvalidValue for what is none, and for what is nested too deeply.
+
+    A later server reads it with other functions on the stack than this one has: what only just fits here would not be
+    read there, and nothing that stands beside it either.
+    """
+    try:
+        msgspec.json.decode(b"[" * _SPARE + bytes(data) + b"]" * _SPARE, type=Raw)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise InvalidValue(
+            field, bytes(data)[:80].decode(errors="replace"), f"JSON in few levels ({problem})"
+        ) from None
+    return data.copy()
 
 
 def checked_wait(wait_s: object) -> float:

@@ -20,7 +20,7 @@ from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
 from ramet.services import keys
 from ramet.services.books import AgentRow, Books, TeamRow
-from ramet.services.checking import Checks, Rules, checked_wait, without_values
+from ramet.services.checking import Checks, Rules, checked_wait, kept, without_values
 from ramet.services.contract import (
     AgentInfo,
     AgentType,
@@ -149,7 +149,7 @@ class AgentSpawnerService:
             held={},
             spent={},
             labels=dict(asked.labels),
-            config=asked.config.copy(),
+            config=kept("config", asked.config),
             created_at=self._runtime.clock.now(),
         )
         room = Room(row, self._now.books, self._runtime.clock)
@@ -248,7 +248,7 @@ class AgentSpawnerService:
             name=name,
             path=f"{room.label}/{name}",
             agent_type=asked.agent_type,
-            spawn_info=asked.spawn_info.copy(),
+            spawn_info=kept("spawn_info", asked.spawn_info),
             transport_format=self._checks.transport_format(asked),
             image=asked.image,
             policy=asked.policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import pathlib
 import sys
@@ -12,9 +13,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from ramet.core.errors import Damaged, Gone, ModelFailed, NotYours
+from ramet.core.errors import Damaged, Gone, InvalidValue, ModelFailed, NotYours
 from ramet.core.policy import Policy
-from ramet.services.contract import ListAgents, SpawnedAgent
+from ramet.services.contract import CreateTeam, ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
@@ -335,3 +336,36 @@ async def test_whenever_a_server_is_killed_no_capacity_is_lost_and_no_agent_is_a
             records, folders = await again.left()
             assert records == sorted(each.id for each in agents)
             assert {each.id for each in living} <= set(folders) <= set(records)
+
+
+async def test_what_is_kept_of_anybody_keeps_no_later_server_from_beginning(site: Site, later: pathlib.Path) -> None:
+    """JSON that only just fits on this stack is refused now, instead of when it is read again on another one."""
+
+    async def begun(site: Site, levels: int) -> None:
+        if levels:
+            await begun(site, levels - 1)
+        else:
+            async with site:
+                pass
+
+    taken = 0
+    for depth in range(50, 1_000, 25):
+        config = Raw(b"[" * depth + b"]" * depth)
+        with contextlib.suppress(InvalidValue):
+            await site.spawner.create_team(CreateTeam(resources={"agents": 1}, config=config), OPERATOR)
+            taken += 1
+
+    assert taken > 2
+    await begun(await site.as_killed(later), 50)
+
+
+async def test_what_could_not_be_read_again_is_refused_by_name(site: Site) -> None:
+    """And nothing of it is left."""
+    deep = Raw(b"[" * 100_000 + b"]" * 100_000)
+    team = await site.team()
+    with pytest.raises(InvalidValue, match="config"):
+        await site.spawner.create_team(CreateTeam(resources={"agents": 1}, config=deep), OPERATOR)
+    with pytest.raises(InvalidValue, match="spawn_info"):
+        await site.agent(team, spawn_info=deep)
+    assert await site.free(team) == 3
+    assert [each.id for each in await site.spawner.list_teams(OPERATOR)] == [team.team.id]
