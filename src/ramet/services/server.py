@@ -93,7 +93,7 @@ class Server:
         if self._leaving is not None:
             return self
         async with AsyncExitStack() as leaving, AsyncExitStack() as resting:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _take(self.folder)
             # First: whoever is refused here has touched nothing. Clients that come meanwhile wait.
             self.listener = self._listener()
             resting.callback(self.listener.close)
@@ -205,6 +205,19 @@ def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mappin
     return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType()]))
 
 
+def _take(folder: pathlib.Path) -> None:
+    """Have a folder where nobody else can put a socket or a key of theirs. Raises InvalidValue."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
+            folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+    except OSError as problem:
+        raise InvalidValue("dir", str(folder), f"a folder, or a place for one ({problem.strerror})") from None
+    if found.st_uid != os.geteuid():
+        raise InvalidValue("dir", str(folder), "a folder of this user")
+
+
 def operator_token(file: pathlib.Path, given: str | None = None) -> str:
     """The operator's key: the one that is given, or that is in this file, which is made if there is none.
 
@@ -219,11 +232,15 @@ def operator_token(file: pathlib.Path, given: str | None = None) -> str:
     with contextlib.suppress(FileExistsError):
         _keep(file, f"op_{secrets.token_urlsafe(32)}\n")
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would wait.
     except OSError as problem:
         raise InvalidValue("token", str(file), f"a file that can be read ({problem.strerror})") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise InvalidValue("token", str(file), "a regular file of this user")
     with open(descriptor, encoding="ascii", errors="replace") as kept:  # noqa: PTH123 - a descriptor
-        if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+        if stat.S_IMODE(found.st_mode) & 0o077:
             raise InvalidValue("token", str(file), "a file that only its user can read (chmod 600)")
         return operator_token(file, kept.read(2 * MAX_TOKEN).strip())
 

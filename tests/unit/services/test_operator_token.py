@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -44,6 +45,53 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(InvalidValue, match="can be read"):
         operator_token(tmp_path / "link")
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """A pipe would have the server wait for a writer, for ever."""
+    file = tmp_path / "operator-token"
+    file.mkdir(0o700) if kind == "folder" else os.mkfifo(file, 0o600)
+    with pytest.raises(InvalidValue, match="regular file"):
+        operator_token(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """They know what is in it."""
+    file = tmp_path / "operator-token"
+    operator_token(file)
+    os.chown(file, 65_534, 65_534)
+    with pytest.raises(InvalidValue, match="of this user"):
+        operator_token(file)
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link", "somebody else's"])
+async def test_a_place_that_cannot_be_the_servers_is_refused(tmp_path: Path, kind: str) -> None:
+    """By its name, and it is as it was."""
+    place = tmp_path / ".ramet"
+    match kind:
+        case "file":
+            place.write_text("mine")
+        case "dangling link":
+            place.symlink_to("nowhere")
+        case _ if os.geteuid() == 0:
+            place.mkdir()
+            os.chown(place, 65_534, 65_534)
+        case _:
+            pytest.skip("only root can give a folder away")
+    with pytest.raises(InvalidValue, match="dir"):
+        await Server(tmp_path, types={}).start()
+    assert not place.is_dir() or not list(place.iterdir())
+
+
+async def test_nobody_else_can_write_where_the_server_has_its_socket(tmp_path: Path) -> None:
+    """Whoever could would put a socket of theirs in its place."""
+    place = tmp_path / ".ramet"
+    place.mkdir()
+    place.chmod(0o777)
+    async with Server(tmp_path, types={}, listen=("127.0.0.1", 0)):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o755
 
 
 def test_a_socket_or_an_address(tmp_path: Path) -> None:
