@@ -253,6 +253,16 @@ async def test_a_reader_that_takes_nothing_is_cut_off(folder: pathlib.Path) -> N
         assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()["state"] == "idle"
 
 
+@pytest.mark.parametrize("after", [2**63, 10**30], ids=["64 bits", "more"])
+async def test_a_cursor_that_no_journal_has(served: Serving, after: int) -> None:
+    """Refused by its name, before the answer has begun."""
+    agent, nonce = await served.agent()
+
+    refused = await served.ask("GET", f"/v1/agents/{agent}/events", nonce, params={"after": after})
+
+    assert (refused.status_code, refused.json()["field"]) == (422, "after")
+
+
 async def test_a_hundred_readers_of_one_turn(served: Serving) -> None:
     """Each gets all of it, however many there are."""
     agent, nonce = await served.agent()

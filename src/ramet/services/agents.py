@@ -153,7 +153,7 @@ class AgentService:
         Raises InvalidValue for the cursor, and Gone from the iteration for events that are kept no more.
         """
         living = self._admit(agent, key, "events")
-        if after < 0:
+        if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
         if living.opening is None:
             raise how_it_ended(living.served)
