@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -261,6 +263,28 @@ async def test_a_cursor_that_no_journal_has(served: Serving, after: int) -> None
     refused = await served.ask("GET", f"/v1/agents/{agent}/events", nonce, params={"after": after})
 
     assert (refused.status_code, refused.json()["field"]) == (422, "after")
+
+
+async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) -> None:
+    """Also where all of it has been said, and it is too little to hold anybody up."""
+    async with serving(folder, bounds=Bounds(stall_s=0.05)) as served:
+        connections = served.server._http_server._connections
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(served.server.where)
+            await eventually(lambda: len(connections) == 1)
+            [theirs] = connections
+
+            def was_answered(before: object) -> bool:
+                return theirs not in connections or (theirs._http.cycle is not before and theirs._is_between())
+
+            while theirs in connections and not theirs._transport.get_write_buffer_size():
+                before = theirs._http.cycle
+                client.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+                await eventually(partial(was_answered, before))
+
+            await eventually(lambda: not connections)
+
+        assert await is_well(served)
 
 
 async def test_a_hundred_readers_of_one_turn(served: Serving) -> None:

@@ -103,6 +103,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(high=0)  # So that whatever is not taken is looked at by the clock.
         self._connections.add(self)
         self._http.connection_made(transport)
         self._await_head()
