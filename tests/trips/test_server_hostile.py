@@ -287,6 +287,25 @@ async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) 
         assert await is_well(served)
 
 
+async def test_an_agent_that_was_asked_for_by_a_client_that_has_left(served: Serving) -> None:
+    """Nobody would have its nonce: it is not born, and a place in the line is given up."""
+    team, key = await served.team(agents=1)
+    asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 1_000}
+    first = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
+    [room] = served.server.spawner._rooms.values()
+    _, writer = await served.connection()
+    body = json.dumps({**asked, "name": "b"}).encode()
+    head = f"POST /v1/agents HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await eventually(lambda: len(room._line) == 1)
+
+    writer.close()
+
+    await eventually(lambda: not room._line and not room.spawning)
+    (await served.ask("DELETE", f"/v1/agents/{first['agent']['id']}", key=first["nonce"])).raise_for_status()
+    assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
+
+
 async def test_a_hundred_readers_of_one_turn(served: Serving) -> None:
     """Each gets all of it, however many there are."""
     agent, nonce = await served.agent()

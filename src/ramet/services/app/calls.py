@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -109,6 +109,27 @@ class Call:
                 yield piece
             if self._is_read:
                 return
+
+    async def unless_left(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, unless its asker leaves: then it is cancelled. Raises ClientDisconnect.
+
+        For what is worth nothing without its answer. The body has been read.
+        """
+
+        async def leaves() -> None:
+            while (await self.request.receive())["type"] != "http.disconnect":
+                pass
+
+        answering, leaving = asyncio.create_task(work), asyncio.create_task(leaves())
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise ClientDisconnect
+            return answering.result()
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.wait({answering, leaving})
 
     async def spill(self) -> bool:
         """Throw away what was not read of the body; False if there is more of it than one waits for."""

@@ -5,7 +5,6 @@ Such a client cannot go on reading a turn whose connection it lost, so a turn th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -13,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ramet.core.errors import NotYours, OutputTooLarge, RametError
@@ -64,7 +62,7 @@ def _asks(name: str) -> Callable[[Call], Any]:
             return _refusal(format, error)
         if wants_stream:
             return call.parts.streams.stream(_events(format, turn, _CLOSING[name]))
-        return await _unless_left(call, _whole(format, turn))
+        return await call.unless_left(_whole(format, turn))
 
     return ask
 
@@ -129,26 +127,6 @@ async def _whole(format: Format, turn: Turn) -> Response:
     except RametError as error:
         return _refusal(format, error)
     return Response(format.fold(said), media_type="application/json")
-
-
-async def _unless_left(call: Call, work: Any) -> Response:
-    """The answer, if its reader is still there by then."""
-
-    async def leaves() -> None:
-        while (await call.request.receive())["type"] != "http.disconnect":
-            pass
-
-    answering, leaving = asyncio.ensure_future(work), asyncio.create_task(leaves())
-    try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            raise ClientDisconnect
-        response: Response = answering.result()
-        return response
-    finally:
-        answering.cancel()
-        leaving.cancel()
-        await asyncio.wait({answering, leaving})
 
 
 async def _models(call: Call) -> Any:

@@ -12,7 +12,8 @@ from ramet.services.contract import AgentInfo, Delegate, DelegatedKey, ListAgent
 
 
 async def _spawn(call: Call) -> SpawnedAgent:
-    return await call.parts.spawner.spawn_agent(await call.json(SpawnAgent), call.key)
+    asked = await call.json(SpawnAgent)
+    return await call.unless_left(call.parts.spawner.spawn_agent(asked, call.key))
 
 
 async def _list(call: Call) -> AgentList:
