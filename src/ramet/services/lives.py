@@ -136,8 +136,8 @@ class Lives:
         self._roster.remove(living)
         async with living.changing:
             room = self._rooms[living.row.team]
-            room.names.discard(living.row.name)
             await self.forget(room, living.row, used)
+            room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
 
 
 async def _close(living: Living, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import pathlib
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from ramet.core.errors import (
 )
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
+from ramet.services import lives
 from ramet.services.checking import Rules
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.store.contract import Store
@@ -454,6 +456,28 @@ async def test_an_agent_that_is_killed_while_its_failure_is_dealt_with_leaves_no
     await killing
     await site.spawner.close()
     assert await site.left() == NOTHING
+
+
+async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before that a kill of the server would leave two agents of one name, of which one team can have one only."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    await died(site, spawned)
+    removing, go_on, remove = threading.Event(), threading.Event(), lives._remove
+
+    def slowly(folder: pathlib.Path, name: str) -> None:
+        removing.set()
+        go_on.wait(60)
+        remove(folder, name)
+
+    monkeypatch.setattr(lives, "_remove", slowly)
+    killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
+    await eventually(removing.is_set)
+    with pytest.raises(InvalidValue, match="name"):
+        await site.agent(team)
+    go_on.set()
+    await killing
+    await site.agent(team)
 
 
 @pytest.mark.parametrize("used", [math.nan, -1.0, "much", None], ids=repr)
