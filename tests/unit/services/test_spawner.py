@@ -473,10 +473,12 @@ async def test_a_name_is_free_when_nothing_of_who_had_it_is_left(site: Site, mon
     monkeypatch.setattr(lives, "_remove", slowly)
     killing = asyncio.create_task(site.spawner.kill_agent(spawned.agent.id, spawned.nonce))
     await eventually(removing.is_set)
-    with pytest.raises(InvalidValue, match="name"):
-        await site.agent(team)
-    go_on.set()
-    await killing
+    try:
+        with pytest.raises(InvalidValue, match="name"):
+            await site.agent(team)
+    finally:
+        go_on.set()
+        await killing
     await site.agent(team)
 
 
