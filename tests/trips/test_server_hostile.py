@@ -99,9 +99,11 @@ async def test_headers_that_are_too_large(served: Serving) -> None:
 )
 async def test_what_is_no_http(served: Serving, sent: bytes) -> None:
     """Another protocol is told so, and its connection closed."""
-    status, _, _ = await answer_to(served, sent + b"\r\n\r\n")
+    status, headers, body = await answer_to(served, sent + b"\r\n\r\n")
 
     assert status in (400, 404)
+    assert headers["content-type"] == "application/problem+json"
+    assert json.loads(body)["status"] == status
     assert await is_well(served)
 
 
@@ -252,7 +254,8 @@ async def test_a_reader_that_takes_nothing_is_cut_off(folder: pathlib.Path) -> N
             while await reader.read(65_536):
                 pass
         writer.close()
-        assert (await served.ask("GET", f"/v1/agents/{agent}", nonce)).json()["state"] == "idle"
+        living = served.server.spawner.roster.admit(agent, nonce, "info")
+        await eventually(lambda: (living.turns, living.state) == (1, "idle"))
 
 
 @pytest.mark.parametrize("after", [2**63, 10**30], ids=["64 bits", "more"])

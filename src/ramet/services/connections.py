@@ -92,6 +92,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, config: Config, state: ServerState, bounds: Bounds, connections: set[_Connection]) -> None:
         self._http: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
+        self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -170,7 +171,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, status: int, detail: str) -> None:
-        title = {408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
+        title = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
         body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
         head = (
             f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
