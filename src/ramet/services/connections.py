@@ -92,7 +92,6 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, config: Config, state: ServerState, bounds: Bounds, connections: set[_Connection]) -> None:
         self._http: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
-        self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -106,6 +105,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=0)  # So that whatever is not taken is looked at by the clock.
         self._connections.add(self)
+        self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
         self._http.connection_made(transport)
         self._await_head()
 
