@@ -23,6 +23,7 @@ from ramet.isolation import trees
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checked
 from ramet.services.departed import Departed
+from ramet.services.problems import error_of
 from ramet.services.rooms import Room
 from ramet.services.roster import Living, Roster
 
@@ -161,7 +162,7 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
     if ended.cancelled():
         return ErrorInfo(type="Aborted", message="it was cancelled")
     if (problem := ended.exception()) is not None:
-        return ErrorInfo(type=type(problem).__name__, message=str(problem))
+        return error_of(problem)
     return ended.result()
 
 

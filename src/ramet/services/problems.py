@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core import errors
+from ramet.core.outcome import ErrorInfo
 from ramet.services import refusals
 
 PREFIX = "urn:ramet:problem:"  #: of every type; the rest names the error
@@ -84,6 +85,13 @@ def problem_of(error: BaseException) -> Problem:
             )
     detail = "the server could not do this, and it is not the request's fault"
     return Problem(type=PREFIX + "internal-error", title="Internal error", status=500, detail=detail)
+
+
+def error_of(problem: BaseException) -> ErrorInfo:
+    """An error as agents and jobs keep it, for whoever may look at them: without the paths of the server's host."""
+    is_inside = not isinstance(problem, errors.RametError) or isinstance(problem, errors.Damaged | errors.StoreFailed)
+    message = "it is not the request's fault; the server's log says more" if is_inside else str(problem)
+    return ErrorInfo(type=type(problem).__name__, message=message)
 
 
 def _name(attribute: str) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ramet.core.outcome import ErrorInfo
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checks, with_values
 from ramet.services.lives import Lives
+from ramet.services.problems import error_of
 from ramet.services.rooms import Room
 
 _log = logging.getLogger("ramet.services")
@@ -67,8 +67,7 @@ class Recovery:
             living = await self.lives.open(row, await self.checks(asked, room.team.total))
         except Exception as problem:
             _log.warning("agent %s (%s) cannot be gone on with: %s", row.path, row.id, problem)
-            error = ErrorInfo(type=type(problem).__name__, message=str(problem))
-            row = replace(row, state="failed", error=error)
+            row = replace(row, state="failed", error=error_of(problem))
             await self.lives.release(room, row.id, _used(row), row)
             self.lives.add_departed(row)
             return

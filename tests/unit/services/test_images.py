@@ -469,5 +469,6 @@ async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None
         assert job.state == "failed"
         assert job.error is not None
         assert job.error.type == "FileNotFoundError"
+        assert str(tmp_path) not in job.error.message, "clients see it"
         (tmp_path / "away").rename(tmp_path / "images")
         assert (await made(service, [bundle])).id == job.id

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from ramet.core.errors import Damaged, Gone, InvalidValue, ModelFailed, NotYours
 from ramet.core.policy import Policy
-from ramet.services.contract import CreateTeam, ListAgents, SpawnedAgent
+from ramet.services.contract import CreateTeam, Image, ListAgents, SpawnedAgent
 from ramet.store.contract import Document, Put
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
@@ -188,6 +188,24 @@ async def test_an_agent_that_cannot_be_opened_again_is_failed_and_holds_nothing(
             _ = living.type
         await again.spawner.kill_agent(spawned.agent.id, spawned.nonce)
         assert await again.left() == ([], [])
+
+
+async def test_what_is_told_of_it_names_no_place_on_the_host(
+    site: Site, later: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has a key of the agent sees why it failed; where the server keeps what is for its log."""
+    spawned = await site.agent(await site.team())
+    again = await site.as_killed(later)
+
+    async def image(id: str) -> Image:
+        raise Damaged("the image", later / "secret-place", "this folder is missing")
+
+    monkeypatch.setattr(again.spawner._checks._images, "image", image)
+    async with again:
+        error = (await again.spawner.get_agent(spawned.agent.id, spawned.nonce)).error
+        assert error is not None
+        assert error.type == "Damaged"
+        assert "secret-place" not in error.message
 
 
 async def test_one_that_fails_to_open_keeps_no_other_from_it(site: Site, later: pathlib.Path) -> None:

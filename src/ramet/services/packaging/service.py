@@ -19,6 +19,7 @@ from ramet.services.packaging.bundles import REQUIREMENTS, SKILLS, Bundle, Bundl
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, ImageInfo, Job
 from ramet.services.packaging.images import Recorded, Records, image_id, refuse_clashes
 from ramet.services.packaging.requirements import Installs, Packages, parsed
+from ramet.services.problems import error_of
 from ramet.store.lock import KernelLock
 
 MAX_BUNDLES = 100  #: of one image, those of its base included
@@ -219,7 +220,7 @@ class PackagingService:
         except Exception as problem:
             if not isinstance(problem, RametError):
                 _log.exception("image %s could not be made", id)
-            self._failed(id, ErrorInfo(type=type(problem).__name__, message=str(problem)))
+            self._failed(id, error_of(problem))
         finally:
             self._tasks.pop(id, None)
 
