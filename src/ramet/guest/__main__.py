@@ -145,5 +145,12 @@ def _flush() -> None:
 
 
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as inherited:
-        sys.exit(main(inherited))
+    status = 1
+    try:
+        with socket.socket(fileno=int(sys.argv[1])) as inherited:
+            status = main(inherited)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _flush()
+        os._exit(status)  # As in a sandbox. An interpreter that tidies up aborts at a thread that still prints.
