@@ -24,8 +24,8 @@ from ramet.core.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
 from ramet.isolation.output import Stream
+from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished, Reply
-from ramet.spawn.sandboxed import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.tools.context import ToolUseContext
 from ramet.tools.sending import check_tools
 from ramet.wire import values

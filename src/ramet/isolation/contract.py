@@ -35,8 +35,8 @@ class SandboxSpec:
     image: Image = "bare"
     #: Called inside with the channel's socket, after the last gate; what it returns is the exit status.
     entry: str = "ramet.guest.__main__:main"
-    #: Everything it sees but HOME, TMPDIR, PATH, LANG, USER and those of a proxy; never the host's own environment.
-    env: Mapping[str, str] = field(default_factory=dict)  #: all that it sees beside BASE_ENV; nothing of the host's
+    #: All that it sees beside BASE_ENV and the variables of a proxy; never the host's own environment.
+    env: Mapping[str, str] = field(default_factory=dict)
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import typing
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
@@ -21,8 +19,9 @@ from ramet.core.events import Notice, RunRetried, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy import describe
 from ramet.isolation.artifacts import collect
-from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
+from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, SandboxSpec
 from ramet.isolation.output import Stream
+from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
 from ramet.spawn.inside import Conversation
@@ -36,20 +35,8 @@ from ramet.wire.values import Encoded
 
 #: Ends after which another attempt may help.
 _RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
-#: What a guest that has said its last word may take to leave, and one that has left to have been heard.
-_LEAVE_S = 1.0
 #: Of what it prints, this much of the newest is kept in memory.
 _RING_BYTES = 64 * 1024
-
-
-@dataclass
-class Inside:
-    """A sandbox at work, with what listens to it."""
-
-    box: Sandbox
-    door: Door
-    streams: tuple[Stream, ...] = ()
-    is_gone: bool = False  #: no process of it is left
 
 
 async def work_inside(
@@ -209,23 +196,6 @@ async def _inside(
             placement.later(box.clean_up())  # What is left is the host's own: no result waits for that.
 
 
-async def started(backend: Backend, spec: SandboxSpec) -> Sandbox:
-    """Start a sandbox; a cancel in that moment leaves none behind."""
-    starting = asyncio.ensure_future(backend.start(spec))
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await to_its_end(_unwanted(starting))
-        raise
-
-
-async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
-    with contextlib.suppress(Exception):
-        box = await starting
-        await box.kill(0)
-        await box.clean_up()
-
-
 async def _end(inside: Inside, run: Run) -> None:
     try:
         if not inside.is_gone:
@@ -253,36 +223,6 @@ def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Strea
     )
 
 
-async def hear_out(inside: Inside) -> Finished | None:
-    """Its last word, or None if it ended without one. Raises ProtocolError."""
-    exit_task = asyncio.ensure_future(inside.box.wait())
-    over = asyncio.ensure_future(inside.door.over())
-    try:
-        await asyncio.wait((over, exit_task), return_when=asyncio.FIRST_COMPLETED)
-        if not over.done():  # It has ended, and what it had said is on its way.
-            await asyncio.wait((over,), timeout=_LEAVE_S)
-        return over.result() if over.done() else None
-    finally:
-        for each in (over, exit_task):
-            each.cancel()
-        await asyncio.wait((over, exit_task))
-
-
-async def leave(box: Sandbox, finished: Finished | None) -> Exit | None:
-    """Let it end by itself for a moment, then end it.
-
-    One that has said its result is killed at once, and not waited for: what it would still do counts for nothing, and
-    taking its namespaces down costs the kernel more than the run itself.
-    """
-    if finished is not None and finished.done.ok:
-        box.signal(signal.SIGKILL)
-        return None
-    try:
-        return await asyncio.wait_for(box.wait(), _LEAVE_S)
-    except TimeoutError:
-        return await box.kill(0 if finished is not None else KILL_GRACE_S)
-
-
 def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | None, gone: Exit | None) -> Verdict:
     if finished is None:
         assert gone is not None, "who said nothing was waited for"
@@ -301,53 +241,13 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
         return failed(run, problem)
 
 
-def in_plain_words(told: ErrorInfo) -> ErrorInfo:
-    """An error as a guest told it, harmless on a terminal and in a log: bounded, and without control characters."""
-    kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
-    message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
-    return ErrorInfo(type=kind or "Error", message=message)
-
-
 def _without_a_word(run: Run, gone: Exit) -> Verdict:
     how = how_it_ended(gone)
     return _ended(run, how.status, how.kind, how.message)
 
 
-class HowItEnded(NamedTuple):
-    """What a process is taken to have met that ended without its last word."""
-
-    status: Status
-    kind: str  #: in place of an error's type
-    message: str
-
-
-def how_it_ended(gone: Exit) -> HowItEnded:
-    """In words, of a process that said nothing."""
-    match gone.reason:
-        case "oom":
-            detail = gone.detail or "it used more memory than policy.memory_mb"
-            return HowItEnded(Status.OOM, "OutOfMemory", detail)
-        case "cpu":
-            return HowItEnded(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
-        case "workspace":
-            detail = gone.detail or "policy.workspace_size_mb is used up"
-            return HowItEnded(Status.FAILED, "WorkspaceFull", detail)
-        case "lost":
-            return HowItEnded(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
-    how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
-    why = f" ({gone.detail})" if gone.detail else ""
-    return HowItEnded(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
-
-
 def _ended(run: Run, status: Status, kind: str, message: str) -> Verdict:
     return Verdict(status, error=ErrorInfo(type=kind, message=message), partial=partial(run))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
 
 
 async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:

@@ -1,0 +1,115 @@
+"""One sandbox at work, whatever is done in it: started, heard out, left; and how its process is taken to have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.outcome import ErrorInfo, Status
+from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
+from ramet.isolation.output import Stream
+from ramet.spawn.door import Door, Finished
+
+#: What a guest that has said its last word may take to leave, and one that has left to have been heard.
+_LEAVE_S = 1.0
+
+
+@dataclass
+class Inside:
+    """A sandbox at work, with what listens to it."""
+
+    box: Sandbox
+    door: Door
+    streams: tuple[Stream, ...] = ()
+    is_gone: bool = False  #: no process of it is left
+
+
+async def started(backend: Backend, spec: SandboxSpec) -> Sandbox:
+    """Start a sandbox; a cancel in that moment leaves none behind."""
+    starting = asyncio.ensure_future(backend.start(spec))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await to_its_end(_unwanted(starting))
+        raise
+
+
+async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
+    with contextlib.suppress(Exception):
+        box = await starting
+        await box.kill(0)
+        await box.clean_up()
+
+
+async def hear_out(inside: Inside) -> Finished | None:
+    """Its last word, or None if it ended without one. Raises ProtocolError."""
+    exit_task = asyncio.ensure_future(inside.box.wait())
+    over = asyncio.ensure_future(inside.door.over())
+    try:
+        await asyncio.wait((over, exit_task), return_when=asyncio.FIRST_COMPLETED)
+        if not over.done():  # It has ended, and what it had said is on its way.
+            await asyncio.wait((over,), timeout=_LEAVE_S)
+        return over.result() if over.done() else None
+    finally:
+        for each in (over, exit_task):
+            each.cancel()
+        await asyncio.wait((over, exit_task))
+
+
+async def leave(box: Sandbox, finished: Finished | None) -> Exit | None:
+    """Let it end by itself for a moment, then end it.
+
+    One that has said its result is killed at once, and not waited for: what it would still do counts for nothing, and
+    taking its namespaces down costs the kernel more than the run itself.
+    """
+    if finished is not None and finished.done.ok:
+        box.signal(signal.SIGKILL)
+        return None
+    try:
+        return await asyncio.wait_for(box.wait(), _LEAVE_S)
+    except TimeoutError:
+        return await box.kill(0 if finished is not None else KILL_GRACE_S)
+
+
+def in_plain_words(told: ErrorInfo) -> ErrorInfo:
+    """An error as a guest told it, harmless on a terminal and in a log: bounded, and without control characters."""
+    kind = "".join(each if each.isprintable() and not each.isspace() else "?" for each in told.type[:200])
+    message = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in told.message[:10_000])
+    return ErrorInfo(type=kind or "Error", message=message)
+
+
+class HowItEnded(NamedTuple):
+    """What a process is taken to have met that ended without its last word."""
+
+    status: Status
+    kind: str  #: in place of an error's type
+    message: str
+
+
+def how_it_ended(gone: Exit) -> HowItEnded:
+    """In words, of a process that said nothing."""
+    match gone.reason:
+        case "oom":
+            detail = gone.detail or "it used more memory than policy.memory_mb"
+            return HowItEnded(Status.OOM, "OutOfMemory", detail)
+        case "cpu":
+            return HowItEnded(Status.FAILED, "ProcessorTimeUsedUp", gone.detail or "it used up its processor time")
+        case "workspace":
+            detail = gone.detail or "policy.workspace_size_mb is used up"
+            return HowItEnded(Status.FAILED, "WorkspaceFull", detail)
+        case "lost":
+            return HowItEnded(Status.LOST, "SandboxLost", gone.detail or "the process that kept it ended")
+    how = f"exit status {gone.code}" if gone.code >= 0 else f"signal {_signal_name(-gone.code)}"
+    why = f" ({gone.detail})" if gone.detail else ""
+    return HowItEnded(Status.CRASHED, "Crashed", f"it ended without a result: {how}{why}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
