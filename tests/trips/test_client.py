@@ -112,7 +112,7 @@ async def test_errors_come_back_as_what_they_were(client: Client, served: Served
     with pytest.raises(ModelFailed, match="told to"):
         await client.say(spawned.agent.id, b"one fail", key=spawned.nonce)
     with pytest.raises(Undecodable):
-        await client._send(_bad_json(), made.key)
+        await client.send(_bad_json(), made.key)
     with pytest.raises(Refused) as refused:
         await client.create_team({"agents": 1}, key="")
     assert refused.value.status == 401

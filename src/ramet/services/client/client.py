@@ -15,6 +15,7 @@ from ramet.core.policy import Policy
 from ramet.services.app.messages import Interrupted
 from ramet.services.client import asking
 from ramet.services.client.asking import Ask
+from ramet.services.client.kernel import Kernel
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
@@ -45,6 +46,8 @@ class Client:
         """See `ramet.connect`."""
         self._place = asking.place_of(where, key)
         self._http: Any = None
+        #: What goes on in the server, for its operator.
+        self.kernel = Kernel(self)
 
     async def __aenter__(self) -> Self:
         http = asking.http()
@@ -71,19 +74,19 @@ class Client:
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key."""
-        return await self._send(asking.create_team(resources, name, config, labels), key)
+        return await self.send(asking.create_team(resources, name, config, labels), key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """The teams that the key opens."""
-        return (await self._send(asking.list_teams(), key)).teams
+        return (await self.send(asking.list_teams(), key)).teams
 
     async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
         """What a team has, holds and has left."""
-        return await self._send(asking.get_team(team), key)
+        return await self.send(asking.get_team(team), key)
 
     async def delete_team(self, team: str, *, key: str | None = None) -> None:
         """End all agents of a team, wait until they are gone, and forget it."""
-        await self._send(asking.delete_team(team), key, waits=True)
+        await self.send(asking.delete_team(team), key, waits=True)
 
     # ---- agents
 
@@ -108,7 +111,7 @@ class Client:
         ask = asking.spawn_agent(
             team, name, agent_type, spawn_info, image, transport_format, policy, limits, metadata, labels, env, wait_s
         )
-        return await self._send(ask, key, waits=True)
+        return await self.send(ask, key, waits=True)
 
     async def list_agents(
         self,
@@ -120,15 +123,15 @@ class Client:
         key: str | None = None,
     ) -> Sequence[AgentInfo]:
         """The agents of a team, or of all that the key opens."""
-        return (await self._send(asking.list_agents(team, state, under, labels), key)).agents
+        return (await self.send(asking.list_agents(team, state, under, labels), key)).agents
 
     async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
         """What an agent is and does."""
-        return await self._send(asking.get_agent(agent), key)
+        return await self.send(asking.get_agent(agent), key)
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """End an agent and all below it, wait until they are gone, and forget it."""
-        await self._send(asking.kill_agent(agent), key, waits=True)
+        await self.send(asking.kill_agent(agent), key, waits=True)
 
     async def delegate(
         self,
@@ -140,15 +143,15 @@ class Client:
         key: str | None = None,
     ) -> DelegatedKey:
         """A narrower key, or the ownership."""
-        return await self._send(asking.delegate(agent, rights, owner, seconds), key)
+        return await self.send(asking.delegate(agent, rights, owner, seconds), key)
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Let a narrower key open nothing any more."""
-        await self._send(asking.revoke(agent, key_id), key)
+        await self.send(asking.revoke(agent, key_id), key)
 
     async def rotate(self, agent: str, *, key: str | None = None) -> str:
         """Another key for the owner; the old one is dead."""
-        return (await self._send(asking.rotate(agent), key)).nonce
+        return (await self.send(asking.rotate(agent), key)).nonce
 
     # ---- talking
 
@@ -164,7 +167,7 @@ class Client:
         turn, number, failed = "", 0, 0
         while True:
             try:
-                async with aclosing(self._stream(ask, key)) as events:
+                async with aclosing(self.stream(ask, key)) as events:
                     async for event in events:
                         chunk = _chunk(event)
                         turn, number, failed = chunk.turn, chunk.number, 0
@@ -185,7 +188,7 @@ class Client:
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """The chunks of a turn behind a number, and those that come."""
-        async with aclosing(self._stream(asking.read_turn(agent, turn, after), key)) as events:
+        async with aclosing(self.stream(asking.read_turn(agent, turn, after), key)) as events:
             async for event in events:
                 yield _chunk(event)
 
@@ -201,19 +204,19 @@ class Client:
 
     async def interrupt(self, agent: str, turn: str = "", *, key: str | None = None) -> Interrupted:
         """End the turn under way, or the one of that id; the agent and its history stay."""
-        return await self._send(asking.interrupt(agent, turn), key)
+        return await self.send(asking.interrupt(agent, turn), key)
 
     async def control(self, agent: str, operation: Mapping[str, Any], *, key: str | None = None) -> Any:
         """Do `{"@type": name, …}`, an operation of the agent's type."""
-        return await self._send(asking.control(agent, operation), key, waits=True)
+        return await self.send(asking.control(agent, operation), key, waits=True)
 
     async def history(self, agent: str, *, key: str | None = None) -> Sequence[Mapping[str, Any]]:
         """The conversation so far."""
-        return (await self._send(asking.history(agent), key)).messages
+        return (await self.send(asking.history(agent), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
         """The events of its tree behind a cursor, and those that come, until it has ended."""
-        async with aclosing(self._stream(asking.events(agent, after), key)) as events:
+        async with aclosing(self.stream(asking.events(agent, after), key)) as events:
             async for event in events:
                 match event.event:
                     case "event":
@@ -223,34 +226,34 @@ class Client:
 
     async def mail(self, agent: str, text: str, *, key: str | None = None) -> None:
         """A message that the agent reads at its next step."""
-        await self._send(asking.mail(agent, text), key)
+        await self.send(asking.mail(agent, text), key)
 
     # ---- packaging
 
     async def upload_bundle(self, data: bytes, *, key: str | None = None) -> BundleInfo:
         """Keep what is in a tar, plain or with gzip."""
-        return await self._send(asking.upload_bundle(data), key)
+        return await self.send(asking.upload_bundle(data), key)
 
     async def create_image(self, bundles: Sequence[str], *, base: str = "", key: str | None = None) -> Job:
         """Have an image made of bundles, on top of another one."""
-        return await self._send(asking.create_image(bundles, base), key)
+        return await self.send(asking.create_image(bundles, base), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """All images that agents can be spawned from."""
-        return (await self._send(asking.list_images(), key)).images
+        return (await self.send(asking.list_images(), key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
         """One image."""
-        return await self._send(asking.get_image(image), key)
+        return await self.send(asking.get_image(image), key)
 
     async def job(self, id: str, *, key: str | None = None) -> Job:
         """How far the making of an image is."""
-        return await self._send(asking.job(id), key)
+        return await self.send(asking.job(id), key)
 
-    # ---- inside
+    # ---- any request
 
-    async def _send(self, ask: Ask[T], key: str | None, *, waits: bool = False) -> T:
-        """`waits` is for what may take as long as it takes."""
+    async def send(self, ask: Ask[T], key: str | None = None, *, waits: bool = False) -> T:
+        """Any request. `waits` is for what may take as long as it takes."""
         options, http = {"timeout": None} if waits else {}, self._opened()
         try:
             answer = await http.request(
@@ -262,7 +265,8 @@ class Client:
             raise error_of(answer.content, answer.status_code)
         return _answer(ask, answer.content)
 
-    async def _stream(self, ask: Ask[None], key: str | None) -> AsyncGenerator[ServerSentEvent, None]:
+    async def stream(self, ask: Ask[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+        """The events of any answer that is a stream."""
         http = self._opened()
         try:
             async with http.stream(

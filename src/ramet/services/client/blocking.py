@@ -1,0 +1,56 @@
+"""Methods of an async face as methods that block, for a face that has the async one in a loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Face(Protocol[A_co]):
+    """A face that blocks."""
+
+    @property
+    def client(self) -> A_co:
+        """The async one."""
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it in the loop, and wait."""
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Face[A], P], T]:
+    """The same, and waits."""
+
+    def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.call(method(self.client, *args, **kwargs))
+
+    return wraps(method)(call)  # type: ignore[return-value]  # the same, but for `self`
+
+
+def iterating(
+    method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Face[A], P], Iterator[T]]:
+    """The same, and waits for each item."""
+
+    def call(self: Face[A], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self.client, *args, **kwargs)
+
+        async def following() -> tuple[T, ...]:
+            async for each in items:
+                return (each,)
+            return ()
+
+        try:
+            while got := self.call(following()):
+                yield from got
+        finally:
+            self.call(items.aclose())
+
+    return wraps(method)(call)  # type: ignore[return-value]  # the same, but for `self`

@@ -1,0 +1,115 @@
+"""The requests of an operator about the server's kernel, as data, beside those of `asking`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from ramet.host.records import RunRow
+from ramet.host.schedules_view import ScheduleView
+from ramet.services.app.messages import Mail
+from ramet.services.client.asking import Ask
+from ramet.services.kernel import (
+    AddSchedule,
+    AnswerApproval,
+    ApprovalPage,
+    KeepTree,
+    Kept,
+    RecipePage,
+    RunPage,
+    SchedulePage,
+    Sent,
+    StatePage,
+    StateVersions,
+    Stopped,
+    StopRun,
+    TickList,
+)
+
+
+def runs(ended: bool, after: str, limit: int) -> Ask[RunPage]:
+    return Ask("GET", "/v1/runs", RunPage, params=_said(ended=ended, after=after, limit=limit))
+
+
+def run(id: str) -> Ask[RunRow]:
+    return Ask("GET", _run(id), RunRow)
+
+
+def tree(id: str, after: str, limit: int) -> Ask[RunPage]:
+    return Ask("GET", _run(id, "tree"), RunPage, params=_said(after=after, limit=limit))
+
+
+def events(id: str, tree: bool, after: int, follow: bool) -> Ask[None]:
+    return Ask("GET", _run(id, "events"), None, params=_said(tree=tree, after=after, follow=follow))
+
+
+def send(id: str, text: str) -> Ask[Sent]:
+    return Ask("POST", _run(id, "mail"), Sent, Mail(text=text))
+
+
+def stop(id: str, reason: str) -> Ask[Stopped]:
+    return Ask("POST", _run(id, "stop"), Stopped, StopRun(reason=reason))
+
+
+def keep(id: str, on: bool) -> Ask[Kept]:
+    return Ask("POST", _run(id, "keep"), Kept, KeepTree(on=on))
+
+
+def approvals(after: str, limit: int) -> Ask[ApprovalPage]:
+    return Ask("GET", "/v1/approvals", ApprovalPage, params=_said(after=after, limit=limit))
+
+
+def answer(approval: str, allowed: bool, reason: str) -> Ask[None]:
+    path = f"/v1/approvals/{quote(approval, safe='')}"
+    return Ask("POST", path, None, AnswerApproval(allowed=allowed, reason=reason))
+
+
+def schedules(after: str, limit: int) -> Ask[SchedulePage]:
+    return Ask("GET", "/v1/schedules", SchedulePage, params=_said(after=after, limit=limit))
+
+
+def add_schedule(asked: AddSchedule) -> Ask[ScheduleView]:
+    return Ask("POST", "/v1/schedules", ScheduleView, asked)
+
+
+def schedule(id: str) -> Ask[ScheduleView]:
+    return Ask("GET", _schedule(id), ScheduleView)
+
+
+def steer_schedule(id: str, verb: str) -> Ask[ScheduleView]:
+    return Ask("POST", _schedule(id, verb), ScheduleView)
+
+
+def remove_schedule(id: str) -> Ask[None]:
+    return Ask("DELETE", _schedule(id), None)
+
+
+def schedule_results(id: str) -> Ask[TickList]:
+    return Ask("GET", _schedule(id, "results"), TickList)
+
+
+def recipes(place: str, after: str, limit: int) -> Ask[RecipePage]:
+    return Ask("GET", "/v1/recipes", RecipePage, params=_said(place=place, after=after, limit=limit))
+
+
+def state(id: str, at: int, commit: str, prefix: str, after: str, limit: int) -> Ask[StatePage]:
+    params = _said(at=at, commit=commit, prefix=prefix, after=after, limit=limit)
+    return Ask("GET", _run(id, "state"), StatePage, params=params)
+
+
+def state_versions(id: str, limit: int) -> Ask[StateVersions]:
+    return Ask("GET", _run(id, "state", "versions"), StateVersions, params={"limit": limit})
+
+
+def _run(*parts: str) -> str:
+    return "/".join(["/v1/runs", *(quote(each, safe="") for each in parts)])
+
+
+def _schedule(*parts: str) -> str:
+    return "/".join(["/v1/schedules", *(quote(each, safe="") for each in parts)])
+
+
+def _said(**params: Any) -> Mapping[str, Any]:
+    """What was asked for, without what is usual."""
+    return {name: value for name, value in params.items() if value}

@@ -1,0 +1,219 @@
+"""What the operator asks of the server's kernel, and what it answers: runs, questions, schedules, recipes, state.
+
+Data only, beside `contract`. Runs are `ramet.host.records.RunRow`, schedules `ramet.host.schedules_view.ScheduleView`.
+Lists come in pages: `more` is what the next page is asked for with as `after`, and "" where there is no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, field
+
+from ramet.core.policy import Policy
+from ramet.core.schedule import Misfire, Overlap
+from ramet.core.ticks import TickResult
+from ramet.host.records import RunRow
+from ramet.host.schedules_view import ScheduleView
+from ramet.services.contract import Asked
+
+MOST = 1_000  #: of one page
+USUAL = 100
+
+
+class RunFilter(Asked):
+    """Runs of all trees, the oldest tree first; with `ended` those that are over as well. `after` is a run's id."""
+
+    ended: bool = False
+    after: str = ""
+    limit: int = USUAL
+
+
+class Paging(Asked):
+    """A page: what stands behind `after`, at most `limit`."""
+
+    after: str = ""
+    limit: int = USUAL
+
+
+class RunPage(Struct, kw_only=True):
+    """Runs as they stand, each without its result: that is told of one run."""
+
+    runs: Sequence[RunRow]
+    more: str = ""
+
+
+class EventOptions(Asked):
+    """Which events of a run: behind a cursor, of its whole `tree`, and with `follow` those that come."""
+
+    after: int = 0
+    tree: bool = False
+    follow: bool = False
+
+
+class Sent(Struct, kw_only=True):
+    """A message that was accepted, by its id."""
+
+    mail: str
+
+
+class StopRun(Asked):
+    """End a run and all below it."""
+
+    reason: str = ""
+
+
+class Stopped(Struct, kw_only=True):
+    """The paths of the runs that were ended, and the calls that could not be: they go on in threads of the host."""
+
+    stopped: Sequence[str]
+    left: Sequence[str]
+
+
+class KeepTree(Asked):
+    """Keep the tree of a run on record whatever its time is, or no longer."""
+
+    on: bool = True
+
+
+class Kept(Struct, kw_only=True):
+    """The tree that is kept, or no longer."""
+
+    tree: str
+    kept: bool
+
+
+class Approval(Struct, kw_only=True):
+    """A question of an agent that waits for a person. `args` are bounded for showing."""
+
+    id: str
+    run: str
+    path: str
+    agent: str
+    depth: int
+    tool: str
+    question: str
+    args: dict[str, Any]
+    asked_at: datetime
+    deadline: datetime | None
+
+
+class ApprovalPage(Struct, kw_only=True):
+    """Questions that wait, the oldest first."""
+
+    approvals: Sequence[Approval]
+    more: str = ""
+
+
+class AnswerApproval(Asked):
+    """A person's word on a question."""
+
+    allowed: bool
+    reason: str = ""
+
+
+class AddSchedule(Asked):
+    """Run an agent later or again: one of `every_s`, `in_s`, `at`, and `cron` with `tz` says when.
+
+    `agent` is `module:function`, the name of a definition of the folder, or a definition as plain data.
+    """
+
+    agent: str | dict[str, Any]
+    every_s: float | None = None
+    anchor: datetime | None = None  #: what `every_s` counts from
+    in_s: float | None = None
+    at: datetime | None = None
+    cron: str = ""
+    tz: str = ""
+    name: str | None = None  #: its id, known from then on
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    prompt: str = ""
+    policy: Policy | None = None  #: None works in the host: refused where the server says that all are sandboxed
+    limits: dict[str, float] = field(default_factory=dict)  #: of each run
+    misfire: Misfire = "once"
+    misfire_max: int = 10
+    overlap: Overlap = "skip"
+    jitter_seconds: float = 0.0
+    until: datetime | None = None
+
+
+class SchedulePage(Struct, kw_only=True):
+    """Schedules as they stand, in order of their ids."""
+
+    schedules: Sequence[ScheduleView]
+    more: str = ""
+
+
+class TickList(Struct, kw_only=True):
+    """A schedule's newest ticks, as they stand."""
+
+    results: Sequence[TickResult]
+
+
+class RecipeFilter(Asked):
+    """Recipes of agents that agents made: of the one who stands at `place`, or of all. `after` is `place/name`."""
+
+    place: str = ""
+    after: str = ""
+    limit: int = USUAL
+
+
+class RecipeRow(Struct, kw_only=True):
+    """An agent that was written down by the one who stands at `place`; `recipe` is what it is made of."""
+
+    place: str
+    name: str
+    version: str  #: the hash of its content; "" for what stands there and is none
+    replaced: Sequence[str]  #: versions that were current once
+    recipe: dict[str, Any]
+
+
+class RecipePage(Struct, kw_only=True):
+    """Recipes in order of place and name."""
+
+    recipes: Sequence[RecipeRow]
+    more: str = ""
+
+
+class StateQuery(Asked):
+    """Which values of a run's state: as of the event numbered `at`, or of a `commit` of its branch, or the newest.
+
+    Of the keys that begin with `prefix`, those behind `after`.
+    """
+
+    at: int = 0
+    commit: str = ""
+    prefix: str = ""
+    after: str = ""
+    limit: int = USUAL
+
+
+class StatePage(Struct, kw_only=True):
+    """Values by key, below the run's own `place`, as they were at a commit; `commit` is "" before the first."""
+
+    place: str
+    branch: str
+    commit: str
+    values: Mapping[str, Any]
+    more: str = ""
+
+
+class StateVersion(Struct, kw_only=True):
+    """One commit that changed something of a run's state."""
+
+    id: str
+    parents: Sequence[str]
+    at: datetime
+    message: str
+    author: str  #: the id of the run that made it, if one did
+
+
+class StateVersions(Struct, kw_only=True):
+    """The newest commits first, and the newest commit of every branch of the agents' state, by its name."""
+
+    branch: str
+    versions: Sequence[StateVersion]
+    branches: Mapping[str, str]
