@@ -15,20 +15,18 @@ import os
 import pathlib
 import socket
 import struct
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import InvalidValue, RametError, Unknown
-from ramet.host.lifetimes import Keep, set_keep
+from ramet.core.errors import InvalidValue, RametError
+from ramet.host.lifetimes import Keep
 from ramet.host.schedules_door import DropSchedule, PutSchedule, answer
+from ramet.host.steering import Steering
 
 if TYPE_CHECKING:
-    from ramet.core.ids import RunId
-    from ramet.host.opening import OpenTree
-    from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.doorbell")
@@ -83,23 +81,13 @@ class Refused(RametError):
         super().__init__(message)
 
 
-class House(Protocol):
-    """What a runtime lets those at the door reach."""
-
-    @property
-    def trees(self) -> Mapping[RunId, OpenTree]:
-        """The open trees by the id of their root."""
-
-    def get(self, run: str) -> Handle:
-        """A handle on a run, by id. Raises Unknown."""
-
-
 class Doorbell:
     """The kernel's end: listens from `hang` to `take_down`, on behalf of all runtimes that share its journal."""
 
     def __init__(self, houses: Collection[object], folder: pathlib.Path, store: Store) -> None:
-        """`houses` may change meanwhile; each of them is a `House`. `store` is open as long as this listens."""
-        self._given, self.path, self._store = houses, folder / SOCKET, store
+        """`houses` may change meanwhile; each is a `steering.House`. `store` is open as long as this listens."""
+        self.path, self._store = folder / SOCKET, store
+        self._steering = Steering(houses, store)
         self._hanging: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -168,37 +156,19 @@ class Doorbell:
     async def _do(self, request: Request) -> dict[str, Any]:
         match request:
             case Trees():
-                return {"pid": os.getpid(), "trees": [root for house in self._houses() for root in house.trees]}
+                return {"pid": os.getpid(), "trees": self._steering.trees()}
             case Send(run=run, text=text):
-                if not text.strip():
-                    raise InvalidValue("text", text, "text that is not empty")
-                return {"mail": self._find(run).send(text)}
+                return {"mail": self._steering.send(run, text)}
             case Stop(run=run, reason=reason):
-                receipt = await self._find(run).cancel(reason)
+                receipt = await self._steering.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
             case Answer(approval=approval, allowed=allowed, reason=reason):
-                inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
-                known = [each.id for inbox in inboxes for each in inbox.pending]
-                if approval not in known:
-                    raise Unknown("approval", approval, tuple(known))
-                for inbox in inboxes:
-                    if any(each.id == approval for each in inbox.pending):
-                        inbox.answer(approval, allowed, reason)
+                self._steering.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
-
             case Keep(run=run, on=on):
-                return {"tree": await set_keep(self._store, run, on), "kept": on}
+                return {"tree": await self._steering.keep(run, on), "kept": on}
             case PutSchedule() | DropSchedule():
                 return await answer(self._store, request)
-
-    def _houses(self) -> list[House]:
-        return [cast("House", each) for each in list(self._given)]
-
-    def _find(self, run: str) -> Handle:
-        for house in self._houses():
-            with contextlib.suppress(Unknown):
-                return house.get(run)
-        raise Unknown("run", run)
 
 
 async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:

@@ -169,6 +169,14 @@ class AgentScheduler:
         records = self._records()
         return tuple([await view_now(found.book, records) for found in await self._books.all()])
 
+    async def get(self, id: str) -> ScheduleView:
+        """One schedule. Raises Unknown."""
+        await self.start()
+        found = await self._books.read(id)
+        if found is None:
+            raise await self._unknown(id)
+        return await view_now(found.book, self._records())
+
     async def cancel(self, id: str) -> None:
         """Forget a schedule: none of its ticks fires from now on; a run that is going goes on. Raises Unknown."""
         await self.start()

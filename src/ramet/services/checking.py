@@ -16,7 +16,7 @@ from ramet.core import rights
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import checked_name
-from ramet.core.policy import Policy, grant_root
+from ramet.core.policy import Grant, Policy, grant_root
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.books import AgentRow
@@ -82,7 +82,7 @@ class Checks:
         info = _info(type, row.spawn_info)
         env = rights.values_of_variables("env", row.env)
         need = self._need(row.policy, row.limits, counted)
-        limits = _limits(row.limits, counted)
+        limits = limits_of(row.limits, counted)
         opening = Opening(
             id=row.id,
             name=row.name,
@@ -104,16 +104,28 @@ class Checks:
     ) -> dict[str, float]:
         """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
         need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
-        if policy is not None:
-            grant = grant_root(policy, allow_mounts=self._rules.mounts)
-            _check_variables(grant.allowed_env_vars, self._rules.variables)
+        grant = grant_by(self._rules, policy)
+        if grant is not None:
             return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
-        if self._rules.sandboxed:
-            raise InvalidValue("policy", None, "a policy: all agents of this server work in sandboxes")
         for name in _MACHINE:
             if name in counted:
                 raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
         return need
+
+
+def grant_by(rules: Rules, policy: Policy | None) -> Grant | None:
+    """What a policy comes to on this server; None is to work in the host. Raises InvalidValue, SpawnRefused."""
+    if policy is None:
+        if rules.sandboxed:
+            raise InvalidValue("policy", None, "a policy: all agents of this server work in sandboxes")
+        return None
+    grant = grant_root(policy, allow_mounts=rules.mounts)
+    if rules.variables is not None:
+        refused = [name for name in grant.allowed_env_vars if name not in rules.variables]
+        if refused:
+            shown = ", ".join(each[:100] for each in refused[:5])
+            raise SpawnRefused("policy.allowed_env_vars", f"more of the environment than this server gives: {shown}")
+    return grant
 
 
 def without_values(policy: Policy | None) -> Policy | None:
@@ -160,7 +172,8 @@ def _info(type: AgentType, spawn_info: Raw) -> Any:
     return decoded(type.spawn_info, b"{}" if given in (b"", b"null") else given, "spawn_info")
 
 
-def _limits(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
+def limits_of(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits:
+    """Limits by their names; beside those of a run there may be what a team counts. Raises InvalidValue."""
     accepted = (*_LIMITS, *(name for name in counted if name not in (*_LIMITS, *_MACHINE)))
     for name, value in limits.items():
         if name not in accepted:
@@ -168,9 +181,3 @@ def _limits(limits: Mapping[str, float], counted: Mapping[str, float]) -> Limits
         amount(f"limits.{name}", value, whole=name in _COUNTS)
     known: dict[str, Any] = {name: value for name, value in limits.items() if name in _LIMITS}
     return Limits(**known | {name: int(known[name]) for name in _COUNTS if name in known})
-
-
-def _check_variables(asked: Collection[str], allowed: Collection[str] | None) -> None:
-    if allowed is not None and (refused := [name for name in asked if name not in allowed]):
-        shown = ", ".join(each[:100] for each in refused[:5])
-        raise SpawnRefused("policy.allowed_env_vars", f"more of the environment than this server gives: {shown}")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ramet.core.policy import Policy
 from ramet.core.schedule import Misfire, Overlap
@@ -21,6 +21,8 @@ from ramet.services.contract import Asked
 
 MOST = 1_000  #: of one page
 USUAL = 100
+Limit = Annotated[int, Meta(ge=1, le=MOST)]
+Cursor = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class RunFilter(Asked):
@@ -28,14 +30,14 @@ class RunFilter(Asked):
 
     ended: bool = False
     after: str = ""
-    limit: int = USUAL
+    limit: Limit = USUAL
 
 
 class Paging(Asked):
     """A page: what stands behind `after`, at most `limit`."""
 
     after: str = ""
-    limit: int = USUAL
+    limit: Limit = USUAL
 
 
 class RunPage(Struct, kw_only=True):
@@ -48,7 +50,7 @@ class RunPage(Struct, kw_only=True):
 class EventOptions(Asked):
     """Which events of a run: behind a cursor, of its whole `tree`, and with `follow` those that come."""
 
-    after: int = 0
+    after: Cursor = 0
     tree: bool = False
     follow: bool = False
 
@@ -114,13 +116,24 @@ class AnswerApproval(Asked):
     reason: str = ""
 
 
+class PlainAgent(Asked):
+    """A definition as plain data; further ones are files of the folder, and named."""
+
+    name: str
+    model: str
+    instructions: str = ""
+    description: str = ""
+    tools: Sequence[str] | None = None  #: None is all that there are
+    max_turns: int | None = None
+
+
 class AddSchedule(Asked):
     """Run an agent later or again: one of `every_s`, `in_s`, `at`, and `cron` with `tz` says when.
 
-    `agent` is `module:function`, the name of a definition of the folder, or a definition as plain data.
+    `agent` is `module:function`, the name of a definition of the folder, or a definition.
     """
 
-    agent: str | dict[str, Any]
+    agent: str | PlainAgent
     every_s: float | None = None
     anchor: datetime | None = None  #: what `every_s` counts from
     in_s: float | None = None
@@ -158,7 +171,7 @@ class RecipeFilter(Asked):
 
     place: str = ""
     after: str = ""
-    limit: int = USUAL
+    limit: Limit = USUAL
 
 
 class RecipeRow(Struct, kw_only=True):
@@ -184,11 +197,11 @@ class StateQuery(Asked):
     Of the keys that begin with `prefix`, those behind `after`.
     """
 
-    at: int = 0
+    at: Cursor = 0
     commit: str = ""
     prefix: str = ""
     after: str = ""
-    limit: int = USUAL
+    limit: Limit = USUAL
 
 
 class StatePage(Struct, kw_only=True):
@@ -199,6 +212,12 @@ class StatePage(Struct, kw_only=True):
     commit: str
     values: Mapping[str, Any]
     more: str = ""
+
+
+class VersionsOptions(Asked):
+    """How many commits, the newest first."""
+
+    limit: Limit = USUAL
 
 
 class StateVersion(Struct, kw_only=True):

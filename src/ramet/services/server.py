@@ -20,6 +20,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, RametError
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
+from ramet.host.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
 from ramet.services.agents import AgentService
 from ramet.services.checking import Rules
@@ -33,6 +34,7 @@ from ramet.services.sockets import Listener, tcp_listener, unix_listener
 from ramet.services.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.types.registry import AgentTypes
+from ramet.services.views import KernelViews, OperatorsView
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -113,9 +115,12 @@ class Server:
             )
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
+            scheduler = AgentScheduler(self.runtime)
+            resting.push_async_callback(scheduler.close)
+            await scheduler.start()
             await reserve(self._teams, self.spawner, self.operator)
             self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock, limits=self._talk)
-            self._http_server = http = self._http(packaging)
+            self._http_server = http = self._http(packaging, scheduler)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
             resting.push_async_callback(self.agents.close, "the server stops")
@@ -162,7 +167,7 @@ class Server:
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
 
-    def _http(self, packaging: PackagingService) -> HttpServer:
+    def _http(self, packaging: PackagingService, scheduler: AgentScheduler) -> HttpServer:
         try:
             from ramet.services.app.application import Application
             from ramet.services.app.parts import Parts
@@ -170,8 +175,14 @@ class Server:
             if missing.name is None or not missing.name.startswith("starlette"):
                 raise
             raise MissingExtra("serving over HTTP", "server") from None
+        assert self.runtime.journal is not None, "it has a folder"
+        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules or Rules())
         self._parts = Parts(
-            spawner=self.spawner, agents=self.agents, packaging=packaging, message_bytes=self._talk.body_bytes
+            spawner=self.spawner,
+            agents=self.agents,
+            packaging=packaging,
+            kernel=OperatorsView(self.spawner.roster, views),
+            message_bytes=self._talk.body_bytes,
         )
         return HttpServer(Application(self._parts), self.listener, self._bounds)
 

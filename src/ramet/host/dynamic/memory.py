@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ramet.core.errors import Conflict, UnsavedChanges
 from ramet.host.dynamic.own_state import OwnState
-from ramet.host.dynamic.places import branch_of, place_of, prefix_below
+from ramet.host.dynamic.places import branch_of, place_of, prefix_below, standing_of
 from ramet.host.dynamic.registries import Registries
 from ramet.spawn.run import Run
 from ramet.store.state.namespaced import Namespaced
@@ -39,16 +39,16 @@ class HostMemory:
         state = await self._registries.state()
         at = await state.beside(at=run.request.begins_at)
         with suppress(Conflict):  # It is there: it was made in a process that has ended, or by the run's first word.
-            await at.fork(branch_of(run))
+            await at.fork(branch_of(standing_of(run)))
 
     async def _own(self, run: Run) -> OwnState:
         async with self._opening:
             if run.memory is None:
                 if run.request.begins_at:
                     await self.branch(run)
-                state = await self._registries.state()
-                beside = await state.beside(branch_of(run), author=run.info.id)
-                run.memory = OwnState(run.context, Namespaced(beside, place_of(run)), prefix_below(run))
+                state, standing = await self._registries.state(), standing_of(run)
+                beside = await state.beside(branch_of(standing), author=run.info.id)
+                run.memory = OwnState(run.context, Namespaced(beside, place_of(standing)), prefix_below(standing))
                 run.ended().add_done_callback(lambda _: _forget(run))
         found: OwnState = run.memory
         return found

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from ramet.core.agentref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
+from ramet.core.story import RunStory
 from ramet.spawn.run import Run
 
 MAIN = "main"
@@ -13,38 +17,79 @@ MAIN = "main"
 _MOST = 120
 
 
-def place_of(run: Run) -> str:
+class Standing(NamedTuple):
+    """All of a run that says where its state is."""
+
+    id: str
+    name: str  #: of its agent
+    ref: AgentRef | None
+    parent: Standing | None
+    is_branch: bool  #: born to a branch of its parent's state
+    is_function: bool
+    is_sandboxed: bool
+
+
+def standing_of(run: Run) -> Standing:
+    """That of a run of this process."""
+    return Standing(
+        id=run.info.id,
+        name=run.agent.name,
+        ref=run.agent.ref,
+        parent=standing_of(run.parent) if run.parent is not None else None,
+        is_branch=bool(run.request.begins_at) and run.parent is not None,
+        is_function=run.agent.function is not None,
+        is_sandboxed=run.grant is not None,
+    )
+
+
+def standing_on_record(runs: Mapping[str, RunStory], id: str) -> Standing:
+    """That of a run as its tree's story tells it, whichever process it was in."""
+    born = runs[id].born
+    agent, ref = born.birth.get("agent", {}), born.birth.get("agent", {}).get("ref")
+    parent = standing_on_record(runs, born.parent) if born.parent is not None and born.parent in runs else None
+    return Standing(
+        id=id,
+        name=agent.get("name", born.agent),
+        ref=AgentRef.parse(ref) if ref is not None else None,
+        parent=parent,
+        is_branch=bool(born.birth.get("begins_at")) and parent is not None,
+        is_function="function" in agent,
+        is_sandboxed="grant" in born.birth,
+    )
+
+
+def place_of(run: Standing) -> str:
     """Its namespace, where its registry is, too: the place of its handle, else its name.
 
     A function that a sandboxed run started was named in there: its name stands behind its parent's place, so that it is
     nobody else's. A delegate on a branch works on its parent's state: the same place, elsewhere.
     """
-    if run.parent is not None and run.request.begins_at:
+    if run.parent is not None and run.is_branch:
         return place_of(run.parent)
-    if run.agent.ref is not None:
-        return run.agent.ref.place
+    if run.ref is not None:
+        return run.ref.place
     try:
-        name = checked_name("agent", run.agent.name)
+        name = checked_name("agent", run.name)
     except InvalidValue:
-        name = safe_name(run.agent.name)
-    if run.parent is not None and run.parent.grant is not None and run.agent.function is not None:
+        name = safe_name(run.name)
+    if run.parent is not None and run.parent.is_sandboxed and run.is_function:
         return f"{place_of(run.parent)}/{name}"
     return name
 
 
-def branch_of(run: Run) -> str:
+def branch_of(run: Standing) -> str:
     """The branch that it works on: its own if it was born to one, else its parent's, so none leaves a branch."""
-    if run.request.begins_at and run.parent is not None:
-        return branch_below(run.parent, run.info.id)
-    return branch_of(run.parent) if run.parent is not None else MAIN
+    if run.parent is None:
+        return MAIN
+    return branch_below(run.parent, run.id) if run.is_branch else branch_of(run.parent)
 
 
-def branch_below(parent: Run, id: str) -> str:
+def branch_below(parent: Standing, id: str) -> str:
     """The name of a delegate's branch: it ends with the id of its run."""
     return f"{prefix_below(parent)}{id}"
 
 
-def prefix_below(parent: Run) -> str:
+def prefix_below(parent: Standing) -> str:
     """What the branches of a run's delegates begin with, and no others; behind it comes an id alone."""
     branch = branch_of(parent)
     above, sign = (place_of(parent), "/") if branch == MAIN else (branch, "+")  # No agent's name has a "+".

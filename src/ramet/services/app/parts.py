@@ -9,15 +9,17 @@ from ramet.services.app.sse import Streams
 from ramet.services.conversation import TalkLimits
 from ramet.services.packaging.service import PackagingService
 from ramet.services.spawner import AgentSpawnerService
+from ramet.services.views import OperatorsView
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The three services."""
+    """The three services, and the operator's view of the kernel below them."""
 
     spawner: AgentSpawnerService
     agents: AgentService
     packaging: PackagingService
+    kernel: OperatorsView
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)
 

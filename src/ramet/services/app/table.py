@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from ramet.services.app import chat, images, members, openapi, teams, turns
+from ramet.services.app import chat, images, members, openapi, records, runs, schedules, teams, turns
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Health
 from ramet.services.app.operations import Operation
@@ -44,6 +44,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *turns.OPERATIONS,
     *images.OPERATIONS,
     *chat.OPERATIONS,
+    *runs.OPERATIONS,
+    *schedules.OPERATIONS,
+    *records.OPERATIONS,
     Operation(
         id="healthz",
         method="GET",

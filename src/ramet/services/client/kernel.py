@@ -24,6 +24,7 @@ from ramet.services.kernel import (
     AddSchedule,
     Approval,
     Kept,
+    PlainAgent,
     RecipeRow,
     StatePage,
     StateVersions,
@@ -162,7 +163,7 @@ class Kernel:
 
     async def add_schedule(
         self,
-        agent: str | Mapping[str, Any],
+        agent: str | PlainAgent,
         *,
         every_s: float | None = None,
         anchor: datetime | None = None,
@@ -187,7 +188,7 @@ class Kernel:
         Raises InvalidValue, which names the field, and Unknown for a definition that is not there.
         """
         asked = AddSchedule(
-            agent=agent if isinstance(agent, str) else dict(agent),
+            agent=agent,
             every_s=every_s,
             anchor=anchor,
             in_s=in_s,

@@ -1,0 +1,83 @@
+"""What the user of a kernel may do to what is at work in it: the runs of all runtimes that share its journal.
+
+Whoever comes is known already: through the kernel's own door, or with the operator's key of a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, cast
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.host.lifetimes import set_keep
+
+if TYPE_CHECKING:
+    from ramet.core.ids import RunId
+    from ramet.host.approvals import Pending
+    from ramet.host.opening import OpenTree
+    from ramet.spawn.handle import Handle
+    from ramet.store.contract import Store
+    from ramet.tools.context import StopReceipt
+
+
+class House(Protocol):
+    """What a runtime lets those who steer it reach."""
+
+    @property
+    def trees(self) -> Mapping[RunId, OpenTree]:
+        """The open trees by the id of their root."""
+
+    def get(self, run: str) -> Handle:
+        """A handle on a run, by id. Raises Unknown."""
+
+
+class Steering:
+    """A hand on every run of some runtimes. Each refusal is typed, and then nothing was done."""
+
+    def __init__(self, houses: Collection[object], store: Store) -> None:
+        """`houses` may change meanwhile; each of them is a `House`. `store` is open as long as this is used."""
+        self._given, self._store = houses, store
+
+    def trees(self) -> list[str]:
+        """The ids of the roots of all open trees."""
+        return [root for house in self._houses() for root in house.trees]
+
+    def find(self, run: str) -> Handle:
+        """A handle on a run. Raises Unknown for one that is not at work here, and has not just ended."""
+        for house in self._houses():
+            with suppress(Unknown):
+                return house.get(run)
+        raise Unknown("run", run)
+
+    def send(self, run: str, text: str) -> str:
+        """A user's word for a run; the id of the message. Raises InvalidValue, Unknown, MailRefused."""
+        if not text.strip():
+            raise InvalidValue("text", text, "text that is not empty")
+        return self.find(run).send(text)
+
+    async def stop(self, run: str, reason: str) -> StopReceipt:
+        """End a run and all below it, and wait until they are gone. Raises Unknown."""
+        return await self.find(run).cancel(reason)
+
+    def approvals(self) -> list[Pending]:
+        """The questions that wait for a person, the oldest first."""
+        waiting = [each for house in self._houses() for opened in house.trees.values() for each in opened.inbox.pending]
+        return sorted(waiting, key=lambda each: each.asked_at)
+
+    def answer(self, approval: str, allowed: bool, reason: str) -> None:
+        """A person's word on a question. Raises Unknown for one that does not wait (any more)."""
+        inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
+        known = [each.id for inbox in inboxes for each in inbox.pending]
+        if approval not in known:
+            raise Unknown("approval", approval, tuple(known))
+        for inbox in inboxes:
+            if any(each.id == approval for each in inbox.pending):
+                inbox.answer(approval, allowed, reason)
+
+    async def keep(self, run: str, on: bool) -> str:
+        """Keep the tree of a run whatever its time is, or no longer; the id of its root. Raises Unknown."""
+        return await set_keep(self._store, run, on)
+
+    def _houses(self) -> list[House]:
+        return [cast("House", each) for each in list(self._given)]

@@ -1,0 +1,172 @@
+"""The runs of the server's kernel over HTTP, and the questions that wait in them: for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from ramet.core.errors import RametError
+from ramet.host.records import RunRow
+from ramet.services.app.calls import Call
+from ramet.services.app.messages import Mail
+from ramet.services.app.operations import Operation
+from ramet.services.app.sse import EventStream
+from ramet.services.following import TreeEvent
+from ramet.services.kernel import (
+    AnswerApproval,
+    ApprovalPage,
+    EventOptions,
+    KeepTree,
+    Kept,
+    Paging,
+    RunFilter,
+    RunPage,
+    Sent,
+    Stopped,
+    StopRun,
+)
+from ramet.services.problems import problem_of
+from ramet.services.views import KernelViews
+from ramet.wire.sse import encode
+
+
+def _kernel(call: Call) -> KernelViews:
+    return call.parts.kernel.open(call.key, "run", call.request.path_params.get("run", ""))
+
+
+async def _list(call: Call) -> RunPage:
+    return await _kernel(call).runs.runs(call.query(RunFilter))
+
+
+async def _get(call: Call) -> RunRow:
+    return await _kernel(call).runs.run(call.path("run"))
+
+
+async def _tree(call: Call) -> RunPage:
+    return await _kernel(call).runs.tree(call.path("run"), call.query(Paging))
+
+
+async def _events(call: Call) -> EventStream:
+    runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
+    options.after = call.after(options.after)
+    await runs.tree_of(run)  # Whatever is wrong with it is said before the stream begins.
+    return call.parts.streams.stream(_told(runs.events(run, options)))
+
+
+async def _told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(found):
+            async for each in found:
+                yield encode("event", each.data, str(each.cursor))
+        yield encode("done", b"")
+    except RametError as error:
+        yield encode("error", problem_of(error).encode())
+
+
+async def _send(call: Call) -> Sent:
+    return await _kernel(call).send(call.path("run"), (await call.json(Mail)).text)
+
+
+async def _stop(call: Call) -> Stopped:
+    return await _kernel(call).stop(call.path("run"), (await call.json(StopRun)).reason)
+
+
+async def _keep(call: Call) -> Kept:
+    return await _kernel(call).keep(call.path("run"), (await call.json(KeepTree)).on)
+
+
+async def _approvals(call: Call) -> ApprovalPage:
+    return await call.parts.kernel.open(call.key, "approval").approvals(call.query(Paging))
+
+
+async def _answer(call: Call) -> None:
+    approval = call.path("approval")
+    kernel = call.parts.kernel.open(call.key, "approval", approval)
+    word = await call.json(AnswerApproval)
+    await kernel.answer(approval, word.allowed, word.reason)
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_runs",
+        method="GET",
+        path="/v1/runs",
+        summary="The runs of the server's kernel: those that have not ended, or all on record",
+        handle=_list,
+        query=RunFilter,
+        answers=RunPage,
+    ),
+    Operation(
+        id="get_run",
+        method="GET",
+        path="/v1/runs/{run}",
+        summary="One run, with its result",
+        handle=_get,
+        answers=RunRow,
+    ),
+    Operation(
+        id="run_tree",
+        method="GET",
+        path="/v1/runs/{run}/tree",
+        summary="All runs of the tree that a run is in",
+        handle=_tree,
+        query=Paging,
+        answers=RunPage,
+    ),
+    Operation(
+        id="run_events",
+        method="GET",
+        path="/v1/runs/{run}/events",
+        summary="What is on record of a run or its tree behind a cursor, and with follow what comes",
+        handle=_events,
+        query=EventOptions,
+        stream=True,
+        resumes=True,
+    ),
+    Operation(
+        id="send_run",
+        method="POST",
+        path="/v1/runs/{run}/mail",
+        summary="A message that a run reads at its next step",
+        handle=_send,
+        takes=Mail,
+        answers=Sent,
+    ),
+    Operation(
+        id="stop_run",
+        method="POST",
+        path="/v1/runs/{run}/stop",
+        summary="End a run and all below it, and wait until they are gone",
+        handle=_stop,
+        takes=StopRun,
+        answers=Stopped,
+    ),
+    Operation(
+        id="keep_run",
+        method="POST",
+        path="/v1/runs/{run}/keep",
+        summary="Keep the tree of a run on record whatever its time is, or no longer",
+        handle=_keep,
+        takes=KeepTree,
+        answers=Kept,
+    ),
+    Operation(
+        id="list_approvals",
+        method="GET",
+        path="/v1/approvals",
+        summary="The questions of all agents that wait for a person",
+        handle=_approvals,
+        query=Paging,
+        answers=ApprovalPage,
+    ),
+    Operation(
+        id="answer_approval",
+        method="POST",
+        path="/v1/approvals/{approval}",
+        summary="Answer a question, once",
+        handle=_answer,
+        takes=AnswerApproval,
+        status=204,
+    ),
+)

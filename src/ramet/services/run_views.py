@@ -1,0 +1,179 @@
+"""The runs of a server's kernel as its journal tells them, at work and over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
+from ramet.core.story import TreeStory
+from ramet.host.journal import TREES, Journal
+from ramet.host.lifetimes import lifetime_of
+from ramet.host.records import LOOK_S, RunRow, Telling
+from ramet.host.steering import Steering
+from ramet.services.following import TreeEvent
+from ramet.services.kernel import MOST, EventOptions, Paging, RunFilter, RunPage
+from ramet.store.contract import Store, Stored
+
+PAGE = 1_000  #: events that are read at once
+
+
+class _Root(NamedTuple):
+    id: str
+    is_over: bool
+
+
+class RunViews:
+    """What is on record of runs: what they have said by now is in it."""
+
+    def __init__(self, journal: Journal, steering: Steering) -> None:
+        """`journal` is open as long as this is used."""
+        self._journal, self._steering = journal, steering
+
+    @property
+    def _store(self) -> Store:
+        return self._journal.store
+
+    async def runs(self, asked: RunFilter) -> RunPage:
+        """A page of all runs, those of the oldest tree first. Raises InvalidValue, and Unknown for a run to go on from.
+
+        Without `ended` those that have not ended: at work, waiting, or interrupted.
+        """
+        most, roots = checked_limit(asked.limit), await self._roots()
+        last = await self.tree_of(asked.after) if asked.after else ""
+        begin = next((at for at, each in enumerate(roots) if each.id == last), 0)
+        found: list[RunRow] = []
+        for root in roots[begin:]:
+            if asked.ended or not root.is_over or root.id == last:
+                rows = _behind(await self._rows(root.id), asked.after if root.id == last else "")
+                found += [row for row in rows if asked.ended or not row.is_over]
+            if len(found) > most:
+                break
+        return _page(found, most)
+
+    async def run(self, id: str) -> RunRow:
+        """One run, with its result. Raises Unknown."""
+        return next(row for row in await self._rows(await self.tree_of(id)) if row.id == id)
+
+    async def tree(self, id: str, asked: Paging) -> RunPage:
+        """A page of the runs of the tree that a run is in, in the order of their births. Raises Unknown."""
+        most = checked_limit(asked.limit)
+        return _page(_behind(await self._rows(await self.tree_of(id)), asked.after), most)
+
+    async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
+        """What is on record of a run, or of its tree, behind a cursor; with `follow` what comes, until its end.
+
+        That is the end of the run, of everybody in the tree, or of the tree's life in this kernel. Raises Unknown.
+        """
+        root = await self.tree_of(id)
+        run, ends = None if asked.tree else id, _Ends()
+        cursor = 0 if asked.follow else asked.after  # Who follows must know who has ended before.
+        while True:
+            lives = root in self._journal.living
+            if not lives:
+                await self._settled(root)
+            head = await self._store.head()  # Before it is read: nothing is passed over.
+            while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
+                for each in page:
+                    ends.tell(each)
+                    if each.cursor > asked.after:
+                        yield TreeEvent(each.cursor, each.data)
+                cursor = page[-1].cursor
+            if not asked.follow or not lives or ends.is_over:
+                return
+            await self._store.wait(head, timeout_s=LOOK_S)
+
+    async def story(self, id: str) -> TreeStory:
+        """The story of the tree that a run is in. Raises Unknown."""
+        return (await self._telling(await self.tree_of(id))).story
+
+    async def tree_of(self, run: str) -> str:
+        """The root of the tree that a run is in. Raises Unknown."""
+        await self._settled(run)
+        found = await self._store.read(run=run, limit=1) if "\0" not in run else []
+        if not found:
+            raise Unknown("run", run, tuple(self._journal.living)[-20:])
+        return found[0].tree
+
+    async def _roots(self) -> list[_Root]:
+        """Each tree on record, in the order of their beginnings."""
+        said = [(each.key, lifetime_of(each.data)) for each in await self._store.list(TREES)]
+        said.sort(key=lambda each: (each[1].began, each[0]))
+        return [_Root(id, about.over) for id, about in said]
+
+    async def _rows(self, root: str) -> list[RunRow]:
+        telling = await self._telling(root)
+        return telling.rows(root in self._journal.living)
+
+    async def _telling(self, root: str) -> Telling:
+        telling = Telling()
+        async for each in self._stored(root):
+            telling.tell(decode(each.data))
+        return telling
+
+    async def _stored(self, root: str) -> AsyncIterator[Stored]:
+        after = 0
+        while page := await self._store.read(after, tree=root, limit=PAGE):
+            for each in page:
+                yield each
+            after = page[-1].cursor
+
+    async def _settled(self, run: str) -> None:
+        """What a run of this kernel has done by now is on record, also when it has just ended."""
+        with suppress(Unknown):
+            await self._steering.find(run).run.context.settled()
+
+
+class _Ends:
+    """Who has ended of those that are told of; as `ramet.core.story` has it, without reading what was said."""
+
+    def __init__(self) -> None:
+        self._over: dict[str, bool] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have."""
+        return bool(self._over) and all(self._over.values())
+
+    def tell(self, stored: Stored) -> None:
+        """Take in the next event."""
+        if stored.type == _TAGS[RunEnded]:
+            self._over[stored.run] = True
+        elif stored.type in _BEGINS or (self._over.get(stored.run) and _wakes(stored)):
+            self._over[stored.run] = False
+
+
+_TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStarted, RunResumed, RunEnded, MailPushed)}
+_BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed))
+
+
+def _wakes(stored: Stored) -> bool:
+    """Whether an event is mail that takes up again whoever has ended."""
+    event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
+    return isinstance(event, MailPushed) and event.kind != "notice"
+
+
+def checked_limit(limit: int) -> int:
+    """How many of a page. Raises InvalidValue."""
+    if not 1 <= limit <= MOST:
+        raise InvalidValue("limit", limit, f"a whole number from 1 to {MOST}")
+    return limit
+
+
+def _behind(rows: Sequence[RunRow], after: str) -> Sequence[RunRow]:
+    """Those after the run of that id. Raises Unknown for one that is none of them."""
+    if not after:
+        return rows
+    for at, row in enumerate(rows):
+        if row.id == after:
+            return rows[at + 1 :]
+    raise Unknown("run", after)
+
+
+def _page(rows: Sequence[RunRow], most: int) -> RunPage:
+    shown = [replace(row, result=None) for row in rows[:most]]
+    return RunPage(runs=shown, more=shown[-1].id if len(rows) > most else "")
