@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet import Agent, AgentRuntime, Policy
+from ramet import Agent, AgentRuntime, Policy, ScriptedModel
 from ramet.agent import declaring
-from ramet.core.errors import Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
+from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import ApprovalAsked, encode
 from ramet.core.recipe import Recipe
+from ramet.core.safety import Rule, SafetyPolicy
 from ramet.core.ticks import TickStatus
 from ramet.host.project import Project
+from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.inspection import Filter, Passage
+from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.schedules_desk import Desk
-from ramet.services.app import records, runs, schedules
+from ramet.models.dialogue import Call
+from ramet.services.app import gates, records, runs, schedules
 from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
@@ -290,11 +295,12 @@ async def test_only_the_operator_sees_it(served: Served) -> None:
     _, team = await served.team()
     _, nonce = await served.agent()
     bodies: dict[str, Any] = {"answer_approval": {"allowed": True}, "send_run": {"text": "x"}, "stop_run": {},
-                              "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0}}  # fmt: skip
-    for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *records.OPERATIONS):
+                              "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0},
+                              "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
+    for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *records.OPERATIONS, *gates.OPERATIONS):
         for real in (True, False):
             names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
-            path = operation.path.format(**{**names, "schedule": "none"})
+            path = operation.path.format(**names, schedule="none", policy="house")
             for key in (team, nonce, "nobody"):
                 answer = await served.ask(operation.method, path, key, json=bodies.get(operation.id))
                 problem = answer.json()
@@ -303,13 +309,52 @@ async def test_only_the_operator_sees_it(served: Served) -> None:
     assert served.server.runtime.trees[handle.id].inbox.pending == (question,)
 
 
+async def test_safety_policies_change_by_compare_and_swap_and_what_passed_is_seen(
+    served: Served, client: Client
+) -> None:
+    """A gate follows the newest version; what came to it is read in pages, filtered, and followed."""
+    kernel, runtime = client.kernel, served.server.runtime
+    shut = SafetyPolicy(rules=(Rule(tool="note", verdict="deny", reason="not today"),), otherwise="allow")
+    assert (await kernel.put_policy("house", shut, expected=0)).version == 1
+    with pytest.raises(Conflict, match="house"):
+        await kernel.put_policy("house", SafetyPolicy(), expected=0)
+    gate = SafetyGate(SafetyPolicies(await runtime.open_store()).named("house"))
+    note = Agent(name="noter", model=ScriptedModel([[Call("note"), Call("pay", {"amount": 1})], "done"]))
+    passing = kernel.follow_passages(Filter(kinds=("decision",)))
+    first = asyncio.ensure_future(anext(passing))
+    handle = await runtime.spawn(note, "go", tools=tools(served.server.dir), gate=gate)
+    await handle.result()
+
+    decided = (await kernel.passages(Filter(tree=handle.id, kinds=("decision",)))).entries
+    assert sorted((each.event.tool, getattr(each.event, "committed", None)) for each in decided) == [
+        ("note", False), ("pay", True),
+    ]  # fmt: skip
+    assert await first == decided[0]
+    await passing.aclose()
+    found, page = list[Passage](), await kernel.passages(limit=1)
+    while page.entries:
+        found += page.entries
+        page = await kernel.passages(after=page.cursor, limit=1)
+    assert found == list((await kernel.passages()).entries)
+    assert [each.kind for each in found if each.event.tool == "pay"] == ["intention", "decision", "output"]
+    assert [each.event.tool for each in (await kernel.passages(Filter(committed=False))).entries] == ["note"]
+    assert (await kernel.passages(Filter(path="main/*"))).entries == ()
+
+    assert (await kernel.put_policy("house", SafetyPolicy(otherwise="allow"), expected=1)).version == 2
+    assert ((await kernel.policy("house")).version, (await kernel.policy("house", 1)).policy) == (2, shut)
+    assert await kernel.policies() == {"house": 2}
+    with pytest.raises(Unknown, match="safety policy"):
+        await kernel.policy("mansion")
+
+
 async def test_what_is_asked_is_checked(served: Served) -> None:
     """A page that is too large, a cursor that is none, a name that nothing can have: each is named."""
     handle = await served.server.runtime.spawn(scheduled.note)
     await handle.result()
     wrong = ["/v1/runs?limit=0", "/v1/runs?limit=100000", "/v1/runs?ended=perhaps", "/v1/runs?other=1",
              f"/v1/runs/{handle.id}/events?after=-1", f"/v1/runs/{handle.id}/events?after=99999999999999999999",
-             f"/v1/runs/{handle.id}/state?at=x", "/v1/recipes?place=..", "/v1/schedules?limit=x"]  # fmt: skip
+             f"/v1/runs/{handle.id}/state?at=x", "/v1/recipes?place=..", "/v1/schedules?limit=x",
+             "/v1/safety/passages?kinds=other", "/v1/safety/passages/follow?run=%00"]  # fmt: skip
     for path in wrong:
         answer = await served.ask("GET", path, served.server.operator)
         assert (answer.status_code, answer.json()["type"]) == (422, "urn:ramet:problem:invalid-value"), path

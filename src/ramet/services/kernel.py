@@ -13,9 +13,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from ramet.core.policy import Policy
+from ramet.core.safety import SafetyPolicy
 from ramet.core.schedule import Misfire, Overlap
 from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
+from ramet.host.safety.inspection import Kind
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.contract import Asked
 
@@ -236,3 +238,70 @@ class StateVersions(Struct, kw_only=True):
     branch: str
     versions: Sequence[StateVersion]
     branches: Mapping[str, str]
+
+
+class PolicyName(Struct, kw_only=True):
+    """A safety policy of the server's store."""
+
+    name: str
+    version: int  #: the newest
+
+
+class GatePolicyPage(Struct, kw_only=True):
+    """Safety policies in order of their names."""
+
+    policies: Sequence[PolicyName]
+    more: str = ""
+
+
+class WhichVersion(Asked):
+    """A version by its number; 0 is the newest."""
+
+    version: Cursor = 0
+
+
+class GatePolicy(Struct, kw_only=True):
+    """A safety policy as it was when it was read."""
+
+    name: str
+    version: int
+    policy: SafetyPolicy
+
+
+class PutGatePolicy(Asked):
+    """Another version of a safety policy; `expected` is the one that it follows, 0 for the first."""
+
+    policy: SafetyPolicy
+    expected: Cursor
+
+
+class PassageFilter(Asked):
+    """What came to the safety gates behind a cursor; what is not said does not matter.
+
+    `path` and `tool` are patterns, `kinds` some of intention, decision, output; `committed` is about decisions.
+    """
+
+    tree: str = ""
+    run: str = ""
+    path: str = ""
+    tool: str = ""
+    kinds: Sequence[Kind] = ()
+    committed: bool | None = None
+    after: Cursor = 0
+    limit: Limit = USUAL
+
+
+class PassageRow(Struct, kw_only=True):
+    """One event at a gate, as JSON has it, and where it stands in the journal."""
+
+    cursor: int
+    kind: Kind
+    event: dict[str, Any]
+
+
+class PassagePage(Struct, kw_only=True):
+    """Some passages, and the cursor to go on from; without `more` the journal ended here, for now."""
+
+    entries: Sequence[PassageRow]
+    cursor: int
+    more: bool

@@ -10,6 +10,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler import AgentScheduler
 from ramet.host.steering import Steering
 from ramet.services.checking import Rules
+from ramet.services.gate_views import GateViews
 from ramet.services.kernel import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.roster import Roster
 from ramet.services.run_views import RunViews, checked_limit
@@ -21,13 +22,14 @@ STOPPED = "stopped by the operator"
 
 
 class KernelViews:
-    """The kernel of a runtime that is at work: its runs, questions, schedules, and what agents wrote down."""
+    """The kernel of a runtime at work: its runs, questions, schedules, safety gates, and what agents wrote down."""
 
     def __init__(self, runtime: AgentRuntime, journal: Journal, scheduler: AgentScheduler, rules: Rules) -> None:
         """`journal` is that of the runtime, and open."""
         self._steering = Steering(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering)
         self.schedules = ScheduleViews(scheduler, rules)
+        self.gates = GateViews(journal)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def send(self, run: str, text: str) -> Sent:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Final
 
-from ramet.core.errors import RametError
 from ramet.host.records import RunRow
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Mail
 from ramet.services.app.operations import Operation
 from ramet.services.app.sse import EventStream
-from ramet.services.following import TreeEvent
+from ramet.services.app.telling import told
 from ramet.services.kernel import (
     AnswerApproval,
     ApprovalPage,
@@ -26,9 +23,7 @@ from ramet.services.kernel import (
     Stopped,
     StopRun,
 )
-from ramet.services.problems import problem_of
 from ramet.services.views import KernelViews
-from ramet.wire.sse import encode
 
 
 def _kernel(call: Call) -> KernelViews:
@@ -51,17 +46,7 @@ async def _events(call: Call) -> EventStream:
     runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
     options.after = call.after(options.after)
     await runs.tree_of(run)  # Whatever is wrong with it is said before the stream begins.
-    return call.parts.streams.stream(_told(runs.events(run, options)))
-
-
-async def _told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        async with aclosing(found):
-            async for each in found:
-                yield encode("event", each.data, str(each.cursor))
-        yield encode("done", b"")
-    except RametError as error:
-        yield encode("error", problem_of(error).encode())
+    return call.parts.streams.stream(told(runs.events(run, options)))
 
 
 async def _send(call: Call) -> Sent:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from ramet.services.app import chat, images, members, openapi, records, runs, schedules, teams, turns
+from ramet.services.app import chat, gates, images, members, openapi, records, runs, schedules, teams, turns
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Health
 from ramet.services.app.operations import Operation
@@ -47,6 +47,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *runs.OPERATIONS,
     *schedules.OPERATIONS,
     *records.OPERATIONS,
+    *gates.OPERATIONS,
     Operation(
         id="healthz",
         method="GET",

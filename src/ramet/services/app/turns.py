@@ -13,7 +13,7 @@ from ramet.services.app.calls import Call
 from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions, WhichTurn
 from ramet.services.app.operations import BYTES, Operation
 from ramet.services.app.sse import EventStream
-from ramet.services.following import TreeEvent
+from ramet.services.app.telling import told
 from ramet.services.problems import problem_of
 from ramet.services.turns import Turn
 from ramet.wire.sse import encode
@@ -72,17 +72,7 @@ async def _history(call: Call) -> History:
 async def _events(call: Call) -> EventStream:
     after = call.after(call.query(After).after)
     found = call.parts.agents.events(call.path("agent"), call.key, after)
-    return call.parts.streams.stream(_told(found))
-
-
-async def _told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        async with aclosing(found):
-            async for each in found:
-                yield encode("event", each.data, str(each.cursor))
-        yield encode("done", b"")
-    except RametError as error:
-        yield encode("error", problem_of(error).encode())
+    return call.parts.streams.stream(told(found))
 
 
 OPERATIONS: Final = (

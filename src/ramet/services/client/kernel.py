@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from ramet.core.errors import Gone, ProtocolError
-from ramet.core.events import Event, decode
+from ramet.core.events import Event, IntentionDecided, IntentionRecorded, ToolEnded, decode
 from ramet.core.policy import Policy
+from ramet.core.safety import SafetyPolicy
 from ramet.core.schedule import Misfire, Overlap
 from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
+from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
@@ -23,8 +27,11 @@ from ramet.services.kernel import (
     USUAL,
     AddSchedule,
     Approval,
+    GatePolicy,
     Kept,
+    PassageRow,
     PlainAgent,
+    PutGatePolicy,
     RecipeRow,
     StatePage,
     StateVersions,
@@ -33,6 +40,17 @@ from ramet.services.kernel import (
 from ramet.wire.sse import ServerSentEvent
 
 T = TypeVar("T")
+
+
+class Paged(Protocol):
+    """A page of something."""
+
+    @property
+    def more(self) -> str:
+        """What the next one is asked for with; "" where there is none."""
+
+
+P = TypeVar("P", bound=Paged)
 _TRIES, _TRY_S = 5, 0.05
 
 
@@ -66,13 +84,8 @@ class Kernel:
 
     async def runs(self, *, ended: bool = False) -> Sequence[RunRow]:
         """The runs that live, or were interrupted; with `ended` all on record. Without their results."""
-        found: list[RunRow] = []
-        after = ""
-        while True:
-            page = await self._way.send(asks.runs(ended, after, MOST))
-            found += page.runs
-            if not (after := page.more):
-                return found
+        pages = self._pages(lambda after: asks.runs(ended, after, MOST))
+        return [each async for page in pages for each in page.runs]
 
     async def run(self, id: str) -> RunRow:
         """One run, with its result. Raises Unknown."""
@@ -80,13 +93,8 @@ class Kernel:
 
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Every run of the tree that a run is in, in the order of their births. Raises Unknown."""
-        found: list[RunRow] = []
-        after = ""
-        while True:
-            page = await self._way.send(asks.tree(id, after, MOST))
-            found += page.runs
-            if not (after := page.more):
-                return found
+        pages = self._pages(lambda after: asks.tree(id, after, MOST))
+        return [each async for page in pages for each in page.runs]
 
     async def events(
         self, id: str, *, tree: bool = False, after: int = 0, follow: bool = False
@@ -133,13 +141,8 @@ class Kernel:
 
     async def approvals(self) -> Sequence[Approval]:
         """The questions of all agents that wait for a person, the oldest first."""
-        found: list[Approval] = []
-        after = ""
-        while True:
-            page = await self._way.send(asks.approvals(after, MOST))
-            found += page.approvals
-            if not (after := page.more):
-                return found
+        pages = self._pages(lambda after: asks.approvals(after, MOST))
+        return [each async for page in pages for each in page.approvals]
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
         """Answer a question, once. Raises Unknown for one that does not wait (any more)."""
@@ -149,13 +152,8 @@ class Kernel:
 
     async def schedules(self) -> Sequence[ScheduleView]:
         """Every schedule, in order of ids."""
-        found: list[ScheduleView] = []
-        after = ""
-        while True:
-            page = await self._way.send(asks.schedules(after, MOST))
-            found += page.schedules
-            if not (after := page.more):
-                return found
+        pages = self._pages(lambda after: asks.schedules(after, MOST))
+        return [each async for page in pages for each in page.schedules]
 
     async def schedule(self, id: str) -> ScheduleView:
         """One schedule. Raises Unknown."""
@@ -233,13 +231,8 @@ class Kernel:
 
     async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
         """The agents that agents have made: the one who stands at `place`, or all."""
-        found: list[RecipeRow] = []
-        after = ""
-        while True:
-            page = await self._way.send(asks.recipes(place, after, USUAL))
-            found += page.recipes
-            if not (after := page.more):
-                return found
+        pages = self._pages(lambda after: asks.recipes(place, after, USUAL))
+        return [each async for page in pages for each in page.recipes]
 
     async def state(
         self, id: str, *, at: int = 0, commit: str = "", prefix: str = "", after: str = "", limit: int = USUAL
@@ -253,6 +246,54 @@ class Kernel:
     async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
         """The commits that changed something of a run's state, the newest first, and the branches there are."""
         return await self._way.send(asks.state_versions(id, limit))
+
+    # ---- safety gates
+
+    async def policies(self) -> Mapping[str, int]:
+        """The newest version of every safety policy, by its name."""
+        pages = self._pages(lambda after: asks.policies(after, MOST))
+        return {each.name: each.version async for page in pages for each in page.policies}
+
+    async def policy(self, name: str, version: int = 0) -> GatePolicy:
+        """A safety policy: its newest version, or the one of that number. Raises Unknown."""
+        return await self._way.send(asks.policy(name, version))
+
+    async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
+        """Make it the newest version; `expected` is the one that it follows, 0 for the first. Raises Conflict."""
+        return await self._way.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
+
+    async def passages(self, wanted: Filter = EVERYTHING, *, after: int = 0, limit: int = USUAL) -> Page:
+        """A page of what came to the gates behind a cursor, as `ramet.host.safety.passages` gives it."""
+        page = await self._way.send(asks.passages(wanted, after, limit))
+        return Page(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
+
+    async def follow_passages(self, wanted: Filter = EVERYTHING, *, after: int = 0) -> AsyncGenerator[Passage, None]:
+        """What came to the gates behind a cursor, and what comes, until the server ends. Raises Gone then."""
+        async with aclosing(self._way.stream(asks.follow_passages(wanted, after))) as told:
+            async for each in told:
+                match each.event:
+                    case "event":
+                        yield _passage(msgspec.json.decode(each.data, type=PassageRow))
+                    case "error":
+                        raise error_of(each.data, 0)
+        raise Gone("the server ended")
+
+    # ---- inside
+
+    async def _pages(self, ask: Callable[[str], Ask[P]]) -> AsyncIterator[P]:
+        after = ""
+        while True:
+            page = await self._way.send(ask(after))
+            yield page
+            if not (after := page.more):
+                return
+
+
+def _passage(row: PassageRow) -> Passage:
+    event = decode(msgspec.json.encode(row.event))
+    if not isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded):
+        raise ProtocolError(f"a passage that is none: {row.event.get('type')!r}")
+    return Passage(row.cursor, row.kind, event)
 
 
 def _cursor(event: ServerSentEvent) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ramet.host.records import RunRow
+from ramet.host.safety.inspection import Filter
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.app.messages import Mail
 from ramet.services.client.asking import Ask
@@ -14,8 +15,12 @@ from ramet.services.kernel import (
     AddSchedule,
     AnswerApproval,
     ApprovalPage,
+    GatePolicy,
+    GatePolicyPage,
     KeepTree,
     Kept,
+    PassagePage,
+    PutGatePolicy,
     RecipePage,
     RunPage,
     SchedulePage,
@@ -100,6 +105,36 @@ def state(id: str, at: int, commit: str, prefix: str, after: str, limit: int) ->
 
 def state_versions(id: str, limit: int) -> Ask[StateVersions]:
     return Ask("GET", _run(id, "state", "versions"), StateVersions, params={"limit": limit})
+
+
+def policies(after: str, limit: int) -> Ask[GatePolicyPage]:
+    return Ask("GET", "/v1/safety/policies", GatePolicyPage, params=_said(after=after, limit=limit))
+
+
+def policy(name: str, version: int) -> Ask[GatePolicy]:
+    return Ask("GET", _policy(name), GatePolicy, params=_said(version=version))
+
+
+def put_policy(name: str, asked: PutGatePolicy) -> Ask[GatePolicy]:
+    return Ask("POST", _policy(name), GatePolicy, asked)
+
+
+def passages(wanted: Filter, after: int, limit: int) -> Ask[PassagePage]:
+    return Ask("GET", "/v1/safety/passages", PassagePage, params=_wanted(wanted, after) | {"limit": limit})
+
+
+def follow_passages(wanted: Filter, after: int) -> Ask[None]:
+    return Ask("GET", "/v1/safety/passages/follow", None, params=_wanted(wanted, after))
+
+
+def _wanted(wanted: Filter, after: int) -> dict[str, Any]:
+    said = {"tree": wanted.tree, "run": wanted.run, "path": wanted.path, "tool": wanted.tool, "after": after}
+    whether = {} if wanted.committed is None else {"committed": wanted.committed}
+    return {**_said(**said), **whether, "kinds": list(wanted.kinds)}
+
+
+def _policy(name: str) -> str:
+    return f"/v1/safety/policies/{quote(name, safe='')}"
 
 
 def _run(*parts: str) -> str:

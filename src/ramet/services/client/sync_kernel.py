@@ -43,3 +43,8 @@ class SyncKernel:
     recipes = blocking(Kernel.recipes)
     state = blocking(Kernel.state)
     state_versions = blocking(Kernel.state_versions)
+    policies = blocking(Kernel.policies)
+    policy = blocking(Kernel.policy)
+    put_policy = blocking(Kernel.put_policy)
+    passages = blocking(Kernel.passages)
+    follow_passages = iterating(Kernel.follow_passages)

@@ -1,0 +1,97 @@
+"""The safety gates of the server's kernel over HTTP: policies, and what came to them. For the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ramet.services.app.calls import Call
+from ramet.services.app.operations import Operation
+from ramet.services.app.sse import EventStream
+from ramet.services.app.telling import told
+from ramet.services.gate_views import GateViews
+from ramet.services.kernel import (
+    GatePolicy,
+    GatePolicyPage,
+    Paging,
+    PassageFilter,
+    PassagePage,
+    PutGatePolicy,
+    WhichVersion,
+)
+
+
+def _gates(call: Call) -> GateViews:
+    return call.parts.kernel.open(call.key, "safety policy", call.request.path_params.get("policy", "")).gates
+
+
+async def _list(call: Call) -> GatePolicyPage:
+    return await _gates(call).page(call.query(Paging))
+
+
+async def _get(call: Call) -> GatePolicy:
+    return await _gates(call).get(call.path("policy"), call.query(WhichVersion).version)
+
+
+async def _put(call: Call) -> GatePolicy:
+    gates = _gates(call)
+    return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
+
+
+async def _passed(call: Call) -> PassagePage:
+    return await _gates(call).passed(call.query(PassageFilter))
+
+
+async def _passing(call: Call) -> EventStream:
+    gates, wanted = _gates(call), call.query(PassageFilter)
+    wanted.after = call.after(wanted.after)
+    return call.parts.streams.stream(told(gates.passing(wanted)))
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="list_policies",
+        method="GET",
+        path="/v1/safety/policies",
+        summary="The safety policies of the server, by name",
+        handle=_list,
+        query=Paging,
+        answers=GatePolicyPage,
+    ),
+    Operation(
+        id="get_policy",
+        method="GET",
+        path="/v1/safety/policies/{policy}",
+        summary="A safety policy: its newest version, or the one of that number",
+        handle=_get,
+        query=WhichVersion,
+        answers=GatePolicy,
+    ),
+    Operation(
+        id="put_policy",
+        method="POST",
+        path="/v1/safety/policies/{policy}",
+        summary="Another version of a safety policy, after the one that is expected",
+        handle=_put,
+        takes=PutGatePolicy,
+        answers=GatePolicy,
+    ),
+    Operation(
+        id="passages",
+        method="GET",
+        path="/v1/safety/passages",
+        summary="What came to the safety gates behind a cursor",
+        handle=_passed,
+        query=PassageFilter,
+        answers=PassagePage,
+    ),
+    Operation(
+        id="follow_passages",
+        method="GET",
+        path="/v1/safety/passages/follow",
+        summary="What came to the safety gates behind a cursor, and what comes, without an end",
+        handle=_passing,
+        query=PassageFilter,
+        stream=True,
+        resumes=True,
+    ),
+)

@@ -1,0 +1,22 @@
+"""Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ramet.core.errors import RametError
+from ramet.services.following import TreeEvent
+from ramet.services.problems import problem_of
+from ramet.wire.sse import encode
+
+
+async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+    """All that is found, encoded; what goes wrong is the last event."""
+    try:
+        async with aclosing(found):
+            async for each in found:
+                yield encode("event", each.data, str(each.cursor))
+        yield encode("done", b"")
+    except RametError as error:
+        yield encode("error", problem_of(error).encode())
