@@ -151,6 +151,8 @@ OPERATIONS: Final = (
         takes=dict[str, Any],
         answers=dict[str, Any],
         stream=True,
+        refuses=(403, 409, 410, 429, 501, 502),
+        own_refusals=True,
     ),
     Operation(
         id="messages",
@@ -161,6 +163,8 @@ OPERATIONS: Final = (
         takes=dict[str, Any],
         answers=dict[str, Any],
         stream=True,
+        refuses=(403, 409, 410, 429, 501, 502),
+        own_refusals=True,
     ),
     Operation(
         id="models",
@@ -169,5 +173,6 @@ OPERATIONS: Final = (
         summary="The agent that the key is of, as clients of models list it",
         handle=_models,
         answers=Models,
+        own_refusals=True,
     ),
 )

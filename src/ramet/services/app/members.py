@@ -58,6 +58,7 @@ OPERATIONS: Final = (
         takes=SpawnAgent,
         answers=SpawnedAgent,
         status=201,
+        refuses=(403, 409, 410, 429, 501, 502),
     ),
     Operation(
         id="list_agents",
@@ -83,6 +84,7 @@ OPERATIONS: Final = (
         summary="End an agent and all below it, wait until they are gone, and forget it",
         handle=_kill,
         status=204,
+        refuses=(409,),
     ),
     Operation(
         id="delegate",
@@ -93,6 +95,7 @@ OPERATIONS: Final = (
         takes=Delegate,
         answers=DelegatedKey,
         status=201,
+        refuses=(409,),
     ),
     Operation(
         id="revoke",
@@ -101,6 +104,7 @@ OPERATIONS: Final = (
         summary="Let a narrower key open nothing any more",
         handle=_revoke,
         status=204,
+        refuses=(409,),
     ),
     Operation(
         id="rotate",
@@ -109,5 +113,6 @@ OPERATIONS: Final = (
         summary="Another key for the owner; the old one is dead",
         handle=_rotate,
         answers=Rotated,
+        refuses=(409,),
     ),
 )

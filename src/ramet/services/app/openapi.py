@@ -11,14 +11,20 @@ import msgspec
 from msgspec import NODEFAULT, Raw, Struct
 from msgspec.structs import FieldInfo, fields
 
-from ramet.services.app.operations import EVENT_STREAM, JSON, Operation
+from ramet.services.app.operations import BYTES, EVENT_STREAM, JSON, Operation
 from ramet.services.problems import MEDIA_TYPE
 
 _REFS = "#/components/schemas/{name}"
-_STREAM = (
-    "Server-sent events. `id` is what Last-Event-ID resumes by. An event whose name ends in `-base64` "
-    "carries bytes that lines of text would not give back."
-)
+#: Of each event, as OpenAPI's tools read a stream.
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+    "description": (
+        "Server-sent events. `id` is what Last-Event-ID resumes by. An event whose name ends in `-base64` "
+        "carries bytes that lines of text would not give back."
+    ),
+}
 
 
 class ProblemDocument(Struct):
@@ -64,8 +70,10 @@ def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str,
     if each.takes is not None:
         made["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
     elif each.has_body:
-        made["requestBody"] = {"required": True, "content": {each.media: {"schema": {}}}}
-    made["responses"] = {str(each.status): _answer(each, schema_of), "default": _problem(schema_of)}
+        # A message may be empty: that is the agent's business.
+        made["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
+    made["responses"] = {str(each.status): _answer(each, schema_of)}
+    made["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
     made["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
     return made
 
@@ -88,13 +96,28 @@ def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     if each.answers is not None:
         content[JSON] = {"schema": schema_of[each.answers]}
     if each.stream:
-        content[EVENT_STREAM] = {"schema": {"type": "string", "description": _STREAM}}
+        content[EVENT_STREAM] = {"schema": _EVENT}
     described: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
     return described | ({"content": content} if content else {})
 
 
-def _problem(schema_of: dict[Any, Any]) -> dict[str, Any]:
-    return {"description": "A problem", "content": {MEDIA_TYPE: {"schema": schema_of[ProblemDocument]}}}
+def _refusals(each: Operation) -> set[int]:
+    """Every status of a refusal: those of any request, of keys, of bodies, of values, and the operation's own."""
+    found = {431, 500, 503, *each.refuses}
+    if each.needs_key:
+        found |= {401, 404}
+    if each.takes is not None or each.has_body:
+        found |= {400, 408, 413}
+    if each.takes is not None or each.has_body or each.query is not None:
+        found.add(422)
+    return found
+
+
+def _problem(status: int, each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {MEDIA_TYPE: {"schema": schema_of[ProblemDocument]}}
+    if each.own_refusals:
+        content[JSON] = {"schema": {"type": "object", "required": ["error"]}}
+    return {"description": HTTPStatus(status).phrase, "content": content}
 
 
 def _opaque(kind: type) -> dict[str, Any]:

@@ -34,4 +34,5 @@ class Operation:
     stream: bool = False  #: answers with server-sent events, or may
     resumes: bool = False  #: by Last-Event-ID
     needs_key: bool = True
-    refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that every operation may answer with
+    refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
+    own_refusals: bool = False  #: some are in the form that its clients read, not problem documents

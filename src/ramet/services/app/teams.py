@@ -36,6 +36,7 @@ OPERATIONS: Final = (
         takes=CreateTeam,
         answers=CreatedTeam,
         status=201,
+        refuses=(409,),
     ),
     Operation(
         id="list_teams",
@@ -60,5 +61,6 @@ OPERATIONS: Final = (
         summary="End all agents of a team, wait until they are gone, and forget it",
         handle=_delete,
         status=204,
+        refuses=(409,),
     ),
 )

@@ -86,6 +86,7 @@ OPERATIONS: Final = (
         has_body=True,
         query=TurnOptions,
         stream=True,
+        refuses=(410, 429),
     ),
     Operation(
         id="read_turn",
@@ -96,6 +97,7 @@ OPERATIONS: Final = (
         query=After,
         stream=True,
         resumes=True,
+        refuses=(410,),
     ),
     Operation(
         id="interrupt",
@@ -105,6 +107,7 @@ OPERATIONS: Final = (
         handle=_interrupt,
         query=WhichTurn,
         answers=Interrupted,
+        refuses=(410,),
     ),
     Operation(
         id="control",
@@ -114,6 +117,7 @@ OPERATIONS: Final = (
         handle=_control,
         takes=dict[str, Any],
         answers=Any,
+        refuses=(403, 409, 410, 429, 501, 502),
     ),
     Operation(
         id="history",
@@ -122,6 +126,7 @@ OPERATIONS: Final = (
         summary="The conversation so far",
         handle=_history,
         answers=History,
+        refuses=(410,),
     ),
     Operation(
         id="events",
@@ -132,6 +137,7 @@ OPERATIONS: Final = (
         query=After,
         stream=True,
         resumes=True,
+        refuses=(410,),
     ),
     Operation(
         id="mail",
@@ -141,5 +147,6 @@ OPERATIONS: Final = (
         handle=_mail,
         takes=Mail,
         status=204,
+        refuses=(409, 410, 429),
     ),
 )
