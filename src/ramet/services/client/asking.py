@@ -73,14 +73,28 @@ def place_of(where: str | os.PathLike[str], key: str | None) -> Place:
     """Read where a server is. Without a key, that of the operator is taken from beside a socket, if it is there."""
     text = os.fspath(where)
     if text.startswith(("http://", "https://")):
-        return Place(text.rstrip("/"), None, key or "")
+        return Place(text.rstrip("/"), None, checked_key(key or ""))
     if "://" in text or not text:
         raise InvalidValue("where", text, "the path of a socket, or a URL of http or https")
     path = pathlib.Path(text.removeprefix("unix:")).absolute()
     if key is None:
-        token = path.with_name(TOKEN)
-        key = token.read_text().strip() if token.is_file() else ""
-    return Place("http://ramet", str(path), key)
+        key = _operators(path.with_name(TOKEN))
+    return Place("http://ramet", str(path), checked_key(key))
+
+
+def checked_key(key: str) -> str:
+    """A key that a header can hold. Raises InvalidValue, which does not tell it."""
+    if not key.isascii() or not key.isprintable():
+        raise InvalidValue("key", f"{len(key)} characters", "printable ones of ASCII")
+    return key
+
+
+def _operators(token: pathlib.Path) -> str:
+    """The operator's key from its file; "" where this user cannot read one there."""
+    try:
+        return token.read_text(encoding="ascii").strip() if token.is_file() else ""
+    except (OSError, UnicodeError):
+        return ""
 
 
 def http() -> Any:

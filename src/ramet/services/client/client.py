@@ -16,6 +16,7 @@ from ramet.services.app.messages import Interrupted
 from ramet.services.client import asking
 from ramet.services.client.asking import Ask
 from ramet.services.client.kernel import Kernel
+from ramet.services.client.peers import see_who_listens
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
@@ -26,6 +27,7 @@ TIMEOUT_S = 60.0
 #: Of a stream: twice what a server lets pass before it says that it is there, and some.
 SILENCE_S = 40.0
 _TRIES, _TRY_S = 5, 0.05
+_WATCHED = {"trace": see_who_listens}
 
 
 class AgentEvent(NamedTuple):
@@ -39,7 +41,8 @@ class Client:
     """A server, from `async with` on. Every method takes a `key` that goes before the client's own.
 
     Methods raise what the services raise, by the same types, as far as the server says; besides `Gone` where no server
-    answers, and ProtocolError for an answer that is none.
+    answers, ProtocolError for an answer that is none, and Denied where another user's process listens at the socket:
+    no key is shown to it.
     """
 
     def __init__(self, where: str | os.PathLike[str], key: str | None = None) -> None:
@@ -220,7 +223,7 @@ class Client:
             async for event in events:
                 match event.event:
                     case "event":
-                        yield AgentEvent(int(event.id), event.data)
+                        yield AgentEvent(_number(event.id), event.data)
                     case "error":
                         raise error_of(event.data, 0)
 
@@ -257,7 +260,13 @@ class Client:
         options, http = {"timeout": None} if waits else {}, self._opened()
         try:
             answer = await http.request(
-                ask.method, ask.path, content=ask.content, params=ask.params, headers=self._headers(ask, key), **options
+                ask.method,
+                ask.path,
+                content=ask.content,
+                params=ask.params,
+                headers=self._headers(ask, key),
+                extensions=_WATCHED,
+                **options,
             )
         except self._lost as problem:
             raise self._gone(problem) from None
@@ -275,6 +284,7 @@ class Client:
                 content=ask.content,
                 params=ask.params,
                 headers=self._headers(ask, key),
+                extensions=_WATCHED,
                 timeout=asking.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
             ) as answer:
                 if answer.status_code >= 400:
@@ -287,7 +297,7 @@ class Client:
             raise self._gone(problem) from None
 
     def _headers(self, ask: Ask[Any], key: str | None) -> dict[str, str]:
-        shown = self._place.key if key is None else key
+        shown = self._place.key if key is None else asking.checked_key(key)
         return {**ask.headers, **({"authorization": f"Bearer {shown}"} if shown else {})}
 
     def _opened(self) -> Any:
@@ -311,6 +321,12 @@ def _chunk(event: ServerSentEvent) -> Chunk:
     turn, _, number = event.id.rpartition(":")
     if event.event not in ("chunk", "error", "done"):
         raise ProtocolError(f"an event that is no chunk: {event.event!r}")
-    if not number.isdigit():  # the server's own word, of a reader that was too slow
+    if not number:  # the server's own word, of a reader that was too slow
         raise error_of(event.data, 0)
-    return Chunk(turn, int(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three
+    return Chunk(turn, _number(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ProtocolError(f"an event that is of no number: {text[:80]!r}")
+    return int(text)

@@ -45,7 +45,8 @@ def error_of(document: bytes, status: int) -> RametError:
     error.args = (str(problem.get("detail", f"HTTP {status}")),)
     fields = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail")}
     for name, value in fields.items():
-        setattr(error, "status" if name == "outcome" else name, value)
+        if not name.startswith("_") and not hasattr(Exception, name):  # Whoever wrote this may mean no good.
+            setattr(error, "status" if name == "outcome" else name, value)
     if isinstance(error, Refused):
         error.status, error.problem = status, problem
     return error

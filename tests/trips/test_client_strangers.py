@@ -1,0 +1,130 @@
+"""A client among strangers: whom it shows its key, and what it makes of answers that no ramet gives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import ramet
+from ramet.core.errors import Denied, Gone, InvalidValue, NotYours, ProtocolError
+from ramet.services.client.refusals import error_of
+from tests.support.http import Answer, Received, serve
+from tests.support.serving import serving, short_folder
+
+#: Listens as another user, and tells what each connection has said to it.
+STRANGER = """
+import os, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+os.setgroups([]), os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+listener.listen()  # From now on the kernel knows whose it is.
+print("listens", flush=True)
+while True:
+    connection, _ = listener.accept()
+    print(connection.recv(65536), flush=True)
+    connection.close()
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+@asynccontextmanager
+async def listening(path: pathlib.Path, user: int) -> AsyncIterator[asyncio.StreamReader]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STRANGER, path, str(user), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"listens\n"
+        yield process.stdout
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+async def test_a_key_is_not_shown_to_another_users_process(folder: pathlib.Path) -> None:
+    """It took the place of the socket: it hears nothing at all, in whichever way it is asked."""
+    path = folder / "serve.sock"
+    async with listening(path, 65_534) as heard, ramet.connect(path, "op_secret") as client:
+        for ask in (client.list_teams(), anext(client.turn("agent-1", b"hello"))):
+            with pytest.raises(Denied, match="user 65534"):
+                await ask
+            assert await heard.readline() == b"b''\n"
+
+
+async def test_a_process_of_this_user_is_spoken_to(folder: pathlib.Path) -> None:
+    """The control: what listens there is heard, and its answer is none."""
+    path = folder / "serve.sock"
+    async with listening(path, os.geteuid()) as heard, ramet.connect(path, "op_secret") as client:
+        with pytest.raises(Gone):
+            await client.list_teams()
+        assert b"op_secret" in await heard.readline()
+
+
+@pytest.mark.parametrize("key", ["with\nline", "schlüssel", "\x00"], ids=["line", "umlaut", "nul"])
+async def test_a_key_that_no_header_can_hold(folder: pathlib.Path, key: str) -> None:
+    """Refused by its name, without its value, and before anything is connected to."""
+    with pytest.raises(InvalidValue, match="key") as refused:
+        ramet.connect(folder / "none.sock", key)
+    assert key not in str(refused.value)
+    async with ramet.connect(folder / "none.sock", "fine") as client:
+        with pytest.raises(InvalidValue, match="key"):
+            await client.list_teams(key=key)
+
+
+async def test_a_token_that_cannot_be_read_is_none(folder: pathlib.Path) -> None:
+    """Whatever lies beside the socket: the server then says that a key is needed."""
+    async with serving(folder) as served:
+        token = pathlib.Path(served.server.where).with_name("operator-token")
+        token.write_bytes(b"\xff\xfe")
+        async with ramet.connect(served.server.where) as client:
+            with pytest.raises(Exception, match="a key is needed"):
+                await client.list_teams()
+
+
+@pytest.mark.parametrize("name", ["__class__", "__dict__", "args", "with_traceback", "__cause__"])
+def test_a_problem_document_changes_nothing_of_its_error_but_fields(name: str) -> None:
+    """Names that mean something to Python are no fields."""
+    error = error_of(
+        b'{"type": "urn:ramet:problem:not-yours", "detail": "no", "kind": "team", "%s": 1}' % name.encode(), 404
+    )
+
+    assert isinstance(error, NotYours)
+    assert (error.args, error.kind, error.__cause__) == (("no",), "team", None)
+    assert callable(error.with_traceback)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "id: x:²\nevent: chunk\ndata: a",
+        "id: x\nevent: other\ndata: a",
+        "event: error\ndata: a",
+        "id: \nevent: event\ndata: 1",
+    ],
+    ids=["number", "event", "problem", "cursor"],
+)
+async def test_a_stream_that_no_ramet_sends(event: str) -> None:
+    """It is a ProtocolError, and never something else."""
+
+    async def strange(received: Received, answer: Answer) -> None:
+        await answer.start_stream()
+        answer._writer.write(b"%x\r\n%s\n\n\r\n" % (len(event.encode()) + 2, event.encode()))
+        await answer.end_stream()
+
+    async with serve(strange) as url, ramet.connect(url, "key") as client:
+        stream = client.events("a") if "event: event" in event else client.read_turn("a", "x")
+        with pytest.raises(ProtocolError):
+            _ = [each async for each in stream]
+        await stream.aclose()
