@@ -107,6 +107,56 @@ async def test_what_is_no_http(served: Serving, sent: bytes) -> None:
     assert await is_well(served)
 
 
+@pytest.mark.parametrize("sent", [b"\x00\xff\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"], ids=["bytes", "path"])
+async def test_garbage_behind_a_request_that_is_being_answered(served: Serving, sent: bytes) -> None:
+    """The answer breaks off, and nothing is written into the midst of it."""
+    agent, nonce = await served.agent()
+    reader, writer = await served.connection()
+    writer.write(said_to(agent, nonce, b"one wait", length=8))
+    said = await reader.readuntil(b"data: one\n\n")
+
+    writer.write(sent)
+    async with asyncio.timeout(60):
+        said += await reader.read()
+    writer.close()
+
+    assert said.count(b"HTTP/1.1") == 1
+    assert b"about:blank" not in said
+    assert not said.endswith(b"0\r\n\r\n")
+    assert await is_well(served)
+
+
+# ---- how many
+
+
+async def test_connections_that_only_wait_keep_nobody_out(folder: pathlib.Path) -> None:
+    """One more takes the place of the one that has waited the longest; where all are at work it is told so."""
+    async with serving(folder, bounds=Bounds(connections=3)) as served:
+        agent, nonce = await served.agent()  # on a connection that is kept
+        await served.http.aclose()
+        connections = served.server._http_server._connections
+        await eventually(lambda: not connections)
+        first, second, third = [await served.connection() for _ in range(3)]
+        await eventually(lambda: len(connections) == 3)
+
+        status, _, _ = await answer_to(served, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert (status, await first[0].read()) == (200, b"")
+
+        for _, writer in (second, third):
+            writer.write(said_to(agent, nonce, b"one wait", length=8))
+        fourth = await served.connection()
+        fourth[1].write(said_to(agent, nonce, b"one wait", length=8))
+        await eventually(lambda: len(connections) == 3 and not any(each.is_between() for each in connections))
+        status, headers, body = await answer_to(served, b"")
+        assert (status, headers["content-type"], json.loads(body)["status"]) == (503, "application/problem+json", 503)
+
+        fourth[1].close()
+        await eventually(lambda: len(connections) == 2)
+        assert (await answer_to(served, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n"))[0] == 200
+        for _, writer in (first, second, third):
+            writer.close()
+
+
 # ---- bodies
 
 
@@ -177,6 +227,27 @@ async def test_a_body_that_is_none(served: Serving, body: bytes, status: int, fi
     assert (refused.status_code, refused.json()["field"]) == (status, field)
     assert refused.headers["content-type"] == "application/problem+json"
     assert (await served.ask("GET", "/v1/teams", served.server.operator)).json() == {"teams": []}
+
+
+async def test_a_body_that_nobody_asked_for(served: Serving) -> None:
+    """An operation that reads none lets it pass by: the next request on the connection is answered as any other."""
+    agent, nonce = await served.agent()
+    reader, writer = await served.connection()
+    head = (
+        f"POST /v1/agents/{agent}/interrupt HTTP/1.1\r\nhost: x\r\nx-api-key: {nonce}\r\ncontent-length: 200000\r\n\r\n"
+    )
+    writer.write(head.encode() + b"x" * 1000)
+    await eventually(lambda: [each._http.cycle for each in served.server._http_server._connections][-1] is not None)
+    writer.write(b"x" * 199_000)
+    try:
+        async with asyncio.timeout(60):
+            answers = await reader.readuntil(b"}")
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            answers += await reader.read()
+    finally:
+        writer.close()
+
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1") == 2
 
 
 # ---- paths, methods, queries
@@ -278,7 +349,7 @@ async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) 
             [theirs] = connections
 
             def was_answered(before: object) -> bool:
-                return theirs not in connections or (theirs._http.cycle is not before and theirs._is_between())
+                return theirs not in connections or (theirs._http.cycle is not before and theirs.is_between())
 
             while theirs in connections and not theirs._transport.get_write_buffer_size():
                 before = theirs._http.cycle

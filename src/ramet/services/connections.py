@@ -1,10 +1,15 @@
-"""HTTP connections of uvicorn, bounded in time: half requests and readers that take nothing are cut off."""
+"""HTTP connections of uvicorn, bounded in time and number: half requests and readers that take nothing are cut off.
+
+Where there are as many as there may be, one more takes the place of the one that has waited the longest for its next
+request. So whoever only holds connections keeps nobody out.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+import resource
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ramet.core.errors import MissingExtra
@@ -15,11 +20,19 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
+_TITLES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one connection may take."""
+    """What one connection may take, and all of them."""
 
+    connections: int = 10_000  #: at once, and at most for half of the descriptors that this process may have
     head_s: float = 10.0  #: for the head of a request, from its first byte, or from connecting
     head_bytes: int = 64 * 1024
     idle_s: float = 60.0  #: between two requests
@@ -37,7 +50,7 @@ class HttpServer:
             from uvicorn.server import ServerState
         except ImportError:
             raise MissingExtra("serving over HTTP", "server") from None
-        self.listener, self._bounds = listener, bounds or Bounds()
+        self.listener, self._bounds = listener, _within_what_may_be_open(bounds or Bounds())
         self._config = Config(
             app,
             lifespan="off",
@@ -53,7 +66,7 @@ class HttpServer:
         self._config.load()
         self._state = ServerState()
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}  #: whose last request is the oldest first
 
     async def start(self) -> None:
         """Accept connections from now on."""
@@ -90,7 +103,9 @@ class HttpServer:
 class _Connection(asyncio.Protocol):
     """Passes all on to uvicorn's own protocol, and looks at the clock."""
 
-    def __init__(self, config: Config, state: ServerState, bounds: Bounds, connections: set[_Connection]) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, bounds: Bounds, connections: dict[_Connection, None]
+    ) -> None:
         self._http: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
@@ -102,15 +117,21 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        if len(self._connections) >= self._bounds.connections and not _make_room(self._connections):
+            transport.set_protocol(asyncio.Protocol())
+            most = f"{self._bounds.connections} connections are being answered, as many as may be at once"
+            transport.write(_refusal(503, most))
+            transport.close()
+            return
         self._transport = transport
         transport.set_write_buffer_limits(high=0)  # So that whatever is not taken is looked at by the clock.
-        self._connections.add(self)
+        self._connections[self] = None
         self._http.send_400_response = lambda why: self._refuse(400, why)  # in the form of all other refusals
         self._http.connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         for timer in (self._head_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
@@ -119,8 +140,10 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._http.data_received(data)
-        if not self._is_between():
+        if not self.is_between():
             self._head = 0
+            if self._connections.pop(self, 0) is None:
+                self._connections[self] = None  # The newest again, unless it is being cut.
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
@@ -147,7 +170,7 @@ class _Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Close it when what it answers is answered, or at once."""
-        if self._is_between():
+        if self.is_between():
             self._transport.close()
         else:
             self._http.shutdown()
@@ -156,7 +179,7 @@ class _Connection(asyncio.Protocol):
         """Close it at once; what was not read is lost."""
         self._transport.abort()
 
-    def _is_between(self) -> bool:
+    def is_between(self) -> bool:
         """Whether no request is being answered."""
         cycle = self._http.cycle
         return cycle is None or cycle.response_complete
@@ -171,11 +194,33 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, status: int, detail: str) -> None:
-        title = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}[status]
-        body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
-        head = (
-            f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self._transport.write(head.encode() + body)
+        cycle = self._http.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:  # Never in the midst of an answer.
+            self._transport.write(_refusal(status, detail))
         self._transport.close()
+
+
+def _within_what_may_be_open(bounds: Bounds) -> Bounds:
+    """Half of what this process may open is left for agents, files and all else."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return replace(bounds, connections=min(bounds.connections, descriptors // 2))
+
+
+def _make_room(connections: dict[_Connection, None]) -> bool:
+    """Cut the connection that has waited the longest for a request; False if all are being answered."""
+    for each in connections:
+        if each.is_between():
+            del connections[each]
+            each.cut()
+            return True
+    return False
+
+
+def _refusal(status: int, detail: str) -> bytes:
+    """A whole answer, for what never comes to the application."""
+    body = json.dumps({"type": "about:blank", "title": _TITLES[status], "status": status, "detail": detail}).encode()
+    head = (
+        f"HTTP/1.1 {status} {_TITLES[status]}\r\ncontent-type: application/problem+json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
