@@ -74,6 +74,9 @@ class _Endpoint:
         call = Call(Request(scope, receive), self._parts)
         try:
             response = await self._answer(call, scope["method"])
+            # A body that nobody asked for would be taken for the next request.
+            if not await call.spill() and isinstance(response, Response):
+                response.headers["connection"] = "close"
         except ClientDisconnect:
             return  # Nobody is there to be told.
         except Exception as error:
