@@ -15,9 +15,10 @@ import ramet
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel
 from ramet.agent import declaring
 from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
-from ramet.core.events import ApprovalAsked, encode
+from ramet.core.events import ApprovalAsked, decode, encode
 from ramet.core.recipe import Recipe
 from ramet.core.safety import Rule, SafetyPolicy
+from ramet.core.story import TreeStory
 from ramet.core.ticks import TickStatus
 from ramet.host.project import Project
 from ramet.host.safety.gate import SafetyGate
@@ -30,6 +31,7 @@ from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
 from ramet.services.kernel import PlainAgent
+from ramet.services.run_views import _Ends
 from ramet.spawn.handle import Handle
 from ramet.wire.sse import ServerSentEvent
 from tests.support.serving import Served, serving, short_folder
@@ -159,6 +161,30 @@ async def test_a_reader_that_is_gone_leaves_nothing(served: Served, client: Clie
     assert (await client.kernel.run(handle.id)).is_over
 
 
+async def test_who_follows_knows_who_has_ended(served: Served, client: Client) -> None:
+    """After each event the same as the story of the tree has it: one that had ended may have got mail since."""
+    handle, kernel = await bill(served), client.kernel
+    writer = next(each for each in await kernel.tree(handle.id) if each.path == "main/writer")
+    await kernel.send(writer.id, "write it down")
+    while not (await kernel.run(writer.id)).is_over:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    await kernel.answer((await kernel.approvals())[0].id, False)
+    await handle.result()
+
+    ends, story, were_over = _Ends(), TreeStory(), list[bool]()
+    for each in await (await served.server.runtime.open_store()).read(tree=handle.id):
+        ends.tell(each)
+        story.tell(decode(each.data))
+        assert ends.over == {id: run.is_over for id, run in story.runs.items()}
+        assert ends.is_over == story.is_over
+        were_over.append(story.runs[writer.id].is_over if writer.id in story.runs else False)
+    assert [over for over, before in zip(were_over[1:], were_over, strict=False) if over != before] == [
+        True,
+        False,
+        True,
+    ]
+
+
 async def test_runs_are_steered(served: Served, client: Client) -> None:
     """Mail, an end, a keep: what was done is said, and what is refused is so by its type."""
     handle, kernel = await bill(served), client.kernel
@@ -210,13 +236,14 @@ async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.P
     async with Desk(working_dir=folder) as desk:
         await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"])
     async with serving(folder) as served, ramet.connect(served.server.where) as client:
+        await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
         added = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"])
         again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"])
         assert (added.id, added.paused, added.next) == ("late", False, again.next)
         assert (await kernel.pause_schedule("late")).paused
         await kernel.trigger_schedule("late")
-        await eventually(lambda: {"early", "late"} <= set(scheduled.CALLS))
+        await eventually(lambda: scheduled.CALLS == ["early", "late"])
         while not (results := await kernel.schedule_results("late")) or results[-1].ended is None:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         assert (results[-1].status, results[-1].text) == (TickStatus.COMPLETED, "noted late")

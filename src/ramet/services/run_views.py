@@ -132,19 +132,19 @@ class _Ends:
     """Who has ended of those that are told of; as `ramet.core.story` has it, without reading what was said."""
 
     def __init__(self) -> None:
-        self._over: dict[str, bool] = {}
+        self.over: dict[str, bool] = {}
 
     @property
     def is_over(self) -> bool:
         """Whether all have."""
-        return bool(self._over) and all(self._over.values())
+        return bool(self.over) and all(self.over.values())
 
     def tell(self, stored: Stored) -> None:
         """Take in the next event."""
         if stored.type == _TAGS[RunEnded]:
-            self._over[stored.run] = True
-        elif stored.type in _BEGINS or (self._over.get(stored.run) and _wakes(stored)):
-            self._over[stored.run] = False
+            self.over[stored.run] = True
+        elif stored.type in _BEGINS or (self.over.get(stored.run) and _wakes(stored)):
+            self.over[stored.run] = False
 
 
 _TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStarted, RunResumed, RunEnded, MailPushed)}
