@@ -74,6 +74,7 @@ OPERATIONS: Final = (
         handle=_put,
         takes=PutGatePolicy,
         answers=GatePolicy,
+        refuses=(409,),
     ),
     Operation(
         id="passages",

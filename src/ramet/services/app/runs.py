@@ -117,6 +117,7 @@ OPERATIONS: Final = (
         handle=_send,
         takes=Mail,
         answers=Sent,
+        refuses=(409,),
     ),
     Operation(
         id="stop_run",
@@ -126,6 +127,7 @@ OPERATIONS: Final = (
         handle=_stop,
         takes=StopRun,
         answers=Stopped,
+        refuses=(410,),
     ),
     Operation(
         id="keep_run",

@@ -67,6 +67,7 @@ OPERATIONS: Final = (
         takes=AddSchedule,
         answers=ScheduleView,
         status=201,
+        refuses=(409,),
     ),
     Operation(
         id="get_schedule",
