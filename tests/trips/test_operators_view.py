@@ -20,6 +20,7 @@ from ramet.core.recipe import Recipe
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.core.story import TreeStory
 from ramet.core.ticks import TickStatus
+from ramet.host.journal import TREES
 from ramet.host.project import Project
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import Filter, Passage
@@ -33,6 +34,8 @@ from ramet.services.client.kernel import Kernel, RunEvent
 from ramet.services.kernel import PlainAgent
 from ramet.services.run_views import _Ends
 from ramet.spawn.handle import Handle
+from ramet.store.contract import Entry
+from ramet.store.memory import MemoryStore
 from ramet.wire.sse import ServerSentEvent
 from tests.support.serving import Served, serving, short_folder
 from tests.support.waiting import eventually
@@ -228,6 +231,29 @@ async def test_what_another_process_left_is_seen_and_cannot_be_steered(folder: p
             await client.kernel.stop(found[0])
         assert len(await all_of(client.kernel.events(found[0], follow=True))) > 3
         assert (await client.kernel.run(found[0])).result is not None
+
+
+async def test_what_a_killed_process_left_is_interrupted(served: Served, folder: pathlib.Path) -> None:
+    """It is read to the end of what there is; it takes no mail, cannot be stopped, and asks nobody anything."""
+    handle, left = await bill(served), await MemoryStore().open()
+    await handle.run.context.settled()
+    there = await served.server.runtime.open_store()
+    for each in await there.read(tree=handle.id):
+        left.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
+    for document in await there.list(TREES):
+        await left.put(TREES, document.key, document.data)
+    async with serving(folder / "b", store=left) as again, ramet.connect(again.server.where) as client:
+        kernel = client.kernel
+        assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
+        assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
+        events = await all_of(kernel.events(handle.id, tree=True, follow=True))
+        assert [encode(each.event) for each in events] == [each.data for each in await there.read(tree=handle.id)]
+        with pytest.raises(MailRefused, match="interrupted"):
+            await kernel.send(handle.id, "go on")
+        with pytest.raises(Gone, match="interrupted"):
+            await kernel.stop(handle.id)
+        assert (await kernel.keep(handle.id)).kept
+        assert await kernel.approvals() == []
 
 
 async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.Path) -> None:
