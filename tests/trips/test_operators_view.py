@@ -31,6 +31,7 @@ from ramet.services.app import gates, records, runs, schedules
 from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
+from ramet.services.client.sync_kernel import SyncKernel
 from ramet.services.kernel import PlainAgent
 from ramet.services.run_views import _Ends
 from ramet.spawn.handle import Handle
@@ -429,3 +430,4 @@ async def test_without_an_event_loop(served: Served) -> None:
     ids, events = await asyncio.to_thread(program)
     store = await served.server.runtime.open_store()
     assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
+    assert {each for each in vars(Kernel) if not each.startswith("_")} <= set(vars(SyncKernel))
