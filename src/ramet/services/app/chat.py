@@ -5,26 +5,32 @@ Such a client cannot go on reading a turn whose connection it lost, so a turn th
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from starlette.responses import Response
 
-from ramet.core.errors import NotYours, OutputTooLarge, RametError
+from ramet.core.errors import Bug, NotYours, OutputTooLarge, RametError
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
 from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.shipped import Format, format_of
-from ramet.services.problems import problem_of
+from ramet.services.problems import Problem, problem_of
 from ramet.services.turns import Turn
 
+_log = logging.getLogger("ramet.serve")
 #: Of an answer that is asked for as a whole.
 WHOLE_BYTES = 16 * 1024 * 1024
+#: What comes of reading chunks that some agent type wrote, in none of the formats.
+_NO_CHUNK = (msgspec.DecodeError, UnicodeError, RecursionError, LookupError, TypeError, AttributeError)
+_EVENT_NAME = re.compile(r"[a-z_]*")
 _CLOSING: Final = {openai.NAME: openai.CLOSING, anthropic.NAME: anthropic.CLOSING}
 
 
@@ -68,8 +74,9 @@ def _asks(name: str) -> Callable[[Call], Any]:
 
 
 def _refusal(format: Format, error: RametError) -> Response:
-    status = 401 if isinstance(error, NotYours) else problem_of(error).status
-    detail = "this key opens no agent" if status == 401 else problem_of(error).detail
+    found = _problem_of(error)
+    status = 401 if isinstance(error, NotYours) else found.status
+    detail = "this key opens no agent" if status == 401 else found.detail
     return Response(format.error(detail, status), status, media_type="application/json")
 
 
@@ -82,25 +89,46 @@ async def _events(format: Format, turn: Turn, closing: bytes) -> AsyncGenerator[
                 if batch[-1].kind == "error":
                     return
     except RametError as error:
-        found = problem_of(error)
+        found = _problem_of(error)
         yield _written(format, format.error(found.detail, found.status))
         return
     if closing:
         yield b"data: %s\n\n" % closing
 
 
+def _problem_of(error: RametError) -> Problem:
+    found = problem_of(error)
+    if found.status == 500:
+        _log.error("an answer failed", exc_info=error)
+    return found
+
+
 def _event(format: Format, chunk: Chunk) -> bytes:
     match chunk.kind:
         case "chunk":
-            return _written(format, chunk.body)
+            return _written(format, _one_line(chunk.body))
         case "error":
             return _written(format, _error(format, chunk)[0])
         case "done":
             return b""
 
 
+def _one_line(body: bytes) -> bytes:
+    """What an agent wrote as one line of JSON: nothing of it is read as lines of the stream. Raises Bug."""
+    try:
+        msgspec.json.decode(body, type=dict[str, Raw])
+        return msgspec.json.format(body, indent=-1) if b"\n" in body or b"\r" in body else body
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no chunk: {problem}") from None
+
+
 def _written(format: Format, data: bytes) -> bytes:
-    name = format.event_name(data)
+    try:
+        name = format.event_name(data)
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no event: {problem}") from None
+    if not _EVENT_NAME.fullmatch(name):
+        raise Bug(f"an agent answered a client of models with an event of the type {name[:80]!r}")
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
 
 
@@ -124,9 +152,16 @@ async def _whole(format: Format, turn: Turn) -> Response:
                     size += len(chunk.body)
                 if size > WHOLE_BYTES:
                     raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
+        return Response(_folded(format, said), media_type="application/json")
     except RametError as error:
         return _refusal(format, error)
-    return Response(format.fold(said), media_type="application/json")
+
+
+def _folded(format: Format, said: Sequence[bytes]) -> bytes:
+    try:
+        return format.fold(said)
+    except _NO_CHUNK as problem:
+        raise Bug(f"an agent answered a client of models with what is no answer: {problem!r}") from None
 
 
 async def _models(call: Call) -> Any:

@@ -1,0 +1,101 @@
+"""What an agent says reaches its readers as that and nothing else, and harms neither its server nor its neighbours."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+
+from ramet.services.contract import Opening
+from ramet.services.contract import Served as Agent
+from tests.support.echo_agents import Echo, EchoType
+from tests.support.serving import Served, serving, short_folder
+
+PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+class Says(EchoType):
+    """Opens agents that answer with these bytes, whatever they are asked."""
+
+    transport_formats: Sequence[str] = ("openai", "anthropic")
+
+    def __init__(self, *chunks: bytes) -> None:
+        super().__init__()
+        self.chunks = chunks
+
+    async def open(self, opening: Opening) -> Agent:
+        self.opened.append(_Saying(opening, self.chunks))
+        return self.opened[-1]
+
+
+class _Saying(Echo):
+    def __init__(self, opening: Opening, chunks: Sequence[bytes]) -> None:
+        super().__init__(opening)
+        self.chunks = chunks
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        for chunk in self.chunks:
+            yield chunk
+
+
+async def asked(served: Served, path: str, nonce: str, *, stream: bool) -> tuple[int, str]:
+    body = PROMPT.replace(b"{", b'{"stream": true, ' if stream else b"{", 1)
+    answer = await served.ask("POST", path, nonce, content=body)
+    return answer.status_code, answer.text
+
+
+PATHS = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"], ids=["openai", "anthropic"])
+
+
+@PATHS
+@pytest.mark.parametrize(
+    "chunk",
+    [b"\xff", b"no json", b"[]", b"7", b'{"a": 1}\n\ndata: {"b": 2}', b"[" * 5_000],
+    ids=["bytes", "text", "list", "number", "two", "deep"],
+)
+async def test_what_is_no_chunk_is_an_error_of_the_format(folder: pathlib.Path, path: str, chunk: bytes) -> None:
+    """Streamed it is the stream's last event, else a 500: one that the client can read, and without what was said."""
+    async with serving(folder, types={"echo": Says(chunk)}) as served:
+        _, nonce = await served.agent()
+
+        status, streamed = await asked(served, path, nonce, stream=True)
+        events = [each for each in streamed.split("\n\n") if each]
+        assert status == 200
+        [event] = events
+        assert "error" in json.loads(event.rpartition("data: ")[2])
+
+        status, whole = await asked(served, path, nonce, stream=False)
+        assert status == 500
+        assert "error" in json.loads(whole)
+        assert "urn:ramet" not in whole
+
+
+@PATHS
+async def test_no_line_of_a_chunk_is_a_line_of_the_stream(folder: pathlib.Path, path: str) -> None:
+    """JSON may be written over many lines; what a client reads is one event with all of it."""
+    written = b'{\n"type": "content_block_delta",\r\n\n"data": "x",\n\r"choices": []\n}'
+    async with serving(folder, types={"echo": Says(written)}) as served:
+        _, nonce = await served.agent()
+        _, streamed = await asked(served, path, nonce, stream=True)
+
+    first = streamed.split("\n\n")[0]
+    assert json.loads(first.rpartition("data: ")[2]) == json.loads(written)
+    assert "\r" not in streamed
+
+
+async def test_the_type_of_an_event_makes_no_lines(folder: pathlib.Path) -> None:
+    """It is the name of an event for Anthropic's clients: one that would be more is an error."""
+    async with serving(folder, types={"echo": Says(b'{"type": "a\\ndata: forged\\n\\nevent: b"}')}) as served:
+        _, nonce = await served.agent()
+        _, streamed = await asked(served, "/v1/messages", nonce, stream=True)
+
+    assert "forged" not in streamed
+    assert streamed.startswith("event: error\n")
