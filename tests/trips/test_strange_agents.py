@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
+from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
+from ramet.services.types.function import FunctionType
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
 
 PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
 
@@ -99,3 +102,59 @@ async def test_the_type_of_an_event_makes_no_lines(folder: pathlib.Path) -> None
 
     assert "forged" not in streamed
     assert streamed.startswith("event: error\n")
+
+
+async def test_how_an_agent_ended_can_be_told_and_kept(folder: pathlib.Path) -> None:
+    """Its error is no Unicode, and longer than anybody reads: its team is listed, and it is there after a restart."""
+    async with serving(folder) as served:
+        team, key = await served.team(tokens=10)
+        asked = {"team": team, "name": "bob", "agent_type": "echo", "limits": {"tokens": 10}}
+        (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status()
+
+        served.echo.opened[0].ended.set_result(ErrorInfo(type="Cra\ud800shed", message="\udfff" + "x" * 1_000_000))
+
+        [living] = served.server.spawner.roster
+        await eventually(lambda: living.failing is not None and living.failing.done())
+        listed = await served.ask("GET", "/v1/agents", key)
+        assert listed.status_code == 200
+        [agent] = listed.json()["agents"]
+        assert (agent["state"], agent["error"]["type"]) == ("failed", "Cra?shed")
+        assert len(agent["error"]["message"]) < 10_000
+        assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 4, "tokens": 10}
+
+    async with serving(folder) as served:
+        [agent] = (await served.ask("GET", "/v1/agents", served.server.operator)).json()["agents"]
+        assert (agent["state"], agent["error"]["type"]) == ("failed", "Cra?shed")
+
+
+def surrogates(text: str, history: object) -> Iterator[str]:
+    yield "one \ud800"
+    yield " two"
+
+
+def deep(text: str, history: object) -> list[object]:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+async def test_a_function_that_says_what_is_no_unicode(folder: pathlib.Path) -> None:
+    """It is told, and kept, with a mark in its place: the next turn and the history are as ever."""
+    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:surrogates"})
+        for _ in range(2):
+            answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+            assert "event: done" in answer.text
+        history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
+
+    assert [each["content"] for each in history if each["role"] == "assistant"] == ["one ? two"] * 2
+
+
+async def test_a_function_that_returns_what_cannot_be_told(folder: pathlib.Path) -> None:
+    """Its turn fails and says why; the agent answers on."""
+    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:deep"})
+        for _ in range(2):
+            answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+            assert "urn:ramet:problem:not-shippable" in answer.text

@@ -23,7 +23,7 @@ from ramet.isolation import trees
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checked
 from ramet.services.departed import Departed
-from ramet.services.problems import error_of
+from ramet.services.problems import error_of, told
 from ramet.services.rooms import Room
 from ramet.services.roster import Living, Roster
 
@@ -163,7 +163,7 @@ def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
         return ErrorInfo(type="Aborted", message="it was cancelled")
     if (problem := ended.exception()) is not None:
         return error_of(problem)
-    return ended.result()
+    return None if (error := ended.result()) is None else told(error)
 
 
 def _make(folder: pathlib.Path) -> None:

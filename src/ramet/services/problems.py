@@ -91,7 +91,12 @@ def error_of(problem: BaseException) -> ErrorInfo:
     """An error as agents and jobs keep it, for whoever may look at them: without the paths of the server's host."""
     is_inside = not isinstance(problem, errors.RametError) or isinstance(problem, errors.Damaged | errors.StoreFailed)
     message = "it is not the request's fault; the server's log says more" if is_inside else str(problem)
-    return ErrorInfo(type=type(problem).__name__, message=message)
+    return told(ErrorInfo(type=type(problem).__name__, message=message))
+
+
+def told(error: ErrorInfo) -> ErrorInfo:
+    """An error as it can be told and kept: what an agent says of its end may be long, or no Unicode."""
+    return ErrorInfo(type=_plain(error.type), message=_plain(error.message))
 
 
 def _name(attribute: str) -> str:

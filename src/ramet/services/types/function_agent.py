@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Bug, DefinitionMissing, MailRefused, RametError
+from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Usage
 from ramet.core.policy import Policy
 from ramet.services.contract import Opening
@@ -217,7 +217,7 @@ class _Pieces:
 
     def put(self, text: str) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, text)
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
     def close(self, _: object) -> None:
         """Nothing more comes: what was put before is read first."""
@@ -233,5 +233,13 @@ def _rest(result: Result, said: Sequence[str]) -> str:
     value = result.value
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = _unicode(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
     return f"\n{text}" if said and not said[-1].endswith("\n") else text
+
+
+def _unicode(text: str) -> str:
+    """Text that can be written down: a lone surrogate is none."""
+    return text.encode("utf-8", "replace").decode()
