@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ramet.services.app.calls import Call
 from ramet.services.connections import Bounds
 from ramet.services.contract import Opening, Served
 from tests.support.echo_agents import Echo, EchoType
@@ -179,6 +180,41 @@ async def pieces(size: int) -> AsyncGenerator[bytes, None]:
     while size > 0:
         yield b"x" * min(size, 65_536)
         size -= 65_536
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/teams"),
+        ("POST", "/v1/agents"),
+        ("POST", "/v1/agents/{agent}/turns"),
+        ("POST", "/v1/agents/{agent}/control"),
+        ("POST", "/v1/agents/{agent}/mail"),
+        ("POST", "/v1/agents/{agent}/keys"),
+        ("POST", "/v1/bundles"),
+        ("POST", "/v1/images"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/messages"),
+    ],
+)
+async def test_nothing_of_a_strangers_body_is_taken_in(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    """Whoever has no key for it is refused before the body is read, not after: it costs the server no memory."""
+    agent, _ = await served.agent()
+    read: list[int] = []
+    reads = Call.body
+
+    async def body(call: Call, most: int) -> bytes:
+        read.append(most)
+        return await reads(call, most)
+
+    monkeypatch.setattr(Call, "body", body)
+
+    refused = await served.ask(method, path.format(agent=agent), "agent_no", content=b"x" * 100_000)
+
+    assert refused.status_code in (401, 404)
+    assert read == []
 
 
 async def test_a_body_that_is_promised_and_never_sent(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

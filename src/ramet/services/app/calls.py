@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
 from ramet.services.refusals import BodyTooLarge, Undecodable
 
@@ -39,6 +39,12 @@ class Call:
         if found := key_of(self.request):
             return found
         raise no_key()
+
+    async def see_that_it_has_a_team(self) -> None:
+        """For whoever has a team, and the operator: before a stranger's bytes are taken in. Raises NotYours."""
+        spawner = self.parts.spawner
+        if not spawner.roster.is_operator(self.key) and not await spawner.list_teams(self.key):
+            raise NotYours("team", "")
 
     def path(self, name: str) -> str:
         """A part of the path."""

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.core.errors import NotYours, Unknown
+from ramet.core.errors import Unknown
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import ImageList
 from ramet.services.app.operations import TAR, Operation
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
 
 
-async def _see_that_it_may(call: Call) -> None:
-    """For whoever has a team, and the operator."""
-    if not call.parts.spawner.roster.is_operator(call.key) and not await call.parts.spawner.list_teams(call.key):
-        raise NotYours("team", "")
-
-
 async def _upload(call: Call) -> BundleInfo:
-    await _see_that_it_may(call)
+    await call.see_that_it_has_a_team()
     return await call.parts.packaging.upload(call.pieces())
 
 
 async def _create(call: Call) -> Job:
-    await _see_that_it_may(call)
+    await call.see_that_it_has_a_team()
     asked = await call.json(CreateImage)
     return await call.parts.packaging.create_image(asked.base, asked.bundles)
 
 
 async def _list(call: Call) -> ImageList:
-    await _see_that_it_may(call)
+    await call.see_that_it_has_a_team()
     return ImageList(await call.parts.packaging.list_images())
 
 
 async def _get(call: Call) -> ImageInfo:
-    await _see_that_it_may(call)
+    await call.see_that_it_has_a_team()
     images = await call.parts.packaging.list_images()
     for each in images:
         if each.id == call.path("id"):
@@ -43,7 +37,7 @@ async def _get(call: Call) -> ImageInfo:
 
 
 async def _job(call: Call) -> Job:
-    await _see_that_it_may(call)
+    await call.see_that_it_has_a_team()
     return await call.parts.packaging.job(call.path("id"))
 
 

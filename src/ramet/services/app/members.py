@@ -12,6 +12,7 @@ from ramet.services.contract import AgentInfo, Delegate, DelegatedKey, ListAgent
 
 
 async def _spawn(call: Call) -> SpawnedAgent:
+    await call.see_that_it_has_a_team()
     asked = await call.json(SpawnAgent)
     return await call.unless_left(call.parts.spawner.spawn_agent(asked, call.key))
 
@@ -37,6 +38,7 @@ async def _kill(call: Call) -> None:
 
 
 async def _delegate(call: Call) -> DelegatedKey:
+    call.parts.spawner.roster.admit(call.path("agent"), call.key, "delegate")  # before a stranger's bytes are taken in
     return await call.parts.spawner.delegate(call.path("agent"), call.key, await call.json(Delegate))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ramet.core.errors import NotYours
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import TeamList
 from ramet.services.app.operations import Operation
@@ -11,6 +12,8 @@ from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
 
 
 async def _create(call: Call) -> CreatedTeam:
+    if not call.parts.spawner.roster.is_operator(call.key):  # before a stranger's bytes are taken in
+        raise NotYours("team", "")
     return await call.parts.spawner.create_team(await call.json(CreateTeam), call.key)
 
 

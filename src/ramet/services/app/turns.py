@@ -62,6 +62,7 @@ async def _control(call: Call) -> Response:
 
 
 async def _mail(call: Call) -> None:
+    call.parts.spawner.roster.admit(call.path("agent"), call.key, "mail")
     await call.parts.agents.mail(call.path("agent"), call.key, (await call.json(Mail)).text)
 
 
