@@ -176,7 +176,7 @@ class AgentSpawnerService:
         Whoever gives up waiting does not stop that. Raises NotYours, also once it is gone.
         """
         room = self._room(team, key)
-        if room.deleting is None:
+        if room.deleting is None or _has_failed(room.deleting):
             room.deleting = self._now.lives.begin(self._delete(room, self._now.lives))
         await asyncio.shield(room.deleting)
 
@@ -312,6 +312,10 @@ class AgentSpawnerService:
     def _rooms_of(self, key: str) -> list[Room]:
         operator, hash = self.roster.is_operator(key), keys.hash_of(key)
         return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 async def _call_off(*rooms: Room) -> None:

@@ -21,11 +21,13 @@ from ramet.core.errors import (
     OverCapacity,
     RametError,
     SpawnRefused,
+    StoreFailed,
     Unknown,
 )
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services import lives
+from ramet.services.books import Books
 from ramet.services.checking import Rules
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.store.contract import Store
@@ -521,6 +523,30 @@ async def test_deleting_a_team_ends_its_agents_and_no_other(stored: Site) -> Non
         with pytest.raises(NotYours):
             await again
     assert (await stored.team("crew")).team.id != team.team.id
+
+
+async def test_a_team_that_could_not_be_deleted_can_be_deleted_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails for a while is no end: it is told, nobody is let in meanwhile, and then the team goes."""
+    team = await site.team()
+    spawned = await site.agent(team)
+
+    async def full(self: Books, *rows: object) -> None:
+        raise StoreFailed("the journal", "the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Books, "write", full)
+        for _ in range(2):
+            with pytest.raises(StoreFailed):
+                await site.spawner.delete_team(team.team.id, team.key)
+    with pytest.raises(NotYours):
+        await site.agent(team, "b")
+
+    await site.spawner.delete_team(team.team.id, team.key)
+    assert site.opened(spawned).ended.done()
+    assert await site.left() == NOTHING
+    assert await (await site.store()).list("team") == []
 
 
 async def test_a_team_that_is_deleted_during_spawns_takes_them_with_it(stored: Site) -> None:
