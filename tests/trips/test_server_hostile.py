@@ -108,7 +108,15 @@ async def test_what_is_no_http(served: Serving, sent: bytes) -> None:
     assert await is_well(served)
 
 
-@pytest.mark.parametrize("sent", [b"\x00\xff\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"], ids=["bytes", "path"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n\x00\r\n\r\n",
+    ],
+    ids=["bytes", "path", "behind a third"],
+)
 async def test_garbage_behind_a_request_that_is_being_answered(served: Serving, sent: bytes) -> None:
     """The answer breaks off, and nothing is written into the midst of it."""
     agent, nonce = await served.agent()
@@ -124,6 +132,52 @@ async def test_garbage_behind_a_request_that_is_being_answered(served: Serving, 
     assert said.count(b"HTTP/1.1") == 1
     assert b"about:blank" not in said
     assert not said.endswith(b"0\r\n\r\n")
+    assert await is_well(served)
+
+
+async def test_requests_behind_requests_without_end(served: Serving) -> None:
+    """So many as nobody sends who waits for answers: they are not kept, the connection is cut."""
+    reader, writer = await served.connection()
+
+    async def answered() -> int:
+        answers = 0
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                answers += piece.count(b"200 OK")
+        return answers
+
+    reading = asyncio.create_task(answered())
+    writer.transport.set_write_buffer_limits(high=0)
+    with contextlib.suppress(ConnectionError):
+        for _ in range(10):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 1000)
+            await writer.drain()
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    answers = await reading
+    writer.close()
+
+    assert answers < 10_000
+    assert await is_well(served)
+
+
+@pytest.mark.parametrize("sent", [b"x: y\r\n", b"x"], ids=["many", "one"])
+async def test_a_body_whose_end_does_not_end(served: Serving, sent: bytes) -> None:
+    """What comes behind the last chunk is kept by nobody: the connection is cut, and not by the clock."""
+    _, writer = await served.connection()
+    key = f"x-api-key: {served.server.operator}\r\n"
+    writer.write(f"POST /v1/teams HTTP/1.1\r\nhost: x\r\n{key}transfer-encoding: chunked\r\n\r\n".encode())
+    await eventually(lambda: any(not each.is_between() for each in served.server._http_server._connections))
+    writer.transport.set_write_buffer_limits(high=0)
+    writer.write(b"0\r\n" + (b"" if b":" in sent else b"x: "))
+    size = 0
+    with contextlib.suppress(ConnectionError):
+        while size < 8 * 2**20:
+            writer.write(sent * (65_536 // len(sent)))
+            await writer.drain()
+            size += 65_536
+    writer.close()
+
+    assert size < 8 * 2**20
     assert await is_well(served)
 
 

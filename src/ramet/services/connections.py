@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
+_PIPELINED = 100  #: requests that wait behind one that is being answered
+_BARREN = 1024 * 1024  #: bytes of a body that bring nothing of it: the framing of chunks, and what follows the last
 _TITLES = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -114,6 +116,7 @@ class _Connection(asyncio.Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head = 0  #: bytes of a request that has not begun
+        self._barren = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -139,8 +142,14 @@ class _Connection(asyncio.Protocol):
         self.lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
+        cycle = self._http.cycle
+        taken = len(cycle.body) if cycle is not None else 0
         self._http.data_received(data)
         if not self.is_between():
+            is_fruitful = cycle is not self._http.cycle or len(cycle.body) > taken
+            self._barren = 0 if is_fruitful else self._barren + len(data)
+            if self._barren > _BARREN or len(self._http.pipeline) > _PIPELINED:
+                self.cut()
             self._head = 0
             if self._connections.pop(self, 0) is None:
                 self._connections[self] = None  # The newest again, unless it is being cut.
@@ -195,7 +204,8 @@ class _Connection(asyncio.Protocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         cycle = self._http.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:  # Never in the midst of an answer.
+        is_told_apart = cycle is None or cycle.response_complete or not cycle.response_started
+        if is_told_apart and not self._http.pipeline:  # Never in the midst of an answer.
             self._transport.write(_refusal(status, detail))
         self._transport.close()
 
