@@ -38,11 +38,9 @@ class Process:
 
 
 @asynccontextmanager
-async def serve(
-    folder: pathlib.Path, *options: str, descriptors: int | None = None, **env: str
-) -> AsyncIterator[Process]:
+async def serve(folder: pathlib.Path, *options: str, descriptors: str = "", **env: str) -> AsyncIterator[Process]:
     """`ramet serve` in a folder, once it says that it listens; it may open so many descriptors."""
-    limited = () if descriptors is None else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
+    limited = () if not descriptors else ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
     path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
     process = await asyncio.create_subprocess_exec(
         *limited, sys.executable, "-m", "ramet", "serve", "--dir", str(folder), *options,

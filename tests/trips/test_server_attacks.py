@@ -1,0 +1,171 @@
+"""What somebody tries who has a key that is dead, foreign or used before, or no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import pathlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    async with serving(folder) as found:
+        yield found
+
+
+ROUTES = [
+    ("GET", ""), ("DELETE", ""), ("GET", "/history"), ("GET", "/events"), ("POST", "/interrupt"), ("POST", "/turns"),
+    ("GET", "/turns/x"), ("POST", "/control"), ("POST", "/mail"), ("POST", "/rotate"), ("POST", "/keys"),
+    ("DELETE", "/keys/x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["killed", "rotated", "handed over", "revoked", "its team deleted"])
+async def test_a_dead_key_opens_nothing(served: Served, end: str) -> None:
+    """However it died: no route tells it from a key that never was."""
+    agent, nonce = await served.agent()
+    path = f"/v1/agents/{agent}"
+    dead = nonce
+    match end:
+        case "killed":
+            await served.ask("DELETE", path, nonce)
+        case "rotated":
+            await served.ask("POST", f"{path}/rotate", nonce)
+        case "handed over":
+            await served.ask("POST", f"{path}/keys", nonce, json={"owner": True})
+        case "revoked":
+            made = (await served.ask("POST", f"{path}/keys", nonce, json={"rights": ["turn", "kill", "info"]})).json()
+            dead = made["key"]
+            await served.ask("DELETE", f"{path}/keys/{made['id']}", nonce)
+        case _:
+            team = (await served.ask("GET", path, nonce)).json()["team"]
+            await served.ask("DELETE", f"/v1/teams/{team}", served.server.operator)
+
+    for method, rest in ROUTES:
+        refused = await served.ask(method, path + rest, dead)
+        never = await served.ask(method, path + rest, "agent_never")
+        assert (refused.status_code, refused.text) == (404, never.text), (method, rest)
+    assert (await served.ask("POST", "/v1/messages", dead, content=b"{}")).status_code == 401
+
+
+async def test_a_request_that_is_sent_again(served: Served) -> None:
+    """A spawn makes no second agent, an end is none any more, and the key that a rotation gave is not told twice."""
+    team, key = await served.team(agents=2)
+    asked = {"team": team, "name": "bob", "agent_type": "echo"}
+    first = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
+    again = await served.ask("POST", "/v1/agents", key, json=asked)
+    assert (again.status_code, again.json()["field"]) == (422, "name")
+    assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["agents"] == 1
+
+    path, nonce = f"/v1/agents/{first['agent']['id']}", first["nonce"]
+    rotated = [await served.ask("POST", f"{path}/rotate", nonce) for _ in range(2)]
+    assert [each.status_code for each in rotated] == [200, 404]
+    nonce = rotated[0].json()["nonce"]
+    assert [(await served.ask("DELETE", path, nonce)).status_code for _ in range(2)] == [204, 404]
+
+
+async def test_of_those_who_hand_over_or_kill_at_once_one_does(served: Served) -> None:
+    """Twenty with the same key: one has the agent, or it is gone; nobody is told a key that opens nothing."""
+    team, key = await served.team(agents=1)
+    for _ in range(5):
+        asked = {"team": team, "name": "bob", "agent_type": "echo"}
+        made = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
+        path, nonce = f"/v1/agents/{made['agent']['id']}", made["nonce"]
+        rotating = [served.ask("POST", f"{path}/rotate", nonce) for _ in range(10)]
+        owning = [served.ask("POST", f"{path}/keys", nonce, json={"owner": True}) for _ in range(10)]
+
+        answers = await asyncio.gather(*rotating, *owning)
+        given_out = [each.json() for each in answers if each.status_code < 300]
+        assert len(given_out) == 1
+        new = given_out[0].get("nonce") or given_out[0]["key"]
+        killing = await asyncio.gather(*(served.ask("DELETE", path, new) for _ in range(5)))
+        assert 204 in [each.status_code for each in killing]
+        assert (await served.ask("GET", f"/v1/teams/{team}", key)).json()["free"] == {"agents": 1}
+
+
+async def test_a_team_that_is_deleted_while_others_spawn_into_it(served: Served) -> None:
+    """Those who wait are told so; nothing of the team is left."""
+    team, key = await served.team(agents=1)
+    asked = {"team": team, "agent_type": "echo", "wait_s": 1_000}
+    (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "a"})).raise_for_status()
+    [room] = served.server.spawner._rooms.values()
+    waiting = [
+        asyncio.create_task(served.ask("POST", "/v1/agents", key, json={**asked, "name": f"b{number}"}))
+        for number in range(10)
+    ]
+    await eventually(lambda: len(room._line) == 10)
+
+    assert (await served.ask("DELETE", f"/v1/teams/{team}", key)).status_code == 204
+
+    for each in await asyncio.gather(*waiting):
+        assert (each.status_code, each.json()["type"]) == (409, "urn:ramet:problem:aborted")
+    assert (await served.ask("GET", "/v1/agents", served.server.operator)).json() == {"agents": []}
+    assert served.echo.opened[0].ended.done()
+
+
+LINES = st.sampled_from([
+    b"GET /healthz HTTP/1.1\r\n", b"POST /v1/teams HTTP/1.1\r\n", b"GET / HTTP/9.9\r\n", b"GET  /\r\n", b"\r\n", b"\n",
+    b"host: x\r\n", b"content-length: 3\r\n", b"content-length: -1\r\n", b"content-length: 99999999999999999999\r\n",
+    b"transfer-encoding: chunked\r\n", b"transfer-encoding: gzip, chunked\r\n", b"connection: upgrade\r\n",
+    b"upgrade: websocket\r\n", b"expect: 100-continue\r\n", b"x-api-key: agent_no\r\n", b"authorization: Bearer\r\n",
+    b" folded: line\r\n", b": no name\r\n", b"name\x00: x\r\n", b"0\r\n\r\n", b"ffffffffffffffff\r\n", b"3\r\nabc\r\n",
+    b"CONNECT x:1 HTTP/1.1\r\n", b"GET /\xff HTTP/1.1\r\n", b"GET /%ff%00 HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n",
+    b"GET http://[::1 HTTP/1.1\r\n", b"HEAD /healthz HTTP/1.0\r\n", b"abc",
+])  # fmt: skip
+
+
+def test_no_bytes_harm_a_server(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Lines of HTTP in any order, and any bytes between them: each answer is whole, none is a 500, nothing is logged
+    as an error; the server answers the next who asks."""
+
+    async def sent(served: Served, data: bytes) -> bytes:
+        reader, writer = await served.connection()
+        try:
+            writer.write(data)
+            said = bytearray()
+            with contextlib.suppress(TimeoutError, ConnectionError):  # It may be waiting for more.
+                async with asyncio.timeout(0.05):
+                    while piece := await reader.read(65_536):
+                        said += piece
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+                async with asyncio.timeout(60):
+                    said += await reader.read()
+            return bytes(said)
+        finally:
+            writer.close()
+
+    with asyncio.Runner() as runner:
+        context = serving(folder)
+        served = runner.run(context.__aenter__())
+
+        @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+        @given(st.lists(st.one_of(LINES, st.binary(max_size=20)), min_size=1, max_size=8))
+        def attack(lines: list[bytes]) -> None:
+            said = runner.run(sent(served, b"".join(lines)))
+            assert said == b"" or said.startswith(b"HTTP/1.1 ")
+            assert b"HTTP/1.1 5" not in said
+
+        try:
+            attack()
+            assert runner.run(served.ask("GET", "/healthz")).status_code == 200
+            assert json.loads(runner.run(sent(served, b"\x00\r\n\r\n")).partition(b"\r\n\r\n")[2])["status"] == 400
+        finally:
+            runner.run(context.__aexit__(None, None, None))
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
