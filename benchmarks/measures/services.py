@@ -1,6 +1,7 @@
 """The services over a Unix socket: small requests, spawns and turns beside the same without HTTP, streams, images.
 
-Server and clients share this process and one processor: what a request costs is both ends of it.
+Small requests and readers come from a process of their own (`benchmarks.visitors`): CPU time is the server's alone.
+The rest uses `ramet.connect` in the server's process, on one processor: what it takes is both ends of it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from benchmarks.cost import Cost, Figures, rss_mb
+from benchmarks.visitors import visitors
 from ramet.core.outcome import ErrorInfo
 from ramet.services.client.connecting import connect
 from ramet.services.contract import CreatedTeam, CreateTeam, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.services.server import Server
 
 CONNECTIONS = 32
-AT_ONCE = 64  #: words that come without a pause, as from many agents at once
 
 
 class Nothing(Struct, forbid_unknown_fields=True):
@@ -36,16 +37,16 @@ class Nothing(Struct, forbid_unknown_fields=True):
 class Teller:
     """An agent that says as many words as the message asks for, or waits for good."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, go: asyncio.Event) -> None:
+        self._go = go
         self.run, self.isolation = f"run-{opening.id}", "none"
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        """`body` is a number; 0 waits."""
-        for number in range(int(body)):
+        """`body` is a number of words, which come without a pause, as from many agents at once; 0 waits."""
+        await self._go.wait()
+        for _ in range(int(body)):
             yield b'{"token": "word"}'
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
         if body == b"0":
             await asyncio.shield(self.ended)
 
@@ -80,24 +81,31 @@ class TellerType:
     transport_formats: Sequence[str] = ("words",)
     operations: Mapping[str, type] = {}
 
+    def __init__(self) -> None:
+        self.go = asyncio.Event()  #: until it is set, none says a word
+        self.go.set()
+
     async def check(self, opening: Opening) -> None:
         """Anything goes."""
 
     async def open(self, opening: Opening) -> Served:
         """At once."""
-        return Teller(opening)
+        return Teller(opening, self.go)
 
 
 async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) -> Figures:
-    """Microseconds, milliseconds, tokens per second, megabytes."""
+    """Microseconds, milliseconds, megabytes. The last readers are as many as `turns`."""
+    teller = TellerType()
     with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:
-        async with Server(folder, types={"teller": TellerType()}) as server:
+        async with Server(folder, types={"teller": teller}) as server:
             team = await server.spawner.create_team(CreateTeam(resources={"agents": 1e6}), server.operator)
-            figures = await _small(server, count)
+            figures = await _small(server, 10 * count)
             figures |= await _spawns(server, team, max(3, count // 20))
             agent = await _spawn(server, team, "talked-with")
             figures |= await _turns(server, agent, max(3, count // 20))
-            figures |= await _stream(server, agent, readers, max(10, count))
+            for key, many, words in (("1", 1, 25 * count), ("many", readers, count), ("most", turns, count // 4)):
+                found = await _stream(server, teller, agent, many, words)
+                figures |= {f"tokens_{key}_us": found["each_us"], f"first_{key}_ms": found["first_ms"]}
             figures |= await _images(server)
             figures |= await _open_turns(server, team, turns)
     return figures
@@ -105,21 +113,10 @@ async def measure(count: int = 2_000, readers: int = 100, turns: int = 1_000) ->
 
 async def _small(server: Server, count: int) -> Figures:
     """`GET /healthz` on connections that stay."""
-    each = max(1, count // CONNECTIONS)
-
-    async def ask() -> None:
-        reader, writer = await asyncio.open_unix_connection(server.where)
-        for _ in range(each):
-            writer.write(b"GET /healthz HTTP/1.1\r\nhost: ramet\r\n\r\n")
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-            await reader.readexactly(int(length.partition(b":")[2]))
-        writer.close()
-        await writer.wait_closed()
-
-    with Cost() as cost:
-        await asyncio.gather(*(ask() for _ in range(CONNECTIONS)))
-    return {"request_us": cost.cpu_s / (each * CONNECTIONS) * 1e6}
+    async with visitors("requests", server.where, str(count), str(CONNECTIONS)) as all_of_them:
+        with Cost() as cost:
+            seen = await all_of_them.go()
+    return {"request_us": cost.cpu_s / seen["count"] * 1e6, "request_p99_ms": seen["p99_ms"]}
 
 
 async def _spawns(server: Server, team: CreatedTeam, count: int) -> Figures:
@@ -141,43 +138,37 @@ async def _spawn(server: Server, team: CreatedTeam, name: str) -> SpawnedAgent:
 
 
 async def _turns(server: Server, agent: SpawnedAgent, count: int) -> Figures:
-    """A turn of one word, beside the same word from the agent itself."""
-    bare, direct, over = Teller.__new__(Teller), [], []
+    """A turn of one word, which is nothing beside what is around it: by ramet's client, and on a plain connection."""
+    by_client, plain = [], []
     async with connect(server.where, agent.nonce) as client:
         for _ in range(count):
             began = perf_counter()
-            async for _ in bare.turn(b"1", "words"):
-                pass
-            between = perf_counter()
             async with aclosing(client.turn(agent.agent.id, b"1")) as chunks:
                 async for _ in chunks:
                     pass
-            direct.append(between - began)
-            over.append(perf_counter() - between)
-    return {"turn_over_ms": (median(over) - median(direct)) * 1e3}
+            by_client.append(perf_counter() - began)
+    reader, writer = await asyncio.open_unix_connection(server.where)
+    head = f"POST /v1/agents/{agent.agent.id}/turns HTTP/1.1\r\nhost: ramet\r\nx-api-key: {agent.nonce}\r\n"
+    for _ in range(count):
+        began = perf_counter()
+        writer.write(head.encode() + b"content-length: 1\r\n\r\n1")
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+        plain.append(perf_counter() - began)
+    writer.close()
+    return {"turn_over_ms": median(by_client) * 1e3, "turn_plain_ms": median(plain) * 1e3}
 
 
-async def _stream(server: Server, agent: SpawnedAgent, readers: int, tokens: int) -> Figures:
-    """One turn's tokens, to one reader and to many, who read the bytes and look at nothing."""
-
-    async def read(turn: str) -> None:
-        reader, writer = await asyncio.open_unix_connection(server.where)
-        path = f"/v1/agents/{agent.agent.id}/turns/{turn}"
-        writer.write(f"GET {path} HTTP/1.1\r\nhost: ramet\r\nx-api-key: {agent.nonce}\r\n\r\n".encode())
-        tail = b""
-        while b"event: done" not in tail:
-            piece = await reader.read(1 << 16)
-            assert piece, "the stream ends with done"
-            tail = tail[-32:] + piece
-        writer.close()
-
-    figures: Figures = {}
-    for many, key in ((1, "tokens_1_us"), (readers, "tokens_many_us")):
+async def _stream(server: Server, teller: TellerType, agent: SpawnedAgent, readers: int, words: int) -> Figures:
+    """What a word of one turn costs for each reader, and how long it is until the last one has the first."""
+    teller.go.clear()
+    turn = server.agents.turn(agent.agent.id, agent.nonce, str(words).encode())
+    path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
+    async with visitors("readers", server.where, path, agent.nonce, str(readers)) as all_of_them:
         with Cost() as cost:
-            turn = server.agents.turn(agent.agent.id, agent.nonce, str(tokens).encode())
-            await asyncio.gather(*(read(turn.id) for _ in range(many)))
-        figures[key] = cost.cpu_s / (tokens * many) * 1e6
-    return figures
+            began = perf_counter()
+            teller.go.set()
+            seen = await all_of_them.go()
+    return {"each_us": cost.cpu_s / (words * readers) * 1e6, "first_ms": (seen["first"] - began) * 1e3}
 
 
 async def _images(server: Server) -> Figures:
