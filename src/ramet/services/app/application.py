@@ -9,7 +9,6 @@ from http import HTTPStatus
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from ramet.core.errors import RametError
@@ -18,6 +17,7 @@ from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
 from ramet.services.app.parts import Parts
+from ramet.services.app.routes import Routes
 from ramet.services.app.table import OPERATIONS
 from ramet.services.problems import problem_of
 
@@ -33,11 +33,7 @@ class Application:
         by_path: dict[str, dict[str, Operation]] = {}
         for each in OPERATIONS:
             by_path.setdefault(each.path, {})[each.method] = each
-        self._router = Router(
-            [Route(path, _Endpoint(methods, parts)) for path, methods in by_path.items()],
-            redirect_slashes=False,
-            default=_not_found,
-        )
+        self._routes = Routes({path: _Endpoint(methods, parts) for path, methods in by_path.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; anything else than HTTP is refused."""
@@ -55,8 +51,11 @@ class Application:
             if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
                 await answers.problem(large)(scope, receive, told)
+            elif (found := self._routes.find(scope["path"])) is None:
+                await _not_found(scope, receive, told)
             else:
-                await self._router(scope, receive, told)
+                scope["path_params"] = found.names
+                await found.what(scope, receive, told)
         finally:
             level = logging.INFO if 0 < status < 400 else logging.WARNING if status < 500 else logging.ERROR
             if _log.isEnabledFor(level):

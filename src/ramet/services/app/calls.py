@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine
+from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,7 +55,7 @@ class Call:
     def query(self, kind: type[T]) -> T:
         """The query, as a structure; fields that are sequences may be given more than once. Raises InvalidValue."""
         given = self.request.query_params
-        lists = {field.name for field in msgspec.structs.fields(kind) if field.default == ()}  # type: ignore[arg-type]
+        lists = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
         values = {name: given.getlist(name) if name in lists else given[name] for name in given}
         for name in given:
             if name not in lists and len(given.getlist(name)) > 1:
@@ -157,6 +158,12 @@ def key_of(request: Request) -> str:
     """The key of a request, "" if it shows none."""
     kind, _, value = request.headers.get("authorization", "").partition(" ")
     return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+@cache  # There are as many as operations, and to look at one takes as long as half of the rest of a request.
+def _sequences(kind: Any) -> frozenset[str]:
+    """The fields of a query that may be given more than once."""
+    return frozenset(field.name for field in msgspec.structs.fields(kind) if field.default == ())
 
 
 def _field(message: str, whole: str) -> str:

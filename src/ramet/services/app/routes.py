@@ -1,0 +1,58 @@
+"""Which of many things a path leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple, Generic[T]):
+    """What is there, and what the names in its path stand for."""
+
+    what: T
+    names: Mapping[str, str]
+
+
+class Routes(Generic[T]):
+    """Paths with names in braces, as `/v1/agents/{agent}/turns`, each of which stands for one part that is not empty.
+
+    A path is found in as many steps as it has parts, however many paths there are. Where one has a word and another
+    a name, the word goes first.
+    """
+
+    def __init__(self, paths: Mapping[str, T]) -> None:
+        self._root = _Fork[T]()
+        for path, what in paths.items():
+            fork, names = self._root, list[str]()
+            for part in path.split("/"):
+                if part.startswith("{"):
+                    names.append(part.strip("{}"))
+                    fork.named = fork.named or _Fork()
+                    fork = fork.named
+                else:
+                    fork = fork.words.setdefault(part, _Fork())
+            fork.end = what, names
+
+    def find(self, path: str) -> Found[T] | None:
+        """What a path leads to, if it leads anywhere."""
+        fork, values = self._root, list[str]()
+        for part in path.split("/"):
+            following = fork.words.get(part)
+            if following is None:
+                if fork.named is None or not part:
+                    return None
+                values.append(part)
+                following = fork.named
+            fork = following
+        return None if fork.end is None else Found(fork.end[0], dict(zip(fork.end[1], values, strict=True)))
+
+
+class _Fork(Generic[T]):
+    """Where a path may go on, or end."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, _Fork[T]] = {}
+        self.named: _Fork[T] | None = None
+        self.end: tuple[T, list[str]] | None = None
