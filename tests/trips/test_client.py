@@ -137,6 +137,18 @@ async def test_an_answer_goes_on_over_a_lost_connection(client: Client, served: 
     assert got == [b"one", b"wait", b"two", b""]
 
 
+async def test_a_turn_leaves_its_connection_to_the_next(client: Client, served: Served) -> None:
+    """An answer is read past its last chunk, to where the connection can be used again."""
+    agent, nonce = await served.agent()
+    async with ramet.connect(served.server.where, nonce) as other:
+        before = set(served.server._http_server._connections)
+        assert await other.say(agent, b"one") == b"one"
+        (own,) = set(served.server._http_server._connections) - before
+        assert await other.say(agent, b"two") == b"two"
+
+        assert set(served.server._http_server._connections) - before == {own}
+
+
 async def test_too_many_turns_at_once(client: Client, served: Served) -> None:
     """More than may wait are refused, and those that wait are answered."""
     team = await client.create_team({"agents": 1})

@@ -167,22 +167,23 @@ class Client:
         `on_leave` is "interrupt".
         """
         ask: Ask[None] = asking.turn(agent, body, format, on_leave)
-        turn, number, failed = "", 0, 0
+        turn, number, kind, failed = "", 0, "chunk", 0
         while True:
             try:
                 async with aclosing(self.stream(ask, key)) as events:
                     async for event in events:
+                        if kind != "chunk":
+                            continue  # Only the end follows the last chunk; past that, the connection serves again.
                         chunk = _chunk(event)
-                        turn, number, failed = chunk.turn, chunk.number, 0
+                        turn, number, kind, failed = chunk.turn, chunk.number, chunk.kind, 0
                         yield chunk
-                        if chunk.kind != "chunk":
-                            return
             except Gone:
-                if not turn or failed >= _TRIES:
+                if kind == "chunk" and (not turn or failed >= _TRIES):
                     raise
-            else:
-                if not turn or failed >= _TRIES:
-                    raise Gone(f"the answer broke off after chunk {number} of turn {turn!r}")
+            if kind != "chunk":
+                return
+            if not turn or failed >= _TRIES:
+                raise Gone(f"the answer broke off after chunk {number} of turn {turn!r}")
             await asyncio.sleep(_TRY_S * 2**failed)
             failed += 1
             ask = asking.read_turn(agent, turn, number)
