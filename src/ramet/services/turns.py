@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import cached_property
 from typing import Literal
 
 from ramet.core.errors import InvalidValue, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.problems import problem_of
 from ramet.services.refusals import Missed
+from ramet.wire.sse import encode
 
 #: What becomes of a turn when its last reader leaves before its end.
 OnLeave = Literal["go_on", "interrupt"]
@@ -53,6 +55,15 @@ class Shelf:
             self._turns.remove(turn)
 
 
+class Batch(list[Chunk]):
+    """Chunks that follow each other, for all readers who are at the same place."""
+
+    @cached_property
+    def events(self) -> bytes:
+        """They as server-sent events."""
+        return b"".join([encode(each.kind, each.body, f"{each.turn}:{each.number}") for each in self])
+
+
 class Turn:
     """One turn: asked, answered in chunks, and over with a last one, of the kind `done` or `error`."""
 
@@ -67,6 +78,7 @@ class Turn:
         self._kept: deque[Chunk] = deque()
         self._shelf, self._on_left = shelf, on_left
         self._readers = 0
+        self._newest = Batch()  #: the one that was read last
         self._news = asyncio.Event()
 
     # ---- what the agent says
@@ -109,7 +121,7 @@ class Turn:
         """The chunks behind this number, then those that come, until the last; see `batches`."""
         return _one_by_one(self.batches(after))
 
-    def batches(self, after: int = 0) -> AsyncGenerator[Sequence[Chunk]]:
+    def batches(self, after: int = 0) -> AsyncGenerator[Batch]:
         """The same, as many at once as are there: for whoever writes them to a socket.
 
         Raises InvalidValue for a number that the turn has not come to, and Missed for chunks that are kept no more:
@@ -125,7 +137,7 @@ class Turn:
         while not self.is_over:
             await self._more()
 
-    async def _batches(self, after: int) -> AsyncGenerator[Sequence[Chunk]]:
+    async def _batches(self, after: int) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
             while not (self.is_over and after == self.last):
@@ -133,14 +145,22 @@ class Turn:
                     await self._more()
                     continue
                 self._check(after)
-                start = after - (self.last - len(self._kept))
-                batch = [self._kept[at] for at in range(start, min(start + BATCH, len(self._kept)))]
+                batch = self._behind(after)
                 after = batch[-1].number
                 yield batch
         finally:
             self._readers -= 1
+            if not self._readers:
+                self._newest = Batch()
             if not self._readers and not self.is_over and self.on_leave == "interrupt":
                 self._on_left(self)
+
+    def _behind(self, after: int) -> Batch:
+        """What is kept behind this number, or a part of it. Readers keep together, so it is mostly what one has got."""
+        if not self._newest or self._newest[0].number != after + 1:
+            start = after - (self.last - len(self._kept))
+            self._newest = Batch(self._kept[at] for at in range(start, min(start + BATCH, len(self._kept))))
+        return self._newest
 
     def _check(self, after: int) -> None:
         """See that what comes behind this number is still there."""
@@ -148,7 +168,7 @@ class Turn:
             raise Missed(self.id, after=after, first=self._kept[0].number if self._kept else None)
 
 
-async def _one_by_one(batches: AsyncGenerator[Sequence[Chunk]]) -> AsyncGenerator[Chunk]:
+async def _one_by_one(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Chunk]:
     async with aclosing(batches):
         async for batch in batches:
             for chunk in batch:

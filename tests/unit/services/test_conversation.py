@@ -218,6 +218,19 @@ async def test_several_readers_read_the_same_from_where_they_want(talking: Talki
     assert await read(turn, 5) == []
 
 
+async def test_readers_at_the_same_place_share_what_is_sent_to_them(talking: Talking) -> None:
+    """A hundred readers cost one encoding; who is at another place gets what is behind that."""
+    turn = talking().turn(b"one two three", "words")
+    await turn.over()
+
+    async with aclosing(turn.batches()) as one, aclosing(turn.batches()) as two, aclosing(turn.batches(2)) as late:
+        first, same, rest = [await anext(each) for each in (one, two, late)]
+
+    assert first.events is same.events
+    assert first.events.endswith(rest.events)
+    assert [each.number for each in rest] == [3, 4]
+
+
 @pytest.mark.parametrize("after", [-1, 3])
 async def test_a_number_that_a_turn_has_not_come_to_is_refused(talking: Talking, after: int) -> None:
     """Not taken for its end, nor for its beginning."""

@@ -73,7 +73,8 @@ class EventStream:
         self._held: list[bytes] = []
         self._size = 0
         self._ready, self._room = asyncio.Event(), asyncio.Event()
-        self._is_over = self._is_gone = False
+        self._is_over = self._is_broken = self._is_gone = self._is_silent = False
+        self._wrote = 0.0  #: when, by the loop's clock
 
     def end(self) -> None:
         """Send what is queued and no more."""
@@ -85,38 +86,34 @@ class EventStream:
         self._streams.enter(self)
         reading = asyncio.create_task(self._read(), name="ramet stream")
         leaving = asyncio.create_task(self._watch(receive), name="ramet stream's reader")
+        self._wrote = asyncio.get_running_loop().time()
+        self._look_at_the_clock()
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
-            if reading.done():
-                reading.result()  # Not the end, if reading failed: the connection breaks off.
-            if not self._is_gone:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if self._is_broken:
+                await reading  # Not the end, if reading failed: the connection breaks off.
         finally:
             self._streams.leave(self)
+            self._timer.cancel()
             reading.cancel()
             leaving.cancel()
             await asyncio.wait({reading, leaving})
 
     async def _write(self, send: Send) -> None:
-        while not self._is_gone:
-            if self._held:
-                piece = b"".join(self._held)
-                self._held.clear()
-                self._size = 0
-                self._room.set()
-            elif self._is_over:
-                return
-            else:
+        is_over = False
+        while not (is_over or self._is_gone):
+            if not (self._held or self._is_over or self._is_silent):
                 self._ready.clear()
-                piece = b""
-                try:
-                    async with asyncio.timeout(self._heartbeat_s):
-                        await self._ready.wait()
-                except TimeoutError:
-                    piece = HEARTBEAT
-            if piece:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._ready.wait()
+                continue
+            is_over = self._is_over
+            piece = b"".join(self._held) if self._held or is_over else HEARTBEAT
+            self._held.clear()
+            self._size = 0
+            self._room.set()
+            self._is_silent, self._wrote = False, asyncio.get_running_loop().time()
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_over or self._is_broken})
 
     async def _read(self) -> None:
         try:
@@ -128,8 +125,20 @@ class EventStream:
                     while self._size >= self._most:
                         self._room.clear()
                         await self._room.wait()
+        except Exception:
+            self._is_broken = True
+            raise
         finally:
             self.end()
+
+    def _look_at_the_clock(self) -> None:
+        """Say that there is silence when there is, and look again when there may be. Writing costs no timer so."""
+        loop = asyncio.get_running_loop()
+        left = self._wrote + self._heartbeat_s - loop.time()
+        if left <= 0:
+            self._is_silent, left = True, self._heartbeat_s
+            self._ready.set()
+        self._timer = loop.call_later(left, self._look_at_the_clock)
 
     async def _watch(self, receive: Receive) -> None:
         with suppress(asyncio.CancelledError):

@@ -41,7 +41,7 @@ def _stream(call: Call, turn: Turn, after: int) -> EventStream:
         try:
             async with aclosing(batches):
                 async for batch in batches:
-                    yield b"".join([encode(each.kind, each.body, f"{turn.id}:{each.number}") for each in batch])
+                    yield batch.events
         except RametError as error:  # too slow: some of it is kept no more
             yield encode("error", problem_of(error).encode())
 
