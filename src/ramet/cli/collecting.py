@@ -16,10 +16,8 @@ from rich.text import Text
 from ramet.cli import figures
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
+from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import StoreInUse, Unknown
-from ramet.host.doorbell import NoKernel, Refused, ring
-from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import journal_in
 from ramet.host.retention import Gone, sweep
 from ramet.store.sqlite import SqliteStore
@@ -54,23 +52,8 @@ def keep(options: Namespace) -> int:
 
 
 async def _keep(options: Namespace) -> dict[str, Any]:
-    """Written here, or by the kernel that holds the journal."""
-    store, on = SqliteStore(journal_in(options.dir)), not options.off
-    try:
-        await store.open()
-    except StoreInUse as held:
-        try:
-            return await ring(options.dir, Keep(run=options.id, on=on))
-        except NoKernel:
-            raise held from None
-        except Refused as refusal:
-            if refusal.kind == Unknown.__name__:
-                raise Unknown("run", options.id) from None
-            raise
-    try:
-        return {"tree": await set_keep(store, options.id, on), "kept": on}
-    finally:
-        await store.close()
+    async with source_of(options) as source:
+        return await source.keep(options.id, not options.off)
 
 
 async def _sweep(options: Namespace) -> list[Gone]:

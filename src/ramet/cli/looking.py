@@ -1,4 +1,4 @@
-"""`ramet ps`, `tree` and `show`: what a journal says of runs, beside the kernel that writes it."""
+"""`ramet ps`, `tree` and `show`: how runs are."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from ramet.cli.consoles import console, glyphs_for, is_live
 from ramet.cli.live import LiveTree
 from ramet.cli.picture import Picture
 from ramet.cli.screen import draw
+from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.contract import Source
 from ramet.cli.views import Told, View, Written
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import InvalidValue
-from ramet.host.records import INTERRUPTED, Records, RunRow, records_of
+from ramet.host.records import INTERRUPTED, RunRow
 
 _NO_TERMINAL = 120  #: columns of a tree where nothing says how many there are
 
@@ -54,9 +56,8 @@ def ps(options: Namespace) -> int:
 
 
 async def _rows(options: Namespace) -> list[RunRow]:
-    async with await records_of(options.dir) as records:
-        rows = [row for root in await records.trees(ended=options.all) for row in await records.rows(root)]
-    return [row for row in rows if options.all or not row.is_over]
+    async with source_of(options) as source:
+        return await source.runs(ended=options.all)
 
 
 def tree(options: Namespace) -> int:
@@ -65,31 +66,32 @@ def tree(options: Namespace) -> int:
 
 
 async def _tree(options: Namespace) -> int:
-    async with await records_of(options.dir) as records:
+    async with source_of(options) as source:
         if options.id is not None:
-            roots = [await records.tree_of(options.id)]
+            roots = [await source.root_of(options.id)]
         else:
-            roots = [root for root in await records.trees() if not all(row.is_over for row in await records.rows(root))]
+            roots = list(dict.fromkeys(row.root for row in await source.runs()))
         if options.follow:
             if len(roots) != 1:
                 raise InvalidValue("ID", options.id, f"the id of one run, to follow its tree: {len(roots)} trees live")
-            return await _follow(records, roots[0], as_json=options.json)
+            return await _follow(source, roots[0], as_json=options.json)
         for number, root in enumerate(roots):
+            rows = await source.tree(root)
             if options.json:
-                print_rows(await records.rows(root))
+                print_rows(rows)
             else:
-                await _draw(records, root, console(sys.stdout), apart=number > 0)
+                await _draw(source, rows, console(sys.stdout), apart=number > 0)
         if not roots:
             _aside("no tree lives here; ramet ps --all lists those that have ended")
     return 0
 
 
-async def _draw(records: Records, root: str, out: Console, *, apart: bool) -> None:
-    picture = Picture()
-    async with aclosing(records.events(root)) as events:
+async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: bool) -> None:
+    root, picture = rows[0].root, Picture()
+    async with aclosing(source.events(root, tree=True)) as events:
         async for event in events:
             picture.take(event)
-    if not records.lives(root):
+    if any(row.state == INTERRUPTED for row in rows):
         _interrupt(picture)
     width = out.width if out.is_terminal else _NO_TERMINAL
     if apart:
@@ -100,14 +102,14 @@ async def _draw(records: Records, root: str, out: Console, *, apart: bool) -> No
         out.print(line, soft_wrap=True)
 
 
-async def _follow(records: Records, root: str, *, as_json: bool) -> int:
+async def _follow(source: Source, root: str, *, as_json: bool) -> int:
     out, picture, clock = console(sys.stdout), Picture(), SystemClock()
     view: View
     if as_json:
         view = Written(sys.stdout.buffer)
     else:
         view = LiveTree(out, picture, clock) if is_live(out) else Told(out, picture)
-    async with view, aclosing(records.follow(root)) as events:
+    async with view, aclosing(source.follow(root, tree=True)) as events:
         async for event in events:
             picture.take(event)
             view.take(event)
@@ -147,8 +149,8 @@ def show(options: Namespace) -> int:
 
 
 async def _one(options: Namespace) -> RunRow:
-    async with await records_of(options.dir) as records:
-        rows = await records.rows(await records.tree_of(options.id))
+    async with source_of(options) as source:
+        rows = await source.tree(options.id)
     return next(row for row in rows if row.id == options.id)
 
 

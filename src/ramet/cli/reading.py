@@ -13,10 +13,10 @@ from rich.text import Text
 from ramet.cli.consoles import console
 from ramet.cli.picture import Picture
 from ramet.cli.problems import say
+from ramet.cli.sources.choosing import source_of
 from ramet.cli.telling import line_of
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.events import Event, encode
-from ramet.host.records import Records, records_of
 
 LONGEST_PAUSE_S = 3600.0  #: of a replay; a tree may have slept for days
 
@@ -27,14 +27,13 @@ def logs(options: Namespace) -> int:
 
 
 async def _logs(options: Namespace) -> int:
-    async with await records_of(options.dir) as records:
-        root, run = await _named(records, options.id)
-        events = records.follow(root, run=run) if options.follow else records.events(root, run=run)
-        telling = _Telling(as_json=options.json)
-        async with aclosing(events):
-            async for event in events:
-                telling.take(event)
-        if options.follow and not all(row.is_over for row in await records.rows(root) if run in (None, row.id)):
+    async with source_of(options) as source:
+        whole = await source.root_of(options.id) == options.id
+        read = source.follow if options.follow else source.events
+        await _all(read(options.id, tree=whole), _Telling(as_json=options.json))
+        if options.follow and not all(
+            row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
+        ):
             say(f"{options.id} was interrupted: no kernel is at work here; ramet resume goes on with it")
     return 0
 
@@ -45,9 +44,8 @@ def export(options: Namespace) -> int:
 
 
 async def _export(options: Namespace) -> int:
-    async with await records_of(options.dir) as records:
-        root = await records.tree_of(options.id)
-        await _all(records.events(root, run=None if options.tree else options.id), _Telling(as_json=True))
+    async with source_of(options) as source:
+        await _all(source.events(options.id, tree=options.tree), _Telling(as_json=True))
     return 0
 
 
@@ -57,9 +55,9 @@ def replay(options: Namespace) -> int:
 
 
 async def _replay(options: Namespace, clock: Clock) -> int:
-    async with await records_of(options.dir) as records:
-        root, run = await _named(records, options.id)
-        events = with_pauses(records.events(root, run=run), options.speed, clock)
+    async with source_of(options) as source:
+        whole = await source.root_of(options.id) == options.id
+        events = with_pauses(source.events(options.id, tree=whole), options.speed, clock)
         await _all(events, _Telling(as_json=options.json))
     return 0
 
@@ -80,12 +78,6 @@ async def _all(events: AsyncGenerator[Event], telling: _Telling) -> None:
     async with aclosing(events):
         async for event in events:
             telling.take(event)
-
-
-async def _named(records: Records, id: str) -> tuple[str, str | None]:
-    """The tree, and the run that was meant: None for all of them, if it is the root."""
-    root = await records.tree_of(id)
-    return root, None if id == root else id
 
 
 class _Telling:

@@ -1,4 +1,4 @@
-"""`ramet schedule`: what runs later, or again. Written down here; done by whoever has a scheduler at work."""
+"""`ramet schedule`: what runs later, or again."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.looking import print_table
 from ramet.cli.problems import set_up_logging
-from ramet.cli.working import arguments, function_of
-from ramet.core.errors import InvalidValue, RametError
+from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.contract import NewSchedule
+from ramet.cli.working import arguments
+from ramet.core.errors import InvalidValue
 from ramet.core.schedule import Cron, FunctionTarget, Interval, NamedTarget
-from ramet.host.records import journal_in, records_of
-from ramet.host.references import reference_of
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_desk import Desk
-from ramet.host.schedules_view import ScheduleView, view_now
+from ramet.host.schedules_view import ScheduleView
 
 
 def schedule(options: Namespace) -> int:
-    """Do what the verb says. Only `add` makes a journal where there is none."""
-    if options.verb != "add":
-        journal_in(options.dir)
+    """Do what the verb says."""
     set_up_logging()
-    views = asyncio.run(_list(options) if options.verb == "list" else _change(options))
+    views = asyncio.run(_views(options))
     if options.json:
         for view in views:
             print(msgspec.json.encode(view).decode())
@@ -44,42 +40,31 @@ def schedule(options: Namespace) -> int:
     return 0
 
 
-async def _list(options: Namespace) -> Sequence[ScheduleView]:
-    """All of them, beside whatever kernel runs."""
-    async with await records_of(options.dir) as records:
-        return [await view_now(found.book, records) for found in await Books(records.store).all()]
-
-
-async def _change(options: Namespace) -> Sequence[ScheduleView]:
-    async with Desk(working_dir=options.dir) as desk:
+async def _views(options: Namespace) -> Sequence[ScheduleView]:
+    async with source_of(options) as source:
         match options.verb:
+            case "list":
+                return await source.schedules()
             case "add":
-                return [await _add(desk, options)]
-            case "pause":
-                return [await desk.pause(options.id)]
-            case "resume":
-                return [await desk.resume(options.id)]
-            case "trigger":
-                return [await desk.trigger(options.id)]
+                return [await source.add_schedule(_new(options))]
             case _:
-                await desk.cancel(options.id)
-                return []
+                view = await source.change_schedule(options.id, options.verb)
+                return [] if view is None else [view]
 
 
-async def _add(desk: Desk, options: Namespace) -> ScheduleView:
+def _new(options: Namespace) -> NewSchedule:
     if (options.cron is None) != (options.tz is None):
         raise InvalidValue("--tz", options.tz, "a zone beside --cron, whose clocks it means, and only there")
-    agent = reference_of(function_of(options.function, options.dir))  # What it is found by again: a script by its path.
-    args = list(arguments(options.args))
-    if options.every is not None:
-        return await desk.schedule_agent_interval(options.every, agent, args=args, name=options.name)
-    if options.after is not None:
-        return await desk.schedule_agent_in(options.after, agent, args=args, name=options.name)
-    if options.at is not None:
-        return await desk.schedule_agent_at(options.at, agent, args=args, name=options.name)
-    if options.cron is not None:
-        return await desk.schedule_agent_cron(options.cron, agent, tz=options.tz, args=args, name=options.name)
-    raise RametError("nothing says when")
+    return NewSchedule(
+        function=options.function,
+        args=arguments(options.args),
+        every=options.every,
+        after=options.after,
+        at=options.at,
+        cron=options.cron,
+        tz=options.tz,
+        name=options.name,
+    )
 
 
 def _line(view: ScheduleView) -> tuple[str, ...]:

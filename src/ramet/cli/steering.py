@@ -1,4 +1,4 @@
-"""`ramet send`, `stop`, `approve` and `deny`: a word to the kernel that is at work in a folder."""
+"""`ramet send`, `stop`, `approve` and `deny`: a word to whoever has the runs at work."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
-from ramet.cli.problems import FAILURE, USAGE, say
-from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
-from ramet.host.records import INTERRUPTED, NoJournal, journal_in, kernel_of, records_of
-
-_OF_CALLER = ("InvalidValue", "Unknown")  #: refusals of what was written on the command line
+from ramet.cli.sources.choosing import source_of
 
 
 def steer(options: Namespace) -> int:
-    """Ask the kernel, and say what came of it."""
-    try:
-        said = asyncio.run(ring(options.dir, _request(options)))
-    except Refused as refusal:
-        say(str(refusal))
-        return USAGE if refusal.kind in _OF_CALLER else FAILURE
-    except NoKernel as nobody:
-        say(asyncio.run(_why(options, str(nobody))))
-        return FAILURE
+    """Ask for it, and say what came of it; status 1 if something could not be ended."""
+    said = asyncio.run(_ask(options))
     if options.json:
         print(json.dumps(said, ensure_ascii=True))
         return 1 if said.get("left") else 0
@@ -39,14 +27,15 @@ def steer(options: Namespace) -> int:
     return 1 if said.get("left") else 0
 
 
-def _request(options: Namespace) -> Request:
-    match options.command:
-        case "send":
-            return Send(run=options.id, text=options.text)
-        case "stop":
-            return Stop(run=options.id)
-        case verb:
-            return Answer(approval=options.id, allowed=verb == "approve", reason=options.reason)
+async def _ask(options: Namespace) -> dict[str, Any]:
+    async with source_of(options) as source:
+        match options.command:
+            case "send":
+                return await source.send(options.id, options.text)
+            case "stop":
+                return await source.stop(options.id)
+            case verb:
+                return await source.answer(options.id, verb == "approve", options.reason)
 
 
 def _lines(options: Namespace, said: dict[str, Any]) -> list[str]:
@@ -58,22 +47,3 @@ def _lines(options: Namespace, said: dict[str, Any]) -> list[str]:
             return stopped + [f"could not be ended: {one_line(call, 400)}" for call in said["left"]]
         case verb:
             return [f"{options.id} is {'allowed' if verb == 'approve' else 'not allowed'}"]
-
-
-async def _why(options: Namespace, nobody: str) -> str:
-    """Why nobody answered, by what the journal says of the run."""
-    folder: Path = options.dir
-    try:
-        kernel = kernel_of(journal_in(folder))
-    except NoJournal:
-        return nobody
-    if kernel is not None:
-        return f"the kernel in {folder} (pid {kernel.pid}) has no door, or does not answer"
-    if options.command not in ("send", "stop"):
-        return nobody
-    async with await records_of(folder) as records:
-        rows = await records.rows(await records.tree_of(options.id))
-    row = next(row for row in rows if row.id == options.id)
-    if row.state == INTERRUPTED:
-        return f"{nobody}: {options.id} was interrupted; first go on with it: ramet resume {options.id}"
-    return f"{nobody}: {options.id} has ended ({row.state})"

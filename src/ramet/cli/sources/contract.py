@@ -1,0 +1,83 @@
+"""What commands ask about runs and have done to them, whoever answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from ramet.core.events import Event
+from ramet.host.records import RunRow
+from ramet.host.schedules_view import ScheduleView
+
+Change = Literal["pause", "resume", "trigger", "rm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewSchedule:
+    """A function and when it is to run: exactly one of `every`, `after`, `at` and `cron`, the last beside a `tz`."""
+
+    function: str  #: module:function, or path/to/script.py:function
+    args: tuple[Any, ...] = ()
+    every: float | None = None  #: seconds
+    after: float | None = None  #: seconds from now
+    at: datetime | None = None
+    cron: str | None = None
+    tz: str | None = None
+    name: str | None = None
+
+
+class Source(Protocol):
+    """Trees of runs, on record and at work. To be entered; every id of a run may raise Unknown."""
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises a RametError where nobody can answer."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+
+    # ---- looking
+
+    async def runs(self, *, ended: bool = False) -> list[RunRow]:
+        """The runs of all trees, in the order of their births: those that live, or with `ended` all."""
+
+    async def root_of(self, run: str) -> str:
+        """The root of the tree that a run belongs to."""
+
+    async def tree(self, run: str) -> list[RunRow]:
+        """Every run of the tree that a run belongs to, in the order of their births."""
+
+    def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        """What is on record of a run, or with `tree` of all runs of its tree, in order."""
+
+    def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        """The same, and then what comes: until its end, or until nobody is at work in it any more."""
+
+    # ---- steering; each returns what came of it, as plain data
+
+    async def send(self, run: str, text: str) -> dict[str, Any]:
+        """Say something to a run: `mail`, the id of the message."""
+
+    async def stop(self, run: str) -> dict[str, Any]:
+        """End a run and all below it: the paths that were `stopped`, and the calls that are `left`."""
+
+    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
+        """Answer a question: its id as `approval`, and what was `allowed`."""
+
+    async def keep(self, run: str, on: bool) -> dict[str, Any]:
+        """Keep the tree of a run whatever its time is, or no longer: the `tree`, and whether it is `kept`."""
+
+    # ---- schedules
+
+    async def schedules(self) -> Sequence[ScheduleView]:
+        """All of them."""
+
+    async def add_schedule(self, new: NewSchedule) -> ScheduleView:
+        """Write one down. Raises InvalidValue."""
+
+    async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
+        """Change one, and return it as it stands then, None if it is no more. Raises Unknown."""

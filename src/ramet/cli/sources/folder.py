@@ -1,0 +1,143 @@
+"""A working directory: its journal says what was, its kernel does what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ramet.cli.sources.contract import Change, NewSchedule
+from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
+from ramet.core.events import Event
+from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
+from ramet.host.lifetimes import Keep, set_keep
+from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
+from ramet.host.schedules_view import ScheduleView
+from ramet.store.sqlite import SqliteStore
+
+#: Refusals of what was written on the command line, by their names at the door.
+_OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (InvalidValue, Unknown)}
+
+
+class Folder:
+    """A `Source`. The journal is opened when it is first asked, so that the kernel alone can be."""
+
+    def __init__(self, dir: Path) -> None:
+        self.dir = dir
+        self._records: Records | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._records is not None:
+            records, self._records = self._records, None
+            await records.__aexit__()
+
+    # ---- looking
+
+    async def runs(self, *, ended: bool = False) -> list[RunRow]:
+        records = await self._journal()
+        rows = [row for root in await records.trees(ended=ended) for row in await records.rows(root)]
+        return [row for row in rows if ended or not row.is_over]
+
+    async def root_of(self, run: str) -> str:
+        return await (await self._journal()).tree_of(run)
+
+    async def tree(self, run: str) -> list[RunRow]:
+        records = await self._journal()
+        return await records.rows(await records.tree_of(run))
+
+    async def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        records = await self._journal()
+        async for event in records.events(await records.tree_of(run), run=None if tree else run):
+            yield event
+
+    async def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        records = await self._journal()
+        async for event in records.follow(await records.tree_of(run), run=None if tree else run):
+            yield event
+
+    # ---- steering
+
+    async def send(self, run: str, text: str) -> dict[str, Any]:
+        return await self._ask(Send(run=run, text=text), run)
+
+    async def stop(self, run: str) -> dict[str, Any]:
+        return await self._ask(Stop(run=run), run)
+
+    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
+        return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
+
+    async def keep(self, run: str, on: bool) -> dict[str, Any]:
+        """Written here, or by the kernel that holds the journal."""
+        store = SqliteStore(journal_in(self.dir))
+        try:
+            await store.open()
+        except StoreInUse as held:
+            try:
+                return await ring(self.dir, Keep(run=run, on=on))
+            except NoKernel:
+                raise held from None
+            except Refused as refusal:
+                raise (Unknown("run", run) if refusal.kind == Unknown.__name__ else refusal) from None
+        try:
+            return {"tree": await set_keep(store, run, on), "kept": on}
+        finally:
+            await store.close()
+
+    # ---- schedules; what they need costs time to import
+
+    async def schedules(self) -> Sequence[ScheduleView]:
+        from ramet.cli.sources.folder_schedules import listed
+
+        return await listed(await self._journal())
+
+    async def add_schedule(self, new: NewSchedule) -> ScheduleView:
+        from ramet.cli.sources.folder_schedules import add
+
+        return await add(self.dir, new)
+
+    async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
+        from ramet.cli.sources.folder_schedules import changed
+
+        journal_in(self.dir)  # Only `add` makes a journal where there is none.
+        return await changed(self.dir, id, change)
+
+    # ---- inside
+
+    async def _journal(self) -> Records:
+        if self._records is None:
+            self._records = await (await records_of(self.dir)).__aenter__()
+        return self._records
+
+    async def _ask(self, request: Request, run: str | None = None) -> dict[str, Any]:
+        try:
+            return await ring(self.dir, request)
+        except Refused as refusal:
+            kind = _OF_CALLER.get(refusal.kind)
+            if kind is None:
+                raise
+            error = kind.__new__(kind)
+            error.args = refusal.args  # Of its fields only the words have come through the door.
+            raise error from None
+        except NoKernel as nobody:
+            raise NoKernel(await self._why(str(nobody), run)) from None
+
+    async def _why(self, nobody: str, run: str | None) -> str:
+        """Why nobody answered, by what the journal says of the run."""
+        try:
+            kernel = kernel_of(journal_in(self.dir))
+        except NoJournal:
+            return nobody
+        if kernel is not None:
+            return f"the kernel in {self.dir} (pid {kernel.pid}) has no door, or does not answer"
+        if run is None:
+            return nobody
+        row = next(row for row in await self.tree(run) if row.id == run)
+        if row.state == INTERRUPTED:
+            return f"{nobody}: {run} was interrupted; first go on with it: ramet resume {run}"
+        return f"{nobody}: {run} has ended ({row.state})"

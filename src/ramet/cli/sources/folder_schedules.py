@@ -1,0 +1,51 @@
+"""The schedules of a working directory: written down here, done by whoever has a scheduler at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ramet.cli.sources.contract import Change, NewSchedule
+from ramet.cli.working import function_of
+from ramet.core.errors import RametError
+from ramet.host.records import Records
+from ramet.host.references import reference_of
+from ramet.host.schedules_books import Books
+from ramet.host.schedules_desk import Desk
+from ramet.host.schedules_view import ScheduleView, view_now
+
+
+async def listed(records: Records) -> Sequence[ScheduleView]:
+    """All of them, beside whatever kernel runs."""
+    return [await view_now(found.book, records) for found in await Books(records.store).all()]
+
+
+async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
+    """Change one. Raises Unknown."""
+    async with Desk(working_dir=folder) as desk:
+        match change:
+            case "pause":
+                return await desk.pause(id)
+            case "resume":
+                return await desk.resume(id)
+            case "trigger":
+                return await desk.trigger(id)
+            case "rm":
+                await desk.cancel(id)
+                return None
+
+
+async def add(folder: Path, new: NewSchedule) -> ScheduleView:
+    """Write one down; this makes a journal where there is none. Raises InvalidValue."""
+    agent = reference_of(function_of(new.function, folder))  # What it is found by again: a script by its path.
+    args, name = list(new.args), new.name
+    async with Desk(working_dir=folder) as desk:
+        if new.every is not None:
+            return await desk.schedule_agent_interval(new.every, agent, args=args, name=name)
+        if new.after is not None:
+            return await desk.schedule_agent_in(new.after, agent, args=args, name=name)
+        if new.at is not None:
+            return await desk.schedule_agent_at(new.at, agent, args=args, name=name)
+        if new.cron is not None and new.tz is not None:
+            return await desk.schedule_agent_cron(new.cron, agent, tz=new.tz, args=args, name=name)
+    raise RametError("nothing says when")
