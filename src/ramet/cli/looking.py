@@ -119,7 +119,7 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
     if isinstance(view, Written):
         view.finish()
     if not is_over:
-        _aside(f"{root} was interrupted: no kernel is at work here; ramet resume goes on with it")
+        _aside(f"{root} was interrupted: {source.interrupted}")
     return 0
 
 
@@ -150,8 +150,7 @@ def show(options: Namespace) -> int:
 
 async def _one(options: Namespace) -> RunRow:
     async with source_of(options) as source:
-        rows = await source.tree(options.id)
-    return next(row for row in rows if row.id == options.id)
+        return await source.run(options.id)
 
 
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:

@@ -84,6 +84,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.steering import steer
 
             return steer(options)
+        case "approvals":
+            from ramet.cli.waiting import approvals
+
+            return approvals(options)
         case "schedule":
             from ramet.cli.scheduling import schedule
 

@@ -34,7 +34,7 @@ async def _logs(options: Namespace) -> int:
         if options.follow and not all(
             row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
         ):
-            say(f"{options.id} was interrupted: no kernel is at work here; ramet resume goes on with it")
+            say(f"{options.id} was interrupted: {source.interrupted}")
     return 0
 
 

@@ -33,7 +33,7 @@ async def _ask(options: Namespace) -> dict[str, Any]:
             case "send":
                 return await source.send(options.id, options.text)
             case "stop":
-                return await source.stop(options.id)
+                return await source.stop(options.id, "stopped by its user")
             case verb:
                 return await source.answer(options.id, verb == "approve", options.reason)
 

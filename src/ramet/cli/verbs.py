@@ -1,4 +1,4 @@
-"""The commands on a working directory's journal, as they are typed. Imports nothing heavy."""
+"""The commands on runs and schedules, of a working directory or a server, as they are typed. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,19 @@ def add_verbs(commands: Commands, statuses: str) -> None:
 
 
 Add = Callable[..., argparse.ArgumentParser]
+WHERE = "[--dir DIR | --server WHERE]"
 
 
 def _adder(commands: Commands, statuses: str = "") -> Add:
     def add(
-        verb: str, usage: str, words: str, more: str = "", *, runs: bool = False, bare: bool = False
+        verb: str,
+        usage: str,
+        words: str,
+        more: str = "",
+        *,
+        runs: bool = False,
+        bare: bool = False,
+        anywhere: bool = False,
     ) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = commands.add_parser(
             verb.rpartition(" ")[2],
@@ -33,8 +41,17 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
             formatter_class=argparse.RawDescriptionHelpFormatter if runs else argparse.HelpFormatter,
             allow_abbrev=False,
         )
-        if not bare:
+        if anywhere:
+            where = parser.add_mutually_exclusive_group()
+            where.add_argument(
+                "--dir", type=folder, help="the working directory (default: the server of RAMET_SERVER, else this one)"
+            )
+            where.add_argument(
+                "--server", type=name, metavar="WHERE", help="a server instead: the path of its socket, or its URL"
+            )
+        elif not bare:
             parser.add_argument("--dir", type=folder, default=".", help="the working directory (default: this one)")
+        if not bare:
             parser.add_argument("--json", action="store_true", help="one JSON object a line")
         return parser
 
@@ -42,23 +59,30 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
 
 
 def _looking(add: Add) -> None:
-    ps = add("ps", "[--all] [--dir DIR]", "list the living runs of all trees")
+    ps = add("ps", f"[--all] {WHERE}", "list the living runs of all trees", anywhere=True)
     ps.add_argument("--all", action="store_true", help="also those that have ended")
-    tree = add("tree", "[ID] [-f] [--dir DIR]", "show trees: all that live, or that of a run")
+    tree = add("tree", f"[ID] [-f] {WHERE}", "show trees: all that live, or that of a run", anywhere=True)
     tree.add_argument("id", nargs="?", type=name, metavar="ID", help="any run of the tree")
     tree.add_argument("-f", "--follow", action="store_true", help="go on showing it until its end, or Ctrl-C")
-    show = add("show", "ID [--dir DIR]", "show one run: state, result, usage, children, open calls, mail, approvals")
+    show = add(
+        "show",
+        f"ID {WHERE}",
+        "show one run: state, result, usage, children, open calls, mail, approvals",
+        anywhere=True,
+    )
     show.add_argument("id", type=name, metavar="ID", help="the run")
 
 
 def _reading(add: Add) -> None:
-    logs = add("logs", "ID [-f] [--dir DIR]", "tell what a run did, or with a root's ID what its tree did")
+    logs = add("logs", f"ID [-f] {WHERE}", "tell what a run did, or with a root's ID what its tree did", anywhere=True)
     logs.add_argument("id", type=name, metavar="ID", help="the run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on telling until its end, or Ctrl-C")
-    export = add("export", "ID [--tree] [--dir DIR]", "write the transcript of a run to stdout, as JSON lines")
+    export = add(
+        "export", f"ID [--tree] {WHERE}", "write the transcript of a run to stdout, as JSON lines", anywhere=True
+    )
     export.add_argument("id", type=name, metavar="ID", help="the run")
     export.add_argument("--tree", action="store_true", help="of all runs of its tree")
-    replay = add("replay", "ID [--speed X] [--dir DIR]", "tell what happened again, with its pauses")
+    replay = add("replay", f"ID [--speed X] {WHERE}", "tell what happened again, with its pauses", anywhere=True)
     replay.add_argument("id", type=name, metavar="ID", help="the run, or the root of a tree")
     replay.add_argument("--speed", type=amount, default=1.0, metavar="X", help="times as fast (default: 1); 0: at once")
 
@@ -95,20 +119,21 @@ def _working(add: Add) -> None:
     gc.add_argument("--older-than", type=span, default=span("7d"), metavar="TIME", help="ago (default: 7d); 0: all")
     gc.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     gc.add_argument("--keep", type=name, action="append", default=[], metavar="ID", help="never the tree of this run")
-    keep = add("keep", "ID [--off] [--dir DIR]", "keep the tree of a run on record, whatever its time is")
+    keep = add("keep", f"ID [--off] {WHERE}", "keep the tree of a run on record, whatever its time is", anywhere=True)
     keep.add_argument("id", type=name, metavar="ID", help="any run of the tree")
     keep.add_argument("--off", action="store_true", help="no longer")
 
 
 def _steering(add: Add) -> None:
-    send = add("send", "ID TEXT [--dir DIR]", "send a message to a run of the kernel that is at work here")
+    send = add("send", f"ID TEXT {WHERE}", "send a message to a run that is at work", anywhere=True)
     send.add_argument("id", type=name, metavar="ID", help="the run")
     send.add_argument("text", type=name, metavar="TEXT", help="what to say")
-    stop = add("stop", "ID [--dir DIR]", "stop a run and all below it")
+    stop = add("stop", f"ID {WHERE}", "stop a run and all below it", anywhere=True)
     stop.add_argument("id", type=name, metavar="ID", help="the run")
+    add("approvals", WHERE, "list what waits for a word: approve or deny it", anywhere=True)
     for verb, words in (("approve", "allow what a run asks for"), ("deny", "do not allow what a run asks for")):
-        each = add(verb, "ID [--reason TEXT] [--dir DIR]", words)
-        each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet show)")
+        each = add(verb, f"ID [--reason TEXT] {WHERE}", words, anywhere=True)
+        each.add_argument("id", type=name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="why")
 
 
@@ -116,12 +141,13 @@ def _schedule(add: Add) -> None:
     schedule = add("schedule", "list|add|rm|pause|resume|trigger …", "agents that run later, or again", bare=True)
     verbs = schedule.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="ramet schedule", required=True)
     each = _adder(verbs)
-    each("schedule list", "[--dir DIR]", "list the schedules: their next times, and how they went last")
+    each("schedule list", WHERE, "list the schedules: their next times, and how they went last", anywhere=True)
     new = each(
         "schedule add",
         "MODULE:FUNCTION [ARG…] --every|--in|--at|--cron … [options]",
         "have a function run later, or again",
-        "It runs when a scheduler is at work in this folder.",
+        "It runs when a scheduler is at work in this folder. A server finds the function itself, and has a scheduler.",
+        anywhere=True,
     )
     new.add_argument("function", type=name, metavar="MODULE:FUNCTION", help="or /path/to/script.py:FUNCTION")
     new.add_argument("args", nargs="*", metavar="ARG", help="its arguments, each as JSON")
@@ -138,7 +164,7 @@ def _schedule(add: Add) -> None:
         ("resume", "go on with a schedule that was paused"),
         ("trigger", "run a schedule once now, beside its times"),
     ):
-        known = each(f"schedule {verb}", "ID [--dir DIR]", words)
+        known = each(f"schedule {verb}", f"ID {WHERE}", words, anywhere=True)
         known.add_argument("id", type=name, metavar="ID", help="the schedule")
 
 

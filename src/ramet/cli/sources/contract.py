@@ -8,6 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from msgspec import Struct
+
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.schedules_view import ScheduleView
@@ -29,8 +31,24 @@ class NewSchedule:
     name: str | None = None
 
 
+class Question(Struct, frozen=True, kw_only=True):
+    """What an agent at work asks a person. `args` are bounded for showing."""
+
+    id: str  #: what it is answered by
+    run: str
+    path: str
+    agent: str
+    tool: str
+    question: str
+    args: dict[str, Any]
+
+
 class Source(Protocol):
     """Trees of runs, on record and at work. To be entered; every id of a run may raise Unknown."""
+
+    @property
+    def interrupted(self) -> str:
+        """What there is to say of a run that was interrupted: who is not at work in it, and what goes on with it."""
 
     async def __aenter__(self) -> Self:
         """Begin. Raises a RametError where nobody can answer."""
@@ -43,13 +61,16 @@ class Source(Protocol):
     # ---- looking
 
     async def runs(self, *, ended: bool = False) -> list[RunRow]:
-        """The runs of all trees, in the order of their births: those that live, or with `ended` all."""
+        """The runs of all trees, in the order of their births: those that have not ended, or with `ended` all."""
+
+    async def run(self, id: str) -> RunRow:
+        """One run, with its result."""
 
     async def root_of(self, run: str) -> str:
         """The root of the tree that a run belongs to."""
 
     async def tree(self, run: str) -> list[RunRow]:
-        """Every run of the tree that a run belongs to, in the order of their births."""
+        """Every run of the tree that a run belongs to, in the order of their births; results may be left out."""
 
     def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
         """What is on record of a run, or with `tree` of all runs of its tree, in order."""
@@ -57,12 +78,15 @@ class Source(Protocol):
     def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
         """The same, and then what comes: until its end, or until nobody is at work in it any more."""
 
+    async def questions(self) -> list[Question]:
+        """What waits for a person's word, the oldest first."""
+
     # ---- steering; each returns what came of it, as plain data
 
     async def send(self, run: str, text: str) -> dict[str, Any]:
         """Say something to a run: `mail`, the id of the message."""
 
-    async def stop(self, run: str) -> dict[str, Any]:
+    async def stop(self, run: str, reason: str) -> dict[str, Any]:
         """End a run and all below it: the paths that were `stopped`, and the calls that are `left`."""
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:

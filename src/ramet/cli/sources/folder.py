@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ramet.cli.sources.contract import Change, NewSchedule
+from ramet.cli.sources.contract import Change, NewSchedule, Question
 from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
+from ramet.core.story import TreeStory
 from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
@@ -22,6 +25,8 @@ _OF_CALLER: dict[str, type[RametError]] = {kind.__name__: kind for kind in (Inva
 
 class Folder:
     """A `Source`. The journal is opened when it is first asked, so that the kernel alone can be."""
+
+    interrupted = "no kernel is at work here; ramet resume goes on with it"
 
     def __init__(self, dir: Path) -> None:
         self.dir = dir
@@ -44,6 +49,9 @@ class Folder:
         rows = [row for root in await records.trees(ended=ended) for row in await records.rows(root)]
         return [row for row in rows if ended or not row.is_over]
 
+    async def run(self, id: str) -> RunRow:
+        return next(row for row in await self.tree(id) if row.id == id)
+
     async def root_of(self, run: str) -> str:
         return await (await self._journal()).tree_of(run)
 
@@ -61,13 +69,22 @@ class Folder:
         async for event in records.follow(await records.tree_of(run), run=None if tree else run):
             yield event
 
+    async def questions(self) -> list[Question]:
+        records = await self._journal()
+        found: list[tuple[datetime, Question]] = []
+        for root in await records.trees():
+            if records.lives(root):  # Nobody hears an answer in one that was interrupted.
+                async with aclosing(records.events(root)) as events:
+                    found += await _asked_in(events)
+        return [question for _, question in sorted(found, key=lambda each: each[0])]
+
     # ---- steering
 
     async def send(self, run: str, text: str) -> dict[str, Any]:
         return await self._ask(Send(run=run, text=text), run)
 
-    async def stop(self, run: str) -> dict[str, Any]:
-        return await self._ask(Stop(run=run), run)
+    async def stop(self, run: str, reason: str) -> dict[str, Any]:
+        return await self._ask(Stop(run=run, reason=reason), run)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
         return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
@@ -137,7 +154,31 @@ class Folder:
             return f"the kernel in {self.dir} (pid {kernel.pid}) has no door, or does not answer"
         if run is None:
             return nobody
-        row = next(row for row in await self.tree(run) if row.id == run)
+        row = await self.run(run)
         if row.state == INTERRUPTED:
             return f"{nobody}: {run} was interrupted; first go on with it: ramet resume {run}"
         return f"{nobody}: {run} has ended ({row.state})"
+
+
+async def _asked_in(events: AsyncIterator[Event]) -> list[tuple[datetime, Question]]:
+    """The questions of a tree without a word to them, and when they were asked."""
+    story = TreeStory()
+    async for event in events:
+        story.tell(event)
+    return [
+        (
+            asked.at or datetime.min.replace(tzinfo=UTC),
+            Question(
+                id=id,
+                run=run.id,
+                path=run.born.path,
+                agent=run.born.agent,
+                tool=asked.tool,
+                question=asked.question,
+                args=asked.args,
+            ),
+        )
+        for run in story.runs.values()
+        for id, asked in run.approvals.items()
+        if id not in run.words
+    ]

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Raw
@@ -73,6 +73,8 @@ def place_of(where: str | os.PathLike[str], key: str | None) -> Place:
     """Read where a server is. Without a key, that of the operator is taken from beside a socket, if it is there."""
     text = os.fspath(where)
     if text.startswith(("http://", "https://")):
+        if not _is_address(text):
+            raise InvalidValue("where", text, "a URL of http or https with a host, and a port if it has one")
         return Place(text.rstrip("/"), None, checked_key(key or ""))
     if "://" in text or not text:
         raise InvalidValue("where", text, "the path of a socket, or a URL of http or https")
@@ -95,6 +97,15 @@ def _operators(token: pathlib.Path) -> str:
         return token.read_text(encoding="ascii").strip() if token.is_file() else ""
     except (OSError, UnicodeError):
         return ""
+
+
+def _is_address(url: str) -> bool:
+    """Whether a URL names a host, and a port that is one or none."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and url.isprintable() and " " not in url and parts.port != 0
+    except ValueError:
+        return False
 
 
 def http() -> Any:

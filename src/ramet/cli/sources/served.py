@@ -1,0 +1,153 @@
+"""A server: its kernel is asked over HTTP, with the operator's key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ramet.cli.sources.contract import Change, NewSchedule, Question
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import Event
+from ramet.host.records import RunRow
+from ramet.host.redaction import STARS
+from ramet.host.schedules_view import ScheduleView
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import Refused
+from ramet.services.config import TOKEN_VARIABLE
+from ramet.services.setting_checks import reference_of
+from ramet.services.settings import Reference
+
+_KEY = f"the operator's: {TOKEN_VARIABLE} holds it, or RAMET_TOKEN says where it is, or it is in a file beside a socket"
+
+
+class Served:
+    """A `Source`."""
+
+    interrupted = "the server does not have it at work; ramet resume in its folder goes on with it, once it has stopped"
+
+    def __init__(self, where: str, environ: Mapping[str, str]) -> None:
+        """Raises InvalidValue for what is no place, and for a key that is none."""
+        self._where = where
+        self._client = Client(where, key_in(environ))
+        self._kernel = self._client.kernel
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__()
+        if isinstance(error, Refused) and error.status == 401:
+            raise RametError(f"the server at {self._where} wants a key, {_KEY}") from None
+
+    # ---- looking
+
+    async def runs(self, *, ended: bool = False) -> list[RunRow]:
+        return list(await self._kernel.runs(ended=ended))
+
+    async def run(self, id: str) -> RunRow:
+        return await self._kernel.run(id)
+
+    async def root_of(self, run: str) -> str:
+        return (await self._kernel.run(run)).root
+
+    async def tree(self, run: str) -> list[RunRow]:
+        return list(await self._kernel.tree(run))
+
+    def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        return self._told(run, tree=tree, follow=False)
+
+    def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+        return self._told(run, tree=tree, follow=True)
+
+    async def questions(self) -> list[Question]:
+        return [
+            Question(
+                id=each.id,
+                run=each.run,
+                path=each.path,
+                agent=each.agent,
+                tool=each.tool,
+                question=each.question,
+                args=each.args,
+            )
+            for each in await self._kernel.approvals()
+        ]
+
+    # ---- steering
+
+    async def send(self, run: str, text: str) -> dict[str, Any]:
+        return {"mail": await self._kernel.send(run, text)}
+
+    async def stop(self, run: str, reason: str) -> dict[str, Any]:
+        found = await self._kernel.stop(run, reason)
+        return {"stopped": list(found.stopped), "left": list(found.left)}
+
+    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
+        await self._kernel.answer(approval, allowed, reason)
+        return {"approval": approval, "allowed": allowed}
+
+    async def keep(self, run: str, on: bool) -> dict[str, Any]:
+        found = await self._kernel.keep(run, on)
+        return {"tree": found.tree, "kept": found.kept}
+
+    # ---- schedules
+
+    async def schedules(self) -> Sequence[ScheduleView]:
+        return await self._kernel.schedules()
+
+    async def add_schedule(self, new: NewSchedule) -> ScheduleView:
+        """It is the server that looks for the function."""
+        place, _, name = new.function.rpartition(":")
+        if not place or not name or (place.endswith(".py") and not place.startswith("/")):
+            accepted = "module:function, or /path/to/script.py:function, as the server finds it"
+            raise InvalidValue("MODULE:FUNCTION", new.function, accepted)
+        return await self._kernel.add_schedule(
+            new.function,
+            args=new.args,
+            every_s=new.every,
+            in_s=new.after,
+            at=new.at,
+            cron=new.cron or "",
+            tz=new.tz or "",
+            name=new.name,
+        )
+
+    async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:
+        match change:
+            case "pause":
+                return await self._kernel.pause_schedule(id)
+            case "resume":
+                return await self._kernel.resume_schedule(id)
+            case "trigger":
+                return await self._kernel.trigger_schedule(id)
+            case "rm":
+                await self._kernel.remove_schedule(id)
+                return None
+
+    # ---- inside
+
+    async def _told(self, run: str, *, tree: bool, follow: bool) -> AsyncGenerator[Event]:
+        async with aclosing(self._kernel.events(run, tree=tree, follow=follow)) as told:
+            async for each in told:
+                yield each.event
+
+
+def key_in(environ: Mapping[str, str]) -> str | None:
+    """The operator's key as `ramet serve` finds it in the environment; None leaves it to the file beside a socket."""
+    place = environ.get("RAMET_TOKEN", "")
+    if place.strip():
+        reference = reference_of("RAMET_TOKEN", place, Path.cwd())
+    elif environ.get(TOKEN_VARIABLE, "").strip():
+        reference = Reference("env", TOKEN_VARIABLE)
+    else:
+        return None
+    key = reference.read(environ)
+    if not key.isascii():  # It could not be sent.
+        raise InvalidValue(str(reference), STARS, "a key of ASCII letters, digits and signs")
+    return key

@@ -1,0 +1,45 @@
+"""`ramet approvals`: what waits for a person's word."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli.clean import one_line
+from ramet.cli.consoles import console
+from ramet.cli.looking import print_table
+from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.contract import Question
+
+
+def approvals(options: Namespace) -> int:
+    """List the questions, and say how they are answered."""
+    questions = asyncio.run(_questions(options))
+    if options.json:
+        for each in questions:
+            print(msgspec.json.encode(each).decode())
+        return 0
+    print_table(("ID", "PATH", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
+    aside = "ramet approve ID, or ramet deny ID" if questions else "nothing waits for a word"
+    console(sys.stderr).print(Text(aside, "dim"), soft_wrap=True)
+    return 0
+
+
+async def _questions(options: Namespace) -> list[Question]:
+    async with source_of(options) as source:
+        return await source.questions()
+
+
+def _line(question: Question) -> tuple[str, ...]:
+    arguments = msgspec.json.encode(question.args).decode() if question.args else ""
+    return (
+        one_line(question.id),
+        one_line(question.path, 80),
+        one_line(question.tool, 40),
+        one_line(question.question, 200),
+        one_line(arguments, 400),
+    )
