@@ -17,14 +17,20 @@ from ramet.agent.files import plain_yaml
 from ramet.agent.files.reading import Unreadable, read_text
 from ramet.core.errors import InvalidValue
 from ramet.services import setting_checks as checks
-from ramet.services.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits, TcpAddress, UnixSocket
+from ramet.services.settings import (
+    TOKEN_VARIABLE,
+    ModelAlias,
+    PostgresUrl,
+    Reference,
+    ServiceLimits,
+    TcpAddress,
+    UnixSocket,
+)
 
 DEFAULT_FILE: Final = "ramet.yaml"
 MAX_FILE: Final = 64 * 1024
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "the command line"
-#: Holds the operator's token itself, for whoever names no place: as if `RAMET_TOKEN` were `env:` and this name.
-TOKEN_VARIABLE: Final = "RAMET_OPERATOR_TOKEN"
 
 Check = Callable[[str, Any, pathlib.Path], Any]  #: its name, its value, the folder that relative paths begin at
 

@@ -12,7 +12,7 @@ import asyncio
 import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,8 +21,10 @@ from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
-from ramet.host.runtime import AgentRuntime
 from ramet.services.refusals import Undecodable
+
+if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
+    from ramet.host.runtime import AgentRuntime
 
 #: What a key of an agent lets its holder do. The owner's key does all; a delegated one what it was made for.
 Right = Literal["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]

@@ -14,6 +14,8 @@ from ramet.core.errors import InvalidValue
 from ramet.host.redaction import STARS
 
 MAX_SECRET: Final = 8_192
+#: Holds the operator's token itself, for whoever names no place: as if `RAMET_TOKEN` were `env:` and this name.
+TOKEN_VARIABLE: Final = "RAMET_OPERATOR_TOKEN"
 
 
 class Reference(Struct, frozen=True):
