@@ -120,7 +120,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFacto
     path.mkdir()
     monkeypatch.setenv("HOME", str(path))
     monkeypatch.setenv("RAMET_HOME", str(path / ".ramet"))
-    for key in KEYS:
+    for key in (*KEYS, "RAMET_SERVER"):
         monkeypatch.delenv(key, raising=False)
     return path
 

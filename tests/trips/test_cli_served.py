@@ -80,7 +80,10 @@ class Place:
         return Done(status, *self._capsys.readouterr())
 
     async def on(self, way: str, *words: str) -> Done:
-        """A command on the folder, or on the server: its socket, or whatever it listens at."""
+        """A command on the folder, or on the server, once all is on record: who looks from beside sees what is."""
+        for opened in list(self.server.runtime.trees.values()):
+            if opened.recorder.durable is not None:
+                await opened.recorder.durable()
         where = ("--dir", str(self.folder)) if way == "folder" else ("--server", self.server.where)
         verb = 2 if words[0] == "schedule" else 1
         return await self.run(*words[:verb], *where, *words[verb:])

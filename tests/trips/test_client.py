@@ -166,8 +166,9 @@ async def test_no_server_and_no_place(folder: pathlib.Path) -> None:
     async with ramet.connect(folder / "none.sock") as client:
         with pytest.raises(Gone, match="no server answers"):
             await client.list_teams()
-    with pytest.raises(InvalidValue, match="where"):
-        ramet.connect("ftp://example.org")
+    for where in ("ftp://example.org", "http://", "http://[::1", "https://here:99999"):
+        with pytest.raises(InvalidValue, match="where"):
+            ramet.connect(where)
     with pytest.raises(RametError, match="not open"):
         await Client(folder / "none.sock").list_teams()
 

@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, where: str, environ: Mapping[str, str]) -> None:
         """Raises InvalidValue for what is no place, and for a key that is none."""
-        self._where = where
+        self.where = where
         self._client = Client(where, key_in(environ))
         self._kernel = self._client.kernel
 
@@ -41,7 +41,7 @@ class Served:
     ) -> None:
         await self._client.__aexit__()
         if isinstance(error, Refused) and error.status == 401:
-            raise RametError(f"the server at {self._where} wants a key, {_KEY}") from None
+            raise RametError(f"the server at {self.where} wants a key, {_KEY}") from None
 
     # ---- looking
 

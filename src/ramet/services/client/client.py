@@ -54,7 +54,9 @@ class Client:
 
     async def __aenter__(self) -> Self:
         http = asking.http()
-        transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False)
+        # To read the certificates of this machine takes longer than a request, and only https needs them.
+        verify = self._place.url.startswith("https://")
+        transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False, verify=verify)
         timeout = http.Timeout(TIMEOUT_S, pool=None)
         self._http = http.AsyncClient(transport=transport, timeout=timeout, **self._place.options())
         self._lost = http.TransportError

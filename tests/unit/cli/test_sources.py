@@ -1,0 +1,83 @@
+"""Which source a command line means, and with which key a server is asked."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.cli.main import main
+from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.served import key_in
+from ramet.core.errors import InvalidValue
+
+MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
+
+
+@pytest.mark.parametrize(
+    ("server", "dir", "named", "found"),
+    [
+        (None, None, None, "Folder"),
+        (None, None, " ", "Folder"),
+        (None, None, "a.sock", "Served a.sock"),
+        ("b.sock", None, "a.sock", "Served b.sock"),
+        ("http://127.0.0.1:1", None, None, "Served http://127.0.0.1:1"),
+        (None, Path("/"), "a.sock", "Folder"),
+    ],
+)
+def test_what_is_typed_goes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, server: str | None, dir: Path | None, named: str | None, found: str
+) -> None:
+    """--server or --dir, then RAMET_SERVER, then this folder."""
+    if named is not None:
+        monkeypatch.setenv("RAMET_SERVER", named)
+
+    source: Any = source_of(Namespace(server=server, dir=dir))
+
+    assert " ".join([type(source).__name__, *([source.where] if hasattr(source, "where") else [])]) == found
+
+
+@pytest.mark.parametrize(
+    "where", ["ftp://here", "http://", "http://[::1", "http://here:99999", "~nobody-of-that-name/x"]
+)
+def test_what_is_no_place_is_one_line_that_says_where_it_was_given(
+    where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2, whatever the command."""
+    assert main(["ps", "--server", where]) == 2
+    monkeypatch.setenv("RAMET_SERVER", where)
+    assert main(["ps"]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, [line.partition(": ")[2].partition(": ")[0] for line in err.splitlines()]) == (
+        "",
+        ["--server", "RAMET_SERVER"],
+    )
+
+
+def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
+    """RAMET_TOKEN says where, and goes before RAMET_OPERATOR_TOKEN, which holds it; without both there is none."""
+    file = tmp_path / "token"
+    file.write_text(f"{OTHER}\n")
+
+    assert key_in({}) is None
+    assert key_in({"RAMET_TOKEN": " ", "RAMET_OPERATOR_TOKEN": ""}) is None
+    assert key_in({"RAMET_OPERATOR_TOKEN": f" {MINE}\n"}) == MINE
+    assert key_in({"RAMET_OPERATOR_TOKEN": MINE, "RAMET_TOKEN": f"file:{file}"}) == OTHER
+    assert key_in({"RAMET_TOKEN": "env:HERE", "HERE": MINE}) == MINE
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"RAMET_TOKEN": MINE}, {"RAMET_TOKEN": "env:NOT_HERE"}, {"RAMET_OPERATOR_TOKEN": "schlüssel-zum-haus"}],
+    ids=["no-place", "nothing-there", "not-ascii"],
+)
+def test_a_key_that_cannot_be_used_is_refused_and_not_shown(environ: dict[str, str]) -> None:
+    """The refusal names the variable, and nothing that may be secret."""
+    with pytest.raises(InvalidValue) as refused:
+        key_in(environ)
+
+    assert next(iter(environ)) in str(refused.value) or "NOT_HERE" in str(refused.value)
+    assert not any(value in str(refused.value) for value in environ.values() if "env:" not in value)
