@@ -238,7 +238,9 @@ async def test_an_address_and_the_key_of_the_environment(
 
     assert [row["id"] for row in _json(there)][:1] == [handle.id]
     assert (without.status, without.out) == (1, "")
-    assert "RAMET_OPERATOR_TOKEN" in without.err
+    for each in (without, *wrong):
+        assert "does not know this key" in each.err
+        assert "RAMET_OPERATOR_TOKEN" in each.err
     assert "no server answers at" in elsewhere.err
     assert "there is no journal in" in here.err
     for each in (without, elsewhere, here, *wrong):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 
 from ramet.cli.main import main
 from ramet.cli.sources.choosing import source_of
+from ramet.cli.sources.folder import asked_in
 from ramet.cli.sources.served import key_in
 from ramet.core.errors import InvalidValue
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded, RunSpawned
+from ramet.core.outcome import Result, Status
+from tests.unit.cli.story import Story
 
 MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
 
@@ -67,6 +72,25 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
     assert key_in({"RAMET_OPERATOR_TOKEN": f" {MINE}\n"}) == MINE
     assert key_in({"RAMET_OPERATOR_TOKEN": MINE, "RAMET_TOKEN": f"file:{file}"}) == OTHER
     assert key_in({"RAMET_TOKEN": "env:HERE", "HERE": MINE}) == MINE
+
+
+async def test_a_question_is_one_until_it_has_its_word() -> None:
+    """Also while the call that it was about has not begun yet; one outside of any call, and one of a run that ended."""
+    story = Story()
+    for run in ("main", "main/child", "main/gone"):
+        name = run.rpartition("/")[2]
+        story.add(RunSpawned, run, 0, name=name, prompt="")
+        for id, call in ((f"{name}-1", "c1"), (f"{name}-2", "c2"), (f"{name}-3", None)):
+            story.add(ApprovalAsked, run, 1, approval_id=id, tool="Write", question="Really?", call_id=call)
+    story.add(ApprovalAnswered, "main", 2, approval_id="main-1", allowed=True, call_id="c1")
+    story.add(ApprovalAnswered, "main/child", 2, approval_id="child-3", allowed=False)
+    story.add(RunEnded, "main/gone", 3, result=Result(status=Status.CANCELLED))
+
+    async def told() -> AsyncIterator[Event]:
+        for event in story.events:
+            yield event
+
+    assert [question.id for _, question in await asked_in(told())] == ["main-2", "main-3", "child-1", "child-2"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Folder:
         for root in await records.trees():
             if records.lives(root):  # Nobody hears an answer in one that was interrupted.
                 async with aclosing(records.events(root)) as events:
-                    found += await _asked_in(events)
+                    found += await asked_in(events)
         return [question for _, question in sorted(found, key=lambda each: each[0])]
 
     # ---- steering
@@ -160,7 +160,7 @@ class Folder:
         return f"{nobody}: {run} has ended ({row.state})"
 
 
-async def _asked_in(events: AsyncIterator[Event]) -> list[tuple[datetime, Question]]:
+async def asked_in(events: AsyncIterator[Event]) -> list[tuple[datetime, Question]]:
     """The questions of a tree without a word to them, and when they were asked."""
     story = TreeStory()
     async for event in events:

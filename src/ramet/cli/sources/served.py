@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ramet.cli.sources.contract import Change, NewSchedule, Question
-from ramet.core.errors import InvalidValue, RametError
+from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.redaction import STARS
@@ -18,7 +18,7 @@ from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.settings import TOKEN_VARIABLE, Reference
 
-_KEY = f"the operator's: {TOKEN_VARIABLE} holds it, or RAMET_TOKEN says where it is, or it is in a file beside a socket"
+_KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is, or it is in a file beside the socket"
 
 
 class Served:
@@ -40,8 +40,9 @@ class Served:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.__aexit__()
-        if isinstance(error, Refused) and error.status == 401:
-            raise RametError(f"the server at {self.where} wants a key, {_KEY}") from None
+        # Whoever shows the operator's key is told what there is, so one that opens nothing is another.
+        if isinstance(error, NotYours) or (isinstance(error, Refused) and error.status == 401):
+            raise RametError(f"the server at {self.where} does not know this key, if there is one; {_KEY}") from None
 
     # ---- looking
 
