@@ -252,10 +252,11 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
     """Ctrl-C is no word; a server that is killed is one line; what it left is interrupted, and nobody waits for it."""
     (folder / "jobs.py").write_text("import asyncio\nasync def hold():\n    await asyncio.Event().wait()\n")
     socket = folder / ".ramet" / "serve.sock"
-    async with serve(folder) as process, Client(socket) as client, asyncio.timeout(60):
+    async with serve(folder) as process, Client(socket) as client:
         await client.kernel.add_schedule(f"{folder}/jobs.py:hold", in_s=0)
-        while not (rows := await client.kernel.runs()):
-            pass
+        async with asyncio.timeout(60):
+            while not (rows := await client.kernel.runs()):
+                pass
         logs = ("logs", "-f", rows[0].id, "--server", str(socket))
         async with following(*logs) as left, following(*logs) as kept:
             left.send_signal(signal.SIGINT)

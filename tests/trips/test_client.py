@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import pathlib
+import ssl
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 
@@ -18,6 +19,7 @@ from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.refusals import Undecodable
 from tests.support.serving import Served, serving, short_folder
+from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
 
 
@@ -159,6 +161,24 @@ async def test_too_many_turns_at_once(client: Client, served: Served) -> None:
     outcomes = await asyncio.gather(*turns, return_exceptions=True)
 
     assert [type(each) for each in outcomes if each != b"wait"] == [BusyError]
+
+
+async def test_a_key_is_shown_to_nobody_who_cannot_prove_its_name(folder: pathlib.Path) -> None:
+    """Over https: a certificate that nobody knows ends it before anything is asked."""
+    asked: list[bytes] = []
+
+    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read(100))
+        writer.close()
+
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(make_certificate(folder))
+    async with await asyncio.start_server(met, "127.0.0.1", 0, ssl=tls) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        async with ramet.connect(f"https://127.0.0.1:{port}", "op_secret") as client:
+            with pytest.raises(Gone, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.list_teams()
+    assert asked == []
 
 
 async def test_no_server_and_no_place(folder: pathlib.Path) -> None:
