@@ -42,7 +42,7 @@ async def run(
     timeout_s: float | None,
     cwd: str | os.PathLike[str],
     env: Mapping[str, str],
-    stdout: Capture,
+    stdout: Capture | int,
     stderr: Capture | None = None,
     stdin: bytes | int = b"",
     abort: AbortController | None = None,
@@ -51,21 +51,28 @@ async def run(
 ) -> Ended:
     """Run a command to its end, in an environment of `env` and a mark; without `stderr`, both streams go to `stdout`.
 
-    `stdin` is what it reads, or a descriptor. What is cut off gets SIGTERM, and SIGKILL `grace_s` later. Raises OSError
-    if it cannot be started, and Aborted. When this returns or raises, cancelled or not, nothing that the command
-    started is left; `forks=False` says that it starts nothing, and saves the search after a normal end.
+    `stdin` is what it reads, or a descriptor; `stdout` may be a descriptor, too. What is cut off gets SIGTERM, and
+    SIGKILL `grace_s` later. Raises OSError if it cannot be started, and Aborted. When this returns or raises, cancelled
+    or not, nothing that the command started is left; `forks=False` says that it starts nothing, and saves the search
+    after a normal end.
     """
     if abort is not None:
         abort.raise_if_aborted()
     mark, child = survivors.Mark(), _Child()
-    captures = [stdout] if stderr is None else [stdout, stderr]
+    streams: list[Capture | int] = [stdout] if stderr is None else [stdout, stderr]
+    captures = [each for each in streams if isinstance(each, Capture)]
     timed_out = False
     with contextlib.ExitStack() as ours:
         try:
             with contextlib.ExitStack() as theirs:
                 if isinstance(stdin, bytes):
                     stdin = pipes.feeding(stdin, ours=ours, theirs=theirs) if stdin else subprocess.DEVNULL
-                out, *err = [pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs) for each in captures]
+                out, *err = [
+                    each
+                    if isinstance(each, int)
+                    else pipes.reading(each, enough=child.over.set, ours=ours, theirs=theirs)
+                    for each in streams
+                ]
                 await child.start(argv, cwd, mark.put_on(env), stdin, out, *(err or [out]))
             try:
                 await within(child.over.wait(), clock=clock, seconds=timeout_s, abort=abort)

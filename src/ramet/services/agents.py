@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
-from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Opening, Right, Served, decoded
+from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Opening, Right, Served, decoded, formats_of
 from ramet.services.conversation import Conversation, Moment, TalkLimits, how_it_ended
 from ramet.services.following import TreeEvent, tree_events
 from ramet.services.refusals import BodyTooLarge
@@ -194,7 +194,9 @@ class AgentService:
             _log.error("what became of an agent could not be put on record: %s", problem)
 
     def _format(self, living: Living, asked: str) -> str:
-        known = tuple(self._type(living).transport_formats)
+        opening = living.opening
+        assert opening is not None, "who lives was opened"
+        known = formats_of(self._type(living), opening.info)
         if asked and asked not in known:
             raise InvalidValue("format", asked, " or ".join(known))
         return asked or living.info().transport_format or known[0]

@@ -20,7 +20,7 @@ from ramet.core.policy import Grant, Policy, grant_root
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.books import AgentRow
-from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, decoded
+from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, decoded, formats_of
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
@@ -66,8 +66,9 @@ class Checks:
         return self._types[name]
 
     def transport_format(self, asked: SpawnAgent) -> str:
-        """The format that an agent is to be talked with in: by default its type's first. Raises InvalidValue."""
-        formats = self.type(asked.agent_type).transport_formats
+        """The format that an agent is to be talked with in: by default its first. Raises InvalidValue."""
+        type = self.type(asked.agent_type)
+        formats = formats_of(type, _info(type, asked.spawn_info))
         if asked.transport_format and asked.transport_format not in formats:
             raise InvalidValue("transport_format", asked.transport_format, f"one of {', '.join(formats)}")
         return asked.transport_format or formats[0]

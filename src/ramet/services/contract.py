@@ -12,7 +12,7 @@ import asyncio
 import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw, Struct
@@ -227,6 +227,19 @@ class AgentType(Protocol):
 
     async def open(self, opening: Opening) -> Served:
         """Start it. Raises a RametError, and leaves nothing then."""
+
+
+@runtime_checkable
+class OwnFormats(Protocol):
+    """An agent type whose agents differ in the formats that they are talked with in."""
+
+    def formats_of(self, info: Any) -> Sequence[str]:
+        """Those of an agent with this `spawn_info`, its default first. Raises InvalidValue."""
+
+
+def formats_of(type: AgentType, info: Any) -> Sequence[str]:
+    """The transport formats of an agent of this type with this `spawn_info`, its default first. Raises InvalidValue."""
+    return tuple(type.formats_of(info) if isinstance(type, OwnFormats) else type.transport_formats)
 
 
 class ImageStore(Protocol):

@@ -206,14 +206,15 @@ class Installed(Mapping[str, AgentType]):
 
 
 def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
-    """What a server has that is told of none: models, which need no key by default, functions, and plugins.
+    """What a server has that is told of none: models, which need no key by default, functions, commands, and plugins.
 
     `models` are the server's own names for some.
     """
+    from ramet.services.types.command import CommandType
     from ramet.services.types.function import FunctionType
     from ramet.services.types.llm import LlmType
 
-    return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType()]))
+    return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()]))
 
 
 def _take(folder: pathlib.Path) -> None:

@@ -9,11 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Usage
+from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
 from ramet.core.policy import Policy
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
@@ -22,18 +19,8 @@ from ramet.services.types.again import left_of
 from ramet.services.types.ends import as_spent, problem_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.place import secrets_of
+from ramet.services.types.turns_file import KeptTurn, TurnsFile
 from ramet.spawn.handle import Handle
-
-#: Holds the conversation, a turn a line, in the agent's own folder.
-TURNS_FILE = "turns.jsonl"
-
-
-class Turn(Struct, frozen=True, kw_only=True):
-    """One that is over, as it is kept."""
-
-    asked: str
-    said: str
-    used: Usage
 
 
 class FunctionAgent:
@@ -45,8 +32,7 @@ class FunctionAgent:
         """`function` is a reference where only its sandbox can import it."""
         self.isolation, self.run = isolation, opening.run
         self._opening, self._function, self._policy = opening, function, policy
-        self._file = opening.folder / TURNS_FILE
-        self._turns: list[Turn] = []
+        self._turns = TurnsFile(opening.folder)
         self._usage = NOTHING_USED
         self._handle: Handle | None = None  #: of the turn under way
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
@@ -58,17 +44,14 @@ class FunctionAgent:
         """
         if not self._opening.run:
             return
-        with suppress(FileNotFoundError):
-            whole = self._file.read_bytes().rpartition(b"\n")[0].splitlines()
-            self._turns = [msgspec.json.decode(line, type=Turn) for line in whole]
-            self._file.write_bytes(b"".join(line + b"\n" for line in whole))
-        for turn in self._turns:
+        self._turns.read()
+        for turn in self._turns.turns:
             self._usage += turn.used
         with suppress(DefinitionMissing):
             secrets = secrets_of(self._policy)
             for left in await self._opening.runtime.resume(only=self._opening.run, secrets=secrets):
                 await left.cancel("its server was killed in the middle of this turn")
-                self._keep(Turn(asked="", said="", used=left.run.subtree))  # Nobody knows what it would have said.
+                self._keep(KeptTurn(asked="", said="", used=left.run.subtree))  # Nobody knows what it would have said.
 
     # ---- talking
 
@@ -105,7 +88,7 @@ class FunctionAgent:
                 await handle.cancel("the reader left")
                 await ending
             self._handle = None
-            self._keep(Turn(asked=text, said="".join(said), used=ending.result().usage_subtree))
+            self._keep(KeptTurn(asked=text, said="".join(said), used=ending.result().usage_subtree))
         problem = problem_of(result, handle.id)
         if problem is not None:
             raise problem
@@ -132,7 +115,7 @@ class FunctionAgent:
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Its conversation: `role` (user, assistant) and `content` of each message."""
-        return self._history()
+        return self._turns.history()
 
     def spent(self) -> Mapping[str, float]:
         """What it and what it started has used: tokens, usd, model_calls, tool_calls, agents."""
@@ -144,16 +127,8 @@ class FunctionAgent:
 
     # ----
 
-    def _history(self) -> list[dict[str, str]]:
-        return [
-            {"role": role, "content": content}
-            for turn in self._turns
-            if turn.asked
-            for role, content in (("user", turn.asked), ("assistant", turn.said))
-        ]
-
     async def _started(self, text: str, pieces: _Pieces) -> Handle:
-        runtime, function, history = self._opening.runtime, self._function, self._history()
+        runtime, function, history = self._opening.runtime, self._function, self._turns.history()
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
         if isinstance(function, Reference):
             handle = await runtime.spawn(
@@ -176,12 +151,10 @@ class FunctionAgent:
         self.run = handle.id
         return handle
 
-    def _keep(self, turn: Turn) -> None:
+    def _keep(self, turn: KeptTurn) -> None:
         """Put a turn on record, and what it used onto the account, however it ended."""
-        self._turns.append(turn)
+        self._turns.keep(turn)
         self._usage += turn.used
-        with self._file.open("ab") as file:
-            file.write(msgspec.json.encode(turn) + b"\n")
 
 
 def _in_the_host(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:

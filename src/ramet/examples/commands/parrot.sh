@@ -1,0 +1,17 @@
+#!/bin/sh
+# An agent in a shell: it says again what it hears, and how many turns that makes. See docs/command-agents.md.
+count=0
+while IFS= read -r line; do
+    size=${line##*'"size":'} && size=${size%\}}  # the last field of every line
+    body=$(head -c "$size")
+    case $line in
+        '{"type":"start",'*)
+            echo '{"type":"ready"}' ;;
+        '{"type":"turn",'*)
+            turn=${line#*'"turn":'} && turn=${turn%%,*}
+            count=$((count + 1))
+            text="$count: $body"
+            printf '{"type":"chunk","turn":%d,"size":%d}\n%s' "$turn" "$(printf %s "$text" | wc -c)" "$text"
+            printf '{"type":"done","turn":%d}\n' "$turn" ;;
+    esac
+done

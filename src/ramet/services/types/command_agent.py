@@ -1,0 +1,274 @@
+"""An agent of the type "command": a conversation with a program that speaks frames (`ramet.wire.programs`)."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+import pathlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from ramet.concurrency.deadline import to_its_end, within
+from ramet.core.errors import (
+    Aborted,
+    Bug,
+    InvalidValue,
+    MailRefused,
+    ProtocolError,
+    RametError,
+    SpawnRefused,
+    TaskFailed,
+    Unknown,
+)
+from ramet.core.outcome import NOTHING_USED, ErrorInfo, Status
+from ramet.services.contract import Opening
+from ramet.services.formats.shipped import format_of
+from ramet.services.types.answering import Answering
+from ramet.services.types.ends import as_spent
+from ramet.services.types.program import Started
+from ramet.services.types.program_calls import Calls
+from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
+from ramet.services.types.turns_file import KeptTurn, TurnsFile
+from ramet.wire import programs
+from ramet.wire.frames import Frame
+
+_log = logging.getLogger("ramet.services")
+
+#: What a program may take to end by itself, once it has seen the end of its stdin.
+LEAVE_S = 1.0
+#: Of the conversation before it was started, a program is told this much of the newest.
+_TOLD_BYTES = 4 * 1024 * 1024
+
+
+class Call(Struct, forbid_unknown_fields=True):
+    """Have the program do one of the operations that it named when it was started; the answer is its own."""
+
+    operation: str
+    arguments: Raw = Raw(b"null")
+    timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 30.0
+
+
+class Log(Struct, forbid_unknown_fields=True):
+    """The newest of what the program wrote to stderr, as `stderr`."""
+
+
+class CommandAgent:
+    """One conversation with one program. `begin` it; it is closed in the end, also if that raises."""
+
+    def __init__(self, opening: Opening, turns: TurnsFile, started: Started, isolation: str, seconds: float | None):
+        """`turns` are those before it was started; `seconds` is what a turn may take."""
+        self.isolation, self.run = isolation, started.handle.id
+        self._opening, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
+        self._handle, self._line, self._log = started
+        self._passes = frozenset(opening.info.formats)
+        self._name = pathlib.PurePath(opening.info.argv[0]).name
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[programs.Ready] = loop.create_future()
+        self._answering: Answering | None = None
+        self._number = 0  #: of the newest turn
+        self._calls = Calls(self._line, self._clock)
+        self._closing = False
+        self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
+        self._living = asyncio.create_task(self._live(), name=f"ramet hears {opening.path}")
+
+    async def begin(self) -> None:
+        """Tell it who it is, and wait until it is ready.
+
+        Raises InvalidValue for a program that cannot be started, SpawnRefused for one that is not ready in time.
+        """
+        opening = self._opening
+        start = programs.Start(protocol=programs.VERSION, agent=opening.id, name=opening.name, path=opening.path)
+        try:
+            self._line.say(start, self._turns.newest(_TOLD_BYTES))
+            waits: set[asyncio.Future[Any]] = {self._ready, self._living}
+            either = asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await within(either, clock=self._clock, seconds=opening.info.start_s)
+            if not self._ready.done():
+                raise self._refusal(self._living.result())
+        except TimeoutError:
+            await to_its_end(self.close("it was not ready in time"))
+            why = f"the program did not say that it is ready within {opening.info.start_s:g} s{last_words(self._log())}"
+            raise SpawnRefused("spawn_info.start_s", why) from None
+        except BaseException:
+            await to_its_end(self.close("it could not be begun with"))
+            raise
+
+    # ---- talking
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        """Have a message answered. Leaving the iteration interrupts the turn.
+
+        A format that the program declared passes as it is; of the others it gets the newest text, and says text.
+        Raises InvalidValue for a body that is none, BusyError for a program that does not read; after what was said
+        Aborted for a turn that was interrupted, and TaskFailed for one that failed, or whose program ended.
+        """
+        passes = format in self._passes
+        text = body.decode(errors="replace") if passes else format_of(format).read(body)
+        if self.ended.done():
+            raise RametError("this agent has ended")
+        number = self._number + 1
+        told = programs.Turn(turn=number, format=format if passes else "text")
+        self._line.say(told, body if passes else text.encode())
+        self._number, said = number, list[str]()
+        answering = self._answering = Answering(number)
+        timing = None if self._seconds is None else asyncio.create_task(self._time_out(answering, self._seconds))
+        try:
+            async with aclosing(self._pieces(answering, None if passes else format, said)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            if timing is not None:
+                timing.cancel()
+            self._answering = None
+            answering.leave()
+            if not answering.is_over:
+                self._tell_interrupt(answering)
+            self._turns.keep(KeptTurn(asked=text, said="".join(said)))
+
+    async def interrupt(self) -> None:
+        """Tell the program to end the turn under way, keeping it and its history."""
+        if self._answering is not None:
+            self._tell_interrupt(self._answering)
+
+    async def mail(self, text: str) -> None:
+        """A message that the program reads when it likes. Raises MailRefused where it did not say that it reads any."""
+        if self.ended.done() or not self._ready.result().mail:
+            raise MailRefused(self._opening.path, "its program reads no mail" if not self.ended.done() else "it ended")
+        self._line.say(programs.Mail(), text.encode())
+
+    async def close(self, reason: str) -> None:
+        """Let it see the end of its stdin, end what is left after a second, and wait until it is gone. Idempotent."""
+        self._closing = True
+        if self._answering is not None:
+            self._answering.leave()
+        self._line.hang_up()
+        try:
+            await within(asyncio.shield(self._living), clock=self._clock, seconds=LEAVE_S)
+        except TimeoutError:
+            await self._handle.cancel(reason)
+            await asyncio.shield(self._living)
+
+    # ---- looking
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        """Its conversation as it was heard here: `role` (user, assistant) and `content` of each message."""
+        return self._turns.history()
+
+    def spent(self) -> Mapping[str, float]:
+        """What its tree has used: of what the program itself uses, nothing is known."""
+        return as_spent(self._handle.run.subtree)
+
+    # ---- changing
+
+    async def control(self, operation: Any) -> Any:
+        """Have the program do something, or look at its log. Raises Unknown for what it did not name, TaskFailed."""
+        match operation:
+            case Log():
+                return {"stderr": self._log()}
+            case Call():
+                known = self._ready.result().operations
+                if operation.operation not in known:
+                    raise Unknown("operation of the program", operation.operation, known)
+                return await self._calls.ask(operation.operation, bytes(operation.arguments), operation.timeout_s)
+        raise Bug(f"an operation that was not declared: {type(operation).__name__}")
+
+    # ---- what the program says
+
+    async def _live(self) -> ErrorInfo | None:
+        """Hear it to its end, which is said to all who wait. Why it ended; None if it was closed."""
+        broken: Exception | None = None
+        try:
+            async with aclosing(self._line.frames()) as frames:
+                async for frame in frames:
+                    await self._take(frame)
+        except Exception as problem:  # Whatever it is: who waits for this program must not wait for ever.
+            if not isinstance(problem, ProtocolError):
+                _log.exception("a program cannot be heard any more")
+            broken = problem
+            await self._handle.cancel(f"it broke the rules: {problem}")
+        else:
+            with suppress(TimeoutError):
+                await within(self._handle.result(), clock=self._clock, seconds=LEAVE_S)
+            await self._handle.cancel("it closed its stdout")  # Nothing, where it has ended by itself.
+        result = await self._handle.result()
+        self._line.close()
+        why = None if self._closing else how_it_ended(result, broken, self._log())
+        told = f"{why.message} ({why.type})" if why is not None else "the agent was closed"
+        failure = TaskFailed(told, status=status_of(result), run=self.run)
+        if self._answering is not None:
+            self._answering.end(failure)
+        self._calls.fail(failure)
+        self.ended.set_result(why)
+        return why
+
+    async def _take(self, frame: Frame) -> None:
+        said = programs.decode(frame)
+        if not self._ready.done() and not isinstance(said, programs.Ready):
+            raise ProtocolError("it said something before it said that it is ready")
+        match said:
+            case programs.Ready():
+                if self._ready.done():
+                    raise ProtocolError("it said twice that it is ready")
+                self._ready.set_result(said)
+            case programs.Chunk() | programs.Done() | programs.Error():
+                await self._take_answer(said, frame.body)
+            case programs.Answer() | programs.Refusal():
+                self._calls.take(said, frame.body)
+
+    async def _take_answer(self, said: programs.Chunk | programs.Done | programs.Error, body: bytes) -> None:
+        if said.turn > self._number:
+            raise ProtocolError(f"it answers turn {said.turn}, which nobody has asked")
+        answering = self._answering
+        if answering is None or said.turn != answering.number:
+            return  # Of a turn that was left: late, and nobody's.
+        match said:
+            case programs.Chunk():
+                await answering.put(body)
+            case programs.Done():
+                answering.end(Aborted("it was interrupted") if answering.is_interrupted else None)
+            case programs.Error():
+                answering.end(TaskFailed(programs.words(body), status=str(Status.FAILED), run=self.run))
+
+    async def _pieces(self, answering: Answering, format: str | None, said: list[str]) -> AsyncGenerator[bytes]:
+        """The answer as it goes to the reader: as it comes, or written in a format. `said` gets its text."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        if format is None:
+            while (piece := await answering.next()) is not None:
+                said.append(decoder.decode(piece))
+                yield piece
+            return
+        created = int(self._clock.now().timestamp())
+        writer = format_of(format).Writer(f"{self.run}-{answering.number}", self._name, created)
+        for chunk in writer.begin():
+            yield chunk
+        while (piece := await answering.next()) is not None:
+            if text := decoder.decode(piece):
+                said.append(text)
+                for chunk in writer.text(text):
+                    yield chunk
+        for chunk in writer.end(NOTHING_USED):
+            yield chunk
+
+    # ----
+
+    def _tell_interrupt(self, answering: Answering) -> None:
+        if not answering.is_interrupted:
+            answering.is_interrupted = True
+            with suppress(RametError):  # It does not read.
+                self._line.say(programs.Interrupt(turn=answering.number))
+
+    async def _time_out(self, answering: Answering, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._tell_interrupt(answering)
+        answering.end(TaskFailed(f"its time of {seconds:g} s is over", status=str(Status.TIMEOUT), run=self.run))
+
+    def _refusal(self, why: ErrorInfo | None) -> RametError:
+        """What to raise for a program that ended before it was ready."""
+        told = why.message if why is not None else "it was closed"
+        if why is not None and why.type == NOT_STARTED:
+            return InvalidValue("spawn_info.argv", self._opening.info.argv[0], f"what can be started ({told})")
+        return SpawnRefused("spawn_info.argv", f"the program was never ready: {told}")

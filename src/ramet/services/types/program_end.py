@@ -1,0 +1,45 @@
+"""How a program ended, in words for whoever talks with its agent."""
+
+from __future__ import annotations
+
+import signal
+
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.spawn.sandboxed import in_plain_words
+
+#: In place of an error's type.
+NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
+_LAST_WORDS = 500  #: characters of its stderr
+
+
+def how_it_ended(result: Result, broken: Exception | None, log: str) -> ErrorInfo:
+    """Why it is not there any more; `broken` is what was wrong with its frames, `log` what it wrote to stderr."""
+    value = result.value
+    if broken is not None:
+        why = ErrorInfo(type=BROKEN, message=f"what the program says is no frames: {broken}")
+    elif result.status is not Status.COMPLETED:
+        why = result.error or ErrorInfo(type=str(result.status), message="it ended without a word")
+    elif isinstance(value, int):
+        how = f"exit status {value}" if value >= 0 else f"signal {_name(-value)}"
+        why = ErrorInfo(type=EXITED, message=f"the program ended by itself: {how}")
+    else:
+        return in_plain_words(ErrorInfo(type=NOT_STARTED, message=str(value)))
+    return in_plain_words(ErrorInfo(type=why.type, message=why.message + last_words(log)))
+
+
+def status_of(result: Result) -> str:
+    """Of the turn in which it ended."""
+    return str(Status.CRASHED if result.status is Status.COMPLETED else result.status)
+
+
+def last_words(log: str) -> str:
+    """The end of what it wrote to stderr, as the end of a sentence."""
+    last = log[-_LAST_WORDS:].strip()
+    return f"; the last on its stderr: {last}" if last else ""
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,61 @@
+"""The turns of a conversation that are over, kept in the agent's own folder: a line each."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.outcome import NOTHING_USED, Usage
+
+NAME = "turns.jsonl"
+
+
+class KeptTurn(Struct, frozen=True, kw_only=True):
+    """One that is over, as it is kept."""
+
+    asked: str
+    said: str
+    used: Usage = NOTHING_USED
+
+
+class TurnsFile:
+    """All of them, oldest first."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._file = folder / NAME
+        self.turns: list[KeptTurn] = []
+
+    def read(self) -> None:
+        """Take up what an earlier server kept; a line that it did not come to the end of is dropped."""
+        with suppress(FileNotFoundError):
+            whole = self._file.read_bytes().rpartition(b"\n")[0].splitlines()
+            self.turns = [msgspec.json.decode(line, type=KeptTurn) for line in whole]
+            self._file.write_bytes(b"".join(line + b"\n" for line in whole))
+
+    def keep(self, turn: KeptTurn) -> None:
+        """Put one on record."""
+        self.turns.append(turn)
+        with self._file.open("ab") as file:
+            file.write(msgspec.json.encode(turn) + b"\n")
+
+    def newest(self, most: int) -> bytes:
+        """The end of `history` as JSON, of at most so many bytes: whole messages."""
+        messages, size = [msgspec.json.encode(each) for each in self.history()], 2
+        first = len(messages)
+        while first and size + len(messages[first - 1]) + 1 <= most:
+            first -= 1
+            size += len(messages[first]) + 1
+        return b"[" + b",".join(messages[first:]) + b"]"
+
+    def history(self) -> Sequence[dict[str, str]]:
+        """What was said: `role` (user, assistant) and `content` of each message."""
+        return [
+            {"role": role, "content": content}
+            for turn in self.turns
+            if turn.asked
+            for role, content in (("user", turn.asked), ("assistant", turn.said))
+        ]
