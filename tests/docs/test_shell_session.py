@@ -1,4 +1,4 @@
-"""The shell lines of docs/services.md are one session, run as a reader would type them."""
+"""The shell lines of a page about the services are one session, run as a reader would type them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.docs.test_blocks_run import ROOT, blocks
 from tests.support.waiting import eventually
 
-PAGE = ROOT / "docs" / "services.md"
+PAGES = ("services.md", "command-agents.md")
 #: Whatever happens in between, the server ends with the shell.
 BEGIN = "set -euo pipefail; trap 'kill %1 2>/dev/null || true; wait' EXIT\n"
 
@@ -27,12 +27,13 @@ def short() -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
-async def test_the_session_of_the_services_page_runs_as_it_stands(short: pathlib.Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+async def test_the_session_of_a_page_runs_as_it_stands(short: pathlib.Path, page: str) -> None:
     """Every line succeeds, and the server ends when it is told to."""
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
-    script = "".join(block.code for block in blocks(PAGE.read_text()) if block.language == "sh")
-    assert script.count("api ") > 10
+    script = "".join(block.code for block in blocks((ROOT / "docs" / page).read_text()) if block.language == "sh")
+    assert script.count("api ") > 5
     env = {
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "HOME": str(short),

@@ -1,0 +1,325 @@
+"""Every agent type keeps the promises of `ramet.services.contract` in every place: through a real server and client.
+
+A server a place, in a process of its own, so that what it leaves can be seen from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+import ramet
+from ramet import Policy
+from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
+from ramet.services.client.client import Client
+from ramet.services.contract import AgentInfo, Chunk
+from tests.support.agent_types_server import PYTHON
+from tests.support.waiting import eventually
+
+ROOT = pathlib.Path(__file__).parents[2]
+SERVER = "tests.support.agent_types_server"
+PROGRAM = (ROOT / "tests" / "support" / "agent_types_program.py").read_text()
+TYPES = ("llm", "function", "command")
+EMPTY = b'{"messages": []}'
+
+
+class Server:
+    """One at work in a process of its own."""
+
+    def __init__(self, backend: str, folder: pathlib.Path) -> None:
+        self.backend, self.folder = backend, folder
+        self.start()
+
+    def start(self) -> None:
+        """Begin, with all that an earlier one left."""
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", SERVER, str(self.folder), self.backend],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline(), (self.folder / "log").read_text()
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.process.kill()
+        self.process.communicate()
+
+
+class Place:
+    """Where agents are to be, and the server that has them there."""
+
+    def __init__(self, name: str, server: Server) -> None:
+        self.name, self.server = name, server
+        self.where = server.folder / ".ramet" / "serve.sock"
+        self.policy = None if name == "host" else Policy()
+
+    def spawn_info(self, agent_type: str) -> dict[str, Any]:
+        """What an agent is made of that does what it is told."""
+        match agent_type:
+            case "llm":
+                return {"tools": ["Bash"]}
+            case "function":
+                return {"function": f"{SERVER}:{'obey_here' if self.name == 'host' else 'obey'}"}
+        return {"argv": [PYTHON, "-c", PROGRAM]}
+
+    def left_of(self, info: AgentInfo) -> list[pathlib.Path]:
+        """What there is of an agent on this machine: its folder, and processes and open files of its run."""
+        left = list((self.server.folder / ".ramet" / "agents").glob(f"{info.id}*"))
+        open_files = pathlib.Path(f"/proc/{self.server.process.pid}/fd").iterdir()
+        for link in (*pathlib.Path("/proc").glob("[0-9]*/cwd"), *open_files):
+            with contextlib.suppress(OSError):  # Gone since.
+                at = link.readlink()
+                left += [at] if any(name in str(at) for name in (info.id, info.run) if name) else []
+        return left
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Server]]:
+    """By their backends, each started when it is first needed."""
+    found: dict[str, Server] = {}
+    try:
+        yield found
+    finally:
+        for server in found.values():
+            server.kill()
+            shutil.rmtree(server.folder)
+
+
+@pytest.fixture(scope="module", params=["local", "host", "bwrap"])
+def place(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Place:
+    backend = "bwrap" if request.param == "bwrap" else "local"
+    if backend not in servers:
+        servers[backend] = Server(backend, pathlib.Path(tempfile.mkdtemp(prefix="r")))
+    return Place(request.param, servers[backend])
+
+
+@pytest.fixture
+async def client(place: Place) -> AsyncIterator[Client]:
+    async with ramet.connect(place.where) as found:
+        yield found
+
+
+class Agent(NamedTuple):
+    """One at work, and how to talk with it."""
+
+    client: Client
+    info: AgentInfo
+    nonce: str
+    team: str
+
+    async def chunks(self, text: str, **options: Any) -> list[Chunk]:
+        """All of a turn."""
+        body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+        return [each async for each in self.client.turn(self.info.id, body, format="openai", key=self.nonce, **options)]
+
+    async def say(self, text: str) -> str:
+        """The text of a turn that ends well, without what stands at its ends."""
+        chunks = await self.chunks(text)
+        assert chunks[-1].kind == "done", chunks[-1].body
+        return text_of(chunks)
+
+    async def now(self) -> AgentInfo:
+        return await self.client.get_agent(self.info.id, key=self.nonce)
+
+
+def text_of(chunks: list[Chunk]) -> str:
+    """What an answer in OpenAI's format says."""
+    deltas = [json.loads(each.body)["choices"][0]["delta"] for each in chunks if each.kind == "chunk"]
+    return "".join(filter(None, (each.get("content") for each in deltas))).strip()
+
+
+@asynccontextmanager
+async def spawned(client: Client, place: Place, agent_type: str, **more: Any) -> AsyncIterator[Agent]:
+    """An agent in a team of its own; when it is gone nothing is left of it, and its team has all of its room."""
+    team = await client.create_team({"agents": 1})
+    asked = {"spawn_info": place.spawn_info(agent_type), "policy": place.policy, **more}
+    made = await client.spawn_agent(team.team.id, "ada", agent_type, key=team.key, **asked)
+    agent = Agent(client, made.agent, made.nonce, team.team.id)
+    try:
+        yield agent
+    finally:
+        last = await agent.now()
+        await client.kill_agent(made.agent.id, key=made.nonce)
+        await eventually(lambda: not place.left_of(last))
+        await free(client, team.team.id)
+        await client.delete_team(team.team.id)
+
+
+async def free(client: Client, team: str) -> None:
+    """Wait until nobody holds a part of a team."""
+    async with asyncio.timeout(60):
+        while (await client.get_team(team)).held != {"agents": 0}:  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.01)
+
+
+every = pytest.mark.parametrize("agent_type", TYPES)
+
+
+@every
+async def test_a_conversation(client: Client, place: Place, agent_type: str) -> None:
+    """An answer comes in pieces and ends with `done`; the next turn knows it, and both are in the history."""
+    async with spawned(client, place, agent_type) as agent:
+        first = await agent.chunks("one two")
+        assert [each.number for each in first] == list(range(1, len(first) + 1))
+        assert len(first) > 3
+        assert (first[-1].kind, text_of(first)) == ("done", "one two")
+        assert await agent.say("three") == "one two | three"
+        body = json.dumps({"max_tokens": 9, "messages": [{"role": "user", "content": "four"}]}).encode()
+        other = [each async for each in client.turn(agent.info.id, body, format="anthropic", key=agent.nonce)]
+        assert b"message_stop" in other[-2].body
+        info, history = await agent.now(), await client.history(agent.info.id, key=agent.nonce)
+    assert (info.state, info.turns, info.agent_type) == ("idle", 3, agent_type)
+    assert (info.isolation == "none") == (place.name == "host")
+    assert [(each["role"], each["content"].strip()) for each in history] == [
+        ("user", "one two"),
+        ("assistant", "one two"),
+        ("user", "three"),
+        ("assistant", "one two | three"),
+        ("user", "four"),
+        ("assistant", "one two | three | four"),
+    ]
+
+
+@every
+async def test_a_turn_that_goes_wrong(client: Client, place: Place, agent_type: str) -> None:
+    """It ends with an `error` of the type's, behind what was said; the agent takes the next one."""
+    async with spawned(client, place, agent_type) as agent:
+        failed = await agent.chunks("fail")
+        assert (failed[-1].kind, json.loads(failed[-1].body)["type"]) == ("error", "urn:ramet:problem:task-failed")
+        assert "it was told to" in json.loads(failed[-1].body)["detail"]
+        none = [each async for each in client.turn(agent.info.id, EMPTY, format="openai", key=agent.nonce)]
+        assert json.loads(none[-1].body)["field"] == "messages", "only the type has read it"
+        with pytest.raises(InvalidValue, match="format"):
+            await client.say(agent.info.id, b"x", format="klingon", key=agent.nonce)
+        assert await agent.say("two") == "fail | two"
+
+
+@every
+async def test_an_interrupt_ends_the_turn_and_not_the_agent(client: Client, place: Place, agent_type: str) -> None:
+    """What was said is kept; a reader who wants to leave with it does the same."""
+    async with spawned(client, place, agent_type) as agent:
+        for leave in (False, True):
+            body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
+            heard: list[Chunk] = []
+            on_leave: Any = "interrupt" if leave else "go_on"
+            async with contextlib.aclosing(
+                client.turn(agent.info.id, body, format="openai", on_leave=on_leave, key=agent.nonce)
+            ) as chunks:
+                async for chunk in chunks:
+                    heard.append(chunk)
+                    if chunk.kind == "chunk" and text_of([chunk]) == "begun":
+                        if leave:
+                            break
+                        await client.interrupt(agent.info.id, key=agent.nonce)
+            if not leave:
+                assert json.loads(heard[-1].body)["type"] == "urn:ramet:problem:aborted"
+        assert await agent.say("two") == "hang | hang | two"
+        history = await client.history(agent.info.id, key=agent.nonce)
+        assert [each["content"] for each in history if each["role"] == "user"] == ["hang", "hang", "two"]
+
+
+@every
+async def test_mail_operations_and_keys(client: Client, place: Place, agent_type: str) -> None:
+    """Mail is taken or refused, an operation there is not is named, and a key that is none opens nothing at all."""
+    async with spawned(client, place, agent_type) as agent:
+        id, nonce = agent.info.id, agent.nonce
+        if agent_type == "function":
+            with pytest.raises(MailRefused):
+                await client.mail(id, "hello", key=nonce)
+        else:
+            await client.mail(id, "hello", key=nonce)
+        with pytest.raises(Unknown, match="teleport"):
+            await client.control(id, {"@type": "teleport"}, key=nonce)
+        for wrong in (f"{nonce[:-4]}none", (await client.create_team({"agents": 1})).key):
+            for refused in (
+                client.say(id, b"x", key=wrong),
+                client.interrupt(id, key=wrong),
+                client.control(id, {"@type": "teleport"}, key=wrong),
+                client.mail(id, "x", key=wrong),
+                client.history(id, key=wrong),
+                client.kill_agent(id, key=wrong),
+            ):
+                with pytest.raises(NotYours):
+                    await refused
+        assert (await agent.now()).turns == 0
+
+
+@every
+async def test_ten_megabytes_of_log_stall_nobody(client: Client, place: Place, agent_type: str) -> None:
+    """They are read as they come, and none of it is taken for an answer."""
+    async with spawned(client, place, agent_type) as agent:
+        assert await agent.say("log") == "log"
+        assert await agent.say("two") == "log | two"
+
+
+@every
+async def test_a_process_that_is_killed(client: Client, place: Place, agent_type: str) -> None:
+    """The turn in it fails and says so; the agent is failed with it, or takes the next one in a process of its own."""
+    if place.name == "host" and agent_type != "command":
+        pytest.skip("it has no process but the server's")
+    async with spawned(client, place, agent_type) as agent:
+        last = (await agent.chunks("die"))[-1]
+        assert (last.kind, json.loads(last.body)["outcome"]) == ("error", "crashed")
+        if agent_type == "command":
+            info = await agent.now()
+            assert info.state == "failed"
+            assert info.error is not None
+            assert "SIGKILL" in info.error.message
+            with pytest.raises(Gone, match="SIGKILL"):
+                await agent.say("two")
+            await free(client, agent.team)
+        else:
+            assert await agent.say("two") == "die | two"
+
+
+@every
+async def test_an_agent_that_is_killed_in_a_turn_leaves_nothing(client: Client, place: Place, agent_type: str) -> None:
+    """Whoever reads the turn is told; processes, files and the folder are gone, as `spawned` sees to."""
+    async with spawned(client, place, agent_type) as agent:
+        body = json.dumps({"messages": [{"role": "user", "content": "hang"}]}).encode()
+        async for chunk in client.turn(agent.info.id, body, format="openai", key=agent.nonce):
+            if chunk.kind == "chunk" and text_of([chunk]) == "begun":
+                break
+        assert (await agent.now()).state == "working"
+
+
+@pytest.mark.leaves("the server that it starts anew is the one that other tests go on with")
+async def test_agents_outlive_a_server_that_is_killed(place: Place) -> None:
+    """Of every type, under the same id and key, with what was said; nothing of the first server is left at work."""
+    kept = []
+    async with ramet.connect(place.where) as client:
+        team = await client.create_team({"agents": len(TYPES)}, name="crew")
+        for each in TYPES:
+            asked = place.spawn_info(each)
+            made = await client.spawn_agent("crew", each, each, asked, policy=place.policy, key=team.key)
+            agent = Agent(client, made.agent, made.nonce, "crew")
+            await agent.say("one")
+            kept.append((await agent.now(), made.nonce))
+        place.server.kill()
+    place.server.start()
+    async with ramet.connect(place.where) as client:
+        for info, nonce in kept:
+            agent = Agent(client, info, nonce, "crew")
+            assert (await agent.now()).state == "idle"
+            assert await agent.say("two") == "one | two"
+            last = await agent.now()
+            await client.kill_agent(info.id, key=nonce)
+            await eventually(lambda info=info: not place.left_of(info))  # type: ignore[misc]  # bound now
+            await eventually(lambda last=last: not place.left_of(last))  # type: ignore[misc]  # likewise
+        await client.delete_team("crew", key=team.key)

@@ -1,0 +1,53 @@
+"""docs/command-agents.md names every frame, its fields and all of `spawn_info`; its program is the one that ships."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import get_args
+
+import pytest
+from msgspec import Struct
+
+from ramet.services.types.command import CommandInfo, CommandType
+from ramet.wire import programs
+from tests.docs.test_blocks_run import ROOT
+
+PAGE = (ROOT / "docs" / "command-agents.md").read_text()
+TOLD = [each for each in vars(programs).values() if inspect.isclass(each) and each.__base__ is programs.Told]
+
+
+def row(name: str, heading: str) -> str:
+    """The row of that name below a heading."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    (found,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` |")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "heading"),
+    [(each, "What it is told") for each in TOLD] + [(each, "What it says") for each in get_args(programs.Heard)],
+    ids=lambda each: each.__name__ if inspect.isclass(each) else None,
+)
+def test_a_frame_is_in_its_table(kind: type[Struct], heading: str) -> None:
+    """With all of its fields."""
+    told = row(str(kind.__struct_config__.tag), heading)
+    for field in set(kind.__struct_fields__) - {"size"}:
+        assert f"`{field}`" in told
+
+
+def test_what_is_started_is_in_its_table() -> None:
+    """Every field of `spawn_info`; operations are named."""
+    for field in CommandInfo.__struct_fields__:
+        row(field, "From a file to an answer")
+    for operation in CommandType.operations:
+        assert f'"@type": "{operation}"' in PAGE
+
+
+def test_the_program_is_the_example_that_ships() -> None:
+    """But for what types and the linter want of it."""
+    shown = ast.parse(textwrap.dedent(PAGE.partition("<<'END'\n")[2].partition("\nEND\n")[0]))
+    shipped = ast.parse((ROOT / "src" / "ramet" / "examples" / "commands" / "parrot.py").read_text())
+    loop = [ast.unparse(each.body[-1]) for each in (shown, shipped)]
+    assert loop[0] == loop[1]

@@ -1,0 +1,91 @@
+"""Frames on stdio: a line of JSON, and as many bytes as it says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import ProtocolError
+from ramet.wire import programs
+from ramet.wire.frames import Frame
+from ramet.wire.programs import Chunk, Ready, Turn
+from ramet.wire.stdio import MAX_BODY, MAX_LINE, LineReader
+
+bodies = st.lists(st.binary(max_size=200), max_size=5)
+
+
+@given(bodies, st.lists(st.integers(1, 50), min_size=1))
+def test_what_was_written_is_read_however_it_comes(written: list[bytes], cuts: list[int]) -> None:
+    """Bodies pass byte for byte, newlines and all, in any pieces."""
+    data = b"".join(programs.encode(Turn(turn=number, format="raw"), body) for number, body in enumerate(written, 1))
+    reader, frames, at = LineReader(), list[Frame](), 0
+    while at < len(data):
+        size = cuts[at % len(cuts)]
+        frames += reader.feed(data[at : at + size])
+        at += size
+    assert [frame.body for frame in frames] == written
+    assert not reader.is_partial
+
+
+def test_a_line_begins_with_its_type_and_ends_with_its_size() -> None:
+    """So that a shell can read it."""
+    assert programs.encode(Turn(turn=1, format="text"), b"hi") == (
+        b'{"type":"turn","turn":1,"format":"text","size":2}\nhi'
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"Loading the model\n", "'Loading the model' came where a frame begins"),
+        (b"[1]\n", "came where a frame begins"),
+        (b"\n", "came where a frame begins"),
+        (b'{"size": -1}\n', "came where a frame begins"),
+        (b'{"size": "5"}\n', "came where a frame begins"),
+        (b"\xff\xfe\n", "came where a frame begins"),
+        (b"[" * 60_000 + b"\n", "came where a frame begins"),
+        (b'{"size": %d}\n' % (MAX_BODY + 1), "at most"),
+        (b"x" * (MAX_LINE + 1), "no end of a line"),
+        (b"x" * MAX_LINE + b"xx\n", "no end of a line"),
+    ],
+    ids=["words", "list", "empty", "negative", "text", "bytes", "deep", "large", "endless", "long"],
+)
+def test_what_is_no_frame_is_told_behind_those_that_are(data: bytes, why: str) -> None:
+    """And shown, as far as it may be."""
+    heard: list[Frame] = []
+    with pytest.raises(ProtocolError, match=why) as problem:
+        heard.extend(LineReader().feed(b'{"type":"ready"}\n' + data))
+    assert len(str(problem.value)) < 600
+    assert [programs.decode(frame) for frame in heard] == [Ready()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b'{"type":"teleport"}',
+        b'{"type":"chunk"}',
+        b'{"type":"chunk","turn":0}',
+        b'{"type":"chunk","turn":1,"colour":"red"}',
+        b'{"type":"ready","operations":[""]}',
+        b'{"type":"ready","operations":"all"}',
+    ],
+)
+def test_what_no_program_says_is_refused(line: bytes) -> None:
+    """The vocabulary is closed."""
+    with pytest.raises(ProtocolError, match="nothing that a program says"):
+        programs.decode(Frame(line))
+
+
+def test_fields_may_stand_in_any_order() -> None:
+    """A program need not write as we do."""
+    (frame,) = LineReader().feed(b' {"size": 2, "turn": 7, "type": "chunk"}\r\nhi')
+    assert (programs.decode(frame), frame.body) == (Chunk(turn=7, size=2), b"hi")
+
+
+def test_words_are_bounded_and_harmless() -> None:
+    """They end on terminals."""
+    assert programs.words(b"\x1b[31mred\0\n") == "?[31mred?"
+    assert len(programs.words(b"x" * 1_000_000)) == 10_000
+    assert programs.words(b"") == "it failed without a word"
