@@ -302,24 +302,27 @@ async def test_an_agent_that_is_killed_in_a_turn_leaves_nothing(client: Client, 
 @pytest.mark.leaves("the server that it starts anew is the one that other tests go on with")
 async def test_agents_outlive_a_server_that_is_killed(place: Place) -> None:
     """Of every type, under the same id and key, with what was said; nothing of the first server is left at work."""
+    if place.name == "host":
+        pytest.skip("the server is that of the place local, where agents of the host are among those that outlive it")
     kept = []
+    places = [place] if place.name == "bwrap" else [place, Place("host", place.server)]
     async with ramet.connect(place.where) as client:
-        team = await client.create_team({"agents": len(TYPES)}, name="crew")
-        for each in TYPES:
-            asked = place.spawn_info(each)
-            made = await client.spawn_agent("crew", each, each, asked, policy=place.policy, key=team.key)
-            agent = Agent(client, made.agent, made.nonce, "crew")
-            await agent.say("one")
-            kept.append((await agent.now(), made.nonce))
+        team = await client.create_team({"agents": len(TYPES) * len(places)}, name="crew")
+        for each in places:
+            for kind in TYPES:
+                info, name = each.spawn_info(kind), f"{kind}-{each.name}"
+                made = await client.spawn_agent("crew", name, kind, info, policy=each.policy, key=team.key)
+                agent = Agent(client, made.agent, made.nonce, "crew")
+                await agent.say("one")
+                kept.append((await agent.now(), made.nonce))
         place.server.kill()
     place.server.start()
     async with ramet.connect(place.where) as client:
-        for info, nonce in kept:
-            agent = Agent(client, info, nonce, "crew")
+        for first, nonce in kept:
+            agent = Agent(client, first, nonce, "crew")
             assert (await agent.now()).state == "idle"
             assert await agent.say("two") == "one | two"
             last = await agent.now()
-            await client.kill_agent(info.id, key=nonce)
-            await eventually(lambda info=info: not place.left_of(info))  # type: ignore[misc]  # bound now
-            await eventually(lambda last=last: not place.left_of(last))  # type: ignore[misc]  # likewise
+            await client.kill_agent(last.id, key=nonce)
+            await eventually(lambda first=first, last=last: not place.left_of(first) + place.left_of(last))  # type: ignore[misc]  # bound now
         await client.delete_team("crew", key=team.key)

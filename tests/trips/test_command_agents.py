@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pathlib
+import signal
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,7 +29,7 @@ from ramet.core.errors import (
 from ramet.services.contract import Image, Opening, Served
 from ramet.services.types.command import CommandInfo, CommandType
 from ramet.services.types.command_agent import Call, Log
-from tests.support.waiting import eventually
+from tests.support.waiting import alive, eventually, pid_in
 
 Backend = Literal["bwrap", "local"]
 PYTHON = "python3"
@@ -103,6 +105,19 @@ async def test_the_examples_are_agents(tmp_path: pathlib.Path, backend: Backend 
             async with opened(opening(runtime, tmp_path / name, backend, argv=argv)) as agent:
                 assert [await say(agent, "one"), await say(agent, "tür, two")] == expected
                 assert (await agent.history())[2] == {"role": "user", "content": "tür, two"}
+
+
+async def test_a_daemon_that_keeps_the_stdout_of_a_program_keeps_nobody(tmp_path: pathlib.Path) -> None:
+    """It left everything that it could be known by; the end of the agent does not wait for it."""
+    daemon = "echo $$ > pid; exec sleep 600"
+    script = READY + f"env -i setsid -f sh -c '{daemon}'; while [ ! -s pid ]; do sleep 0.01; done; exec cat >&2"
+    async with runtime_of(tmp_path, None) as runtime:
+        async with opened(opening(runtime, tmp_path / "ada", None, **sh(script))) as agent:
+            await eventually(pid_in(tmp_path / "ada" / "pid"))
+    pid = pid_in(tmp_path / "ada" / "pid")()
+    assert alive(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert agent.ended.result() is None
 
 
 NEVER_READY: list[tuple[dict[str, Any], type[RametError], str]] = [

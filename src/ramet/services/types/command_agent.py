@@ -180,21 +180,23 @@ class CommandAgent:
 
     async def _live(self) -> ErrorInfo | None:
         """Hear it to its end, which is said to all who wait. Why it ended; None if it was closed."""
-        broken: Exception | None = None
-        try:
-            async with aclosing(self._line.frames()) as frames:
-                async for frame in frames:
-                    await self._take(frame)
-        except Exception as problem:  # Whatever it is: who waits for this program must not wait for ever.
-            if not isinstance(problem, ProtocolError):
-                _log.exception("a program cannot be heard any more")
-            broken = problem
-            await self._handle.cancel(f"it broke the rules: {problem}")
-        else:
-            with suppress(TimeoutError):
-                await within(self._handle.result(), clock=self._clock, seconds=LEAVE_S)
-            await self._handle.cancel("it closed its stdout")  # Nothing, where it has ended by itself.
-        result = await self._handle.result()
+        hearing, ending = asyncio.create_task(self._hear()), asyncio.ensure_future(self._handle.result())
+        await asyncio.wait({hearing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if (
+            not hearing.done()
+        ):  # It has ended, and what it had said is on its way; whoever else has its stdout is not it.
+            await asyncio.wait({hearing}, timeout=LEAVE_S)
+            hearing.cancel()
+            await asyncio.wait({hearing})
+        broken = None if hearing.cancelled() else hearing.exception()
+        if broken is None:
+            await asyncio.wait({ending}, timeout=LEAVE_S)
+        elif not isinstance(
+            broken, ProtocolError
+        ):  # Whatever it is: who waits for this program must not wait for ever.
+            _log.error("a program cannot be heard any more", exc_info=broken)
+        await self._handle.cancel(f"it broke the rules: {broken}" if broken else "it closed its stdout")
+        result = await ending
         self._line.close()
         why = None if self._closing else how_it_ended(result, broken, self._log())
         told = f"{why.message} ({why.type})" if why is not None else "the agent was closed"
@@ -204,6 +206,11 @@ class CommandAgent:
         self._calls.fail(failure)
         self.ended.set_result(why)
         return why
+
+    async def _hear(self) -> None:
+        async with aclosing(self._line.frames()) as frames:
+            async for frame in frames:
+                await self._take(frame)
 
     async def _take(self, frame: Frame) -> None:
         said = programs.decode(frame)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.spawn.sandboxed import in_plain_words
+from ramet.spawn.box import in_plain_words
 
 #: In place of an error's type.
 NOT_STARTED, EXITED, BROKEN = "NotStarted", "Exited", "ProtocolError"
 _LAST_WORDS = 500  #: characters of its stderr
 
 
-def how_it_ended(result: Result, broken: Exception | None, log: str) -> ErrorInfo:
+def how_it_ended(result: Result, broken: BaseException | None, log: str) -> ErrorInfo:
     """Why it is not there any more; `broken` is what was wrong with its frames, `log` what it wrote to stderr."""
     value = result.value
     if broken is not None:
