@@ -99,9 +99,6 @@ class Supervisor:
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
 
-    def _announce_turn(self, run: Run, result: Result, failure: RametError | None) -> None:
-        run.announce_turn(result if failure is None else _unkept(result, failure))
-
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Tell of an end that is on record; of one that cannot be, only that nobody will ever know of it."""
         if failure is not None:
@@ -246,8 +243,8 @@ class Supervisor:
             return self._end(run)
         self.fact(run, Fact.TURN_OVER)
         if not (run.waking and run.context.mailbox.has("user")):  # A prompt that came into it has yet to be answered.
-            result = self.result_of(run, verdict)
-            self._services.after(lambda failure: self._announce_turn(run, result, failure), True)
+            result, waiter = self.result_of(run, verdict), run.on_turn  # Who comes later waits for the next turn.
+            self._services.after(lambda failure: _tell(waiter, result, failure), True)
         self.consider(run)
 
     def _would_end(self, run: Run, verdict: Verdict) -> bool:
@@ -386,6 +383,11 @@ class Supervisor:
                     await asyncio.wait([finishing])
             left = made.path if finishing.exception() is not None else finishing.result()
             run.artifacts = (str(left),) if left is not None else ()
+
+
+def _tell(waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
+    if waiter is not None:
+        waiter(result if failure is None else _unkept(result, failure))
 
 
 def _unkept(result: Result, failure: RametError) -> Result:
