@@ -207,11 +207,14 @@ class AgentRuntime:
         history: Sequence[BaseMessage] = (),
         keep_results_seconds: float | None = None,
         gate: SafetyGate | None = None,
+        shelf: pathlib.Path | None = None,
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
-        With a policy it works in a sandbox. `history` is a conversation that it goes on with. Every tool call of the
-        tree must pass the `gate`, if there is one. Raises InvalidValue, NotShippable, IsolationUnavailable.
+        With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
+        goes on with. Every tool call of the tree must pass the `gate`, if there is one.
+
+        Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
         definition = as_agent(agent)
         opened = self.open_tree(
@@ -234,6 +237,7 @@ class AgentRuntime:
             policy=policy,
             returns=returns,
             on_output=on_output,
+            shelf=shelf,
         )
         run = opened.tree.spawner.root(
             definition,
@@ -388,12 +392,14 @@ class AgentRuntime:
         hooks: Sequence[HookRunner | HookConfig] = (),
         gate: SafetyGate | None = None,
         only: str | None = None,
+        prepare: Callable[[Run], None] | None = None,
     ) -> list[Handle]:
         """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
         What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
         tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets. `only` is a root's id,
-        or a session's. Raises DefinitionMissing for what is not; the trees before it go on.
+        or a session's. Each root is shown to `prepare` before it is set to work. Raises DefinitionMissing for what is
+        not supplied; the trees before it go on.
         """
         supplied = Supplied(
             llm=llm,
@@ -406,7 +412,7 @@ class AgentRuntime:
         )
         if self.journal is not None:
             self.journal.users.add(self)
-        return await resume_all(self, self.journal, supplied, only=only, close_with=self._close_with)
+        return await resume_all(self, self.journal, supplied, only=only, close_with=self._close_with, prepare=prepare)
 
     async def result(self, run: str) -> Result:
         """The result of a run, whichever process it ended in: waits for one that is at work here, else looks it up.

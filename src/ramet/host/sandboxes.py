@@ -64,6 +64,11 @@ class Sandboxes:
             self._folders = RunFolders(where)
         return self._folders
 
+    def drop_shelves(self) -> None:
+        """Remove what a process that was killed had for agents that lived; waits for the disk. Raises OSError."""
+        if self._working_dir is not None:
+            self.folders.drop_shelf()
+
     async def backend(self) -> Backend:
         """The backend, opened. Raises IsolationUnavailable where none was named and bwrap does not work."""
         if self._backend is None:

@@ -57,7 +57,8 @@ class Session:
     and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
     With a `backend` ("bwrap", "local") or a `policy` every agent below the first works in a sandbox of its own; without
     a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy` the first works
-    in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder.
+    in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder, and imports
+    from the `shelf`, a folder of the host that may be filled while it works.
 
     With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
@@ -90,6 +91,7 @@ class Session:
         backend: BackendName | None = None,
         policy: Policy | None = None,
         root_policy: Policy | None = None,
+        shelf: pathlib.Path | None = None,
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
     ) -> None:
@@ -131,7 +133,7 @@ class Session:
             limits=_tighter(root.limits, limits),
             session=session_id,
             persistent=True,
-            request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy),
+            request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy, shelf=shelf),
         )
         self.runtime.keep(self._opened, self._root)
         self.result: Result | None = None  #: of the last turn
@@ -150,10 +152,12 @@ class Session:
         secrets: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
         gate: SafetyGate | None = None,
+        prepare: Callable[[Run], None] | None = None,
     ) -> Self:
         """Go on with the conversation of a process that was killed, by its `session_id` or its root's id.
 
         A turn that was under way goes on at once; `send` and `events` work meanwhile, a prompt must wait for its end.
+        Before that, `prepare` may change what is not on record of its root.
         Raises Unknown, and DefinitionMissing for what the journal can only name and nobody supplies.
         """
         self = cls.__new__(cls)
@@ -162,7 +166,14 @@ class Session:
         self.runtime = runtime or AgentRuntime(self._cwd)
         try:
             found = await self.runtime.resume(
-                llm=llm, tools=tools, agents=agents, secrets=secrets, hooks=hooks, gate=gate, only=session
+                llm=llm,
+                tools=tools,
+                agents=agents,
+                secrets=secrets,
+                hooks=hooks,
+                gate=gate,
+                only=session,
+                prepare=prepare,
             )
             if not found:
                 raise Unknown("session", session)

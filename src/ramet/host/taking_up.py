@@ -30,9 +30,15 @@ class Owner(Protocol):
 
 
 async def resume_all(
-    owner: Owner, journal: Journal | None, supplied: Supplied, *, only: str | None, close_with: Callable[[Run], None]
+    owner: Owner,
+    journal: Journal | None,
+    supplied: Supplied,
+    *,
+    only: str | None,
+    close_with: Callable[[Run], None],
+    prepare: Callable[[Run], None] | None = None,
 ) -> list[Handle]:
-    """Go on with every tree that nobody has, or `only` one; handles on their roots.
+    """Go on with every tree that nobody has, or `only` one; handles on their roots, which `prepare` sees first.
 
     Raises DefinitionMissing for what is not supplied; the trees before it go on.
     """
@@ -48,6 +54,8 @@ async def resume_all(
             opened = owner.open_tree(left.plan(supplied, owner.user_dir))
             try:
                 root = take_up(opened, story, supplied)
+                if prepare is not None:
+                    prepare(root)
             except BaseException:
                 opened.close()
                 raise

@@ -31,6 +31,9 @@ def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | N
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
+    shelf = None if spec.shelf is None else absolute(spec.shelf)
+    if shelf is not None and (not shelf.startswith(f"{runs}/") or not Path(shelf).is_dir()):
+        raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
     if walls == "none":
         for field in ("allowed_endpoints", "secrets"):
             if value := getattr(grant, field):
@@ -38,6 +41,8 @@ def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | N
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
+            if shelf is not None:
+                _let_in(runs, shelf[len(runs) + 1 :].split("/"), owner)
         except OSError as error:
             raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
     return Assignment(
@@ -49,6 +54,7 @@ def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | N
         mounts=mounts,
         secrets=grant.secrets,
         proxy=proxy,
+        shelf=shelf,
         tmpfs_mb=grant.tmpfs_size_mb,
         file_mb=grant.workspace_size_mb,
         memory_mb=grant.memory_mb,
@@ -74,15 +80,28 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:
     """Make a folder somebody's, and let them come to it; no link is followed on the way."""
+    fd = _led_to(runs, names, owner[1])
+    try:
+        os.fchown(fd, *owner)
+    finally:
+        os.close(fd)
+
+
+def _let_in(runs: str, names: list[str], owner: tuple[int, int]) -> None:
+    """Let somebody come to a folder, and no more: it stays ours."""
+    os.close(_led_to(runs, names, owner[1]))
+
+
+def _led_to(runs: str, names: list[str], gid: int) -> int:
     fd = os.open(runs, _FOLDER)
     try:
         for name in names[:-1]:
             fd = _enter(fd, name)
-            let_through(fd, owner[1])
-        fd = _enter(fd, names[-1])
-        os.fchown(fd, *owner)
-    finally:
+            let_through(fd, gid)
+        return _enter(fd, names[-1])
+    except BaseException:
         os.close(fd)
+        raise
 
 
 def _enter(fd: int, name: str) -> int:

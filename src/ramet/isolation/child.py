@@ -29,7 +29,7 @@ PROXY_URL = "http://127.0.0.1:3128"
 OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 
 _SETUP_FAILED = 70
-_SAMPLE = b'["", {"A": "a"}, "", "", "", [], {}, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
+_SAMPLE = b'["", {"A": "a"}, "", "", "", [], {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
 _NOT_FOUND = 127
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")

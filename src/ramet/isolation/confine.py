@@ -105,7 +105,8 @@ class Gates(NamedTuple):
         caps.drop_all()
         calls.set_no_new_privs()
         if rules is not None:
-            rules.grant(execute=given.mounts, write=(given.workspace,))
+            shelf = () if given.shelf is None else (given.shelf,)
+            rules.grant(execute=(*given.mounts, *shelf), write=(given.workspace,))
             rules.enforce()
             rules.close()
         if self.programs:

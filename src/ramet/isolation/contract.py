@@ -38,6 +38,7 @@ class SandboxSpec:
     #: All that it sees beside BASE_ENV and the variables of a proxy; never the host's own environment.
     env: Mapping[str, str] = field(default_factory=dict)
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
+    shelf: pathlib.Path | None = None  #: a folder below `runs`, to be read: what the host puts there later is seen, too
 
 
 class Exit(NamedTuple):

@@ -31,6 +31,7 @@ from ramet.isolation import checkpoint, trees
 from ramet.isolation.checkpoint import Checkpoint
 
 KEEP_DAYS, KEEP_COUNT = 30.0, 1000
+_SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
 _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
 _STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
@@ -210,6 +211,21 @@ class RunFolders:
             with contextlib.suppress(InvalidValue):  # Not ours.
                 folders.append(self._folder(name))
         return tuple(each for each in folders if _is_folder(each.path))
+
+    def shelf(self, name: str) -> Path:
+        """A folder for what sandboxes are given later, empty if it is new. It is theirs who ask, until they drop it."""
+        self._check()
+        shelf = self.root / _SHELVES / checked_name("shelf", name)
+        shelf.parent.mkdir(0o700, exist_ok=True)
+        shelf.mkdir(exist_ok=True)
+        shelf.chmod(0o755)
+        return shelf
+
+    def drop_shelf(self, name: str = "") -> None:
+        """Remove one, or all of them; nothing there is no error. Raises OSError."""
+        shelves = self.root / _SHELVES
+        if _is_folder(shelves):
+            _remove(shelves / checked_name("shelf", name) if name else shelves)
 
     async def tidy(self, living: Collection[str]) -> tuple[str, ...]:
         """Remove what retention no longer keeps; returns whose folders those were.

@@ -47,6 +47,7 @@ class Furniture:
         """Bring in what belongs to this agent, take away what does not."""
         proxy = None if given.proxy is None else self._of_runs(given.proxy)
         workspace = self._of_runs(given.workspace, os.O_DIRECTORY)
+        shelf = None if given.shelf is None else self._of_runs(given.shelf, os.O_DIRECTORY)
         os.close(self._runs)
         for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
             if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
@@ -54,6 +55,9 @@ class Furniture:
         _bind(workspace, given.workspace)
         if self._room.walls != "bwrap":  # Whose binds are so already.
             _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV)
+        if shelf is not None and given.shelf is not None:
+            _bind(shelf, given.shelf)
+            _restrict(given.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
         _restrict(self._room.runs, calls.MS_RDONLY)
         if given.tmpfs_mb != _PARKED_MB:
             for path in self._own:

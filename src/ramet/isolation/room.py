@@ -31,6 +31,7 @@ class Assignment(NamedTuple):
     mounts: tuple[str, ...]
     secrets: dict[str, str]
     proxy: str | None
+    shelf: str | None  #: a folder of the host's, to be read; what is put there later is seen
     tmpfs_mb: int
     file_mb: int
     memory_mb: int

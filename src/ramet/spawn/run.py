@@ -103,6 +103,7 @@ class Run:
     asked: int = 0  #: children that it was let start, births under way included
     timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn
     on_turn: Callable[[Result], None] | None = None  #: told the result of each turn, if anybody waits for it
+    change: Callable[[], None] | None = None  #: made when its next turn begins
     memory: Any = None  #: its working copy of its state, once it was asked for
     told: Result | None = None  #: the result, once whoever waits may know it
     _ended: asyncio.Future[Result] | None = None
@@ -130,6 +131,14 @@ class Run:
             return self.context.cwd
         mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
         return self.context.cwd if mounted else self.folder.workspace
+
+    @property
+    def shelf(self) -> pathlib.Path | None:
+        """A folder of the host's that it imports from: its own, or its parent's, unless it asks for other mounts."""
+        policy, own = self.request.policy, self.request.shelf
+        if own is not None or self.parent is None or (policy is not None and policy.readonly_mounts is not None):
+            return own
+        return self.parent.shelf
 
     def seconds_left(self, now: float) -> float | None:
         """What is left of its time, and of those above it; None without any limit."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import typing
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, RametError
 from ramet.core.events import Notice, RunRetried, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy import describe
+from ramet.core.rights import IMPORTS
 from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, SandboxSpec
 from ramet.isolation.output import Stream
@@ -133,8 +134,9 @@ async def _attempt(
             workspace=folder.workspace,
             cwd=run.works_in if run.capsule is None else None,
             image="llm" if run.capsule is None or run.capsule.is_heavy else "bare",
-            env=placement.env(run.info, grant),
+            env=_importing(placement.env(run.info, grant), run.shelf),
             proxy=proxy,
+            shelf=run.shelf,
         )
         async with _inside(run, spec, backend, errands, placement) as inside:
             run.context.emit(
@@ -170,6 +172,13 @@ async def _attempt(
                 value = Encoded(finished.done.json_size, finished.body)
             run.left = Left(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
+
+
+def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
+    """What is on its shelf can be imported, behind what its image brings."""
+    if shelf is None:
+        return env
+    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(shelf))))}
 
 
 @asynccontextmanager

@@ -138,6 +138,9 @@ class Supervisor:
     def start_turn(self, run: Run) -> None:
         """Begin a turn in a task of its own, with what is pending; the run's mail is read in it."""
         messages, run.pending = run.pending, []
+        if run.change is not None:
+            change, run.change = run.change, None
+            change()
         run.turns += 1
         run.spawned.clear()
         run.context.exhausted = run.cut = None

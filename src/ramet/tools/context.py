@@ -85,6 +85,7 @@ class SpawnRequest:
     policy: Policy | None = None  #: with one, it works in a sandbox; a child of a sandboxed run always does
     returns: Any = None  #: the type of a sandboxed function's result; None takes its annotation
     on_output: Callable[[str, str], None] | None = None  #: told "stdout" or "stderr", and text, as it comes
+    shelf: pathlib.Path | None = None  #: the host's: inside it is read and imported from, also what comes there later
     call_id: CallId | None = None
     key: str = ""  #: tells births of one run apart that no tool call asked for
 

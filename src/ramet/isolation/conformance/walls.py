@@ -106,6 +106,31 @@ async def mounts_can_be_read_and_not_written(site: Site) -> None:
         holds((folder / "secret").read_text() == _SECRET, "the host's file is as it was")
 
 
+async def a_shelf_is_filled_while_a_guest_looks_on(site: Site) -> None:
+    """What the host puts there is read at its own path, and taken away again; nothing of it can be written."""
+    shelf = site.ground.runs / "shelves" / "one"
+    shelf.mkdir(parents=True)
+    beside = shelf.with_name("other")
+    beside.mkdir()
+    (beside / "secret").write_text(_SECRET)
+    async with site.visit(shelf=shelf) as visit:
+        holds(await visit.ask("listing", path=str(shelf)) == [], "an empty shelf is one")
+        (shelf / "below").mkdir()
+        (shelf / "below" / "file").write_text("text")
+        holds(await visit.ask("read", path=f"{shelf}/below/file") == "text", "what is put there later can be read")
+        if site.has_walls:
+            for deed in (
+                {"deed": "write", "path": f"{shelf}/below/file", "text": "x"},
+                {"deed": "make", "path": str(shelf)},
+            ):
+                said = await visit.fails(**deed)
+                holds(said in _REFUSED, f"a shelf cannot be written: {said or 'it was'}")
+            said = await visit.fails("read", path=str(beside / "secret"))
+            holds(said in _REFUSED, f"another's shelf cannot be read: {said or 'it was'}")
+        shutil.rmtree(shelf / "below")
+        holds(await visit.ask("listing", path=str(shelf)) == [], "what was taken away is gone")
+
+
 async def a_mount_around_the_workspace(site: Site) -> None:
     """Leaves the workspace writable and shows nobody else's, or is refused by name."""
     async with site.visit() as other:
@@ -213,6 +238,7 @@ CHECKS: tuple[Check, ...] = (
     nothing_else_can_be_written,
     files_of_the_host_cannot_be_read,
     mounts_can_be_read_and_not_written,
+    a_shelf_is_filled_while_a_guest_looks_on,
     a_mount_around_the_workspace,
     secrets_are_files_in_memory,
     the_network_is_off,
