@@ -12,7 +12,17 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Unknown
 from ramet.host.runtime import AgentRuntime
 from ramet.services.checking import Rules
-from ramet.services.contract import PLAIN, CreatedTeam, CreateTeam, Image, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.contract import (
+    PLAIN,
+    CreatedTeam,
+    CreateTeam,
+    Image,
+    Loadable,
+    Opening,
+    Served,
+    SpawnAgent,
+    SpawnedAgent,
+)
 from ramet.services.spawner import AgentSpawnerService
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
@@ -28,6 +38,9 @@ class Images:
         if id not in ("", "sha256:1"):
             raise Unknown("image", id, ("sha256:1",))
         return PLAIN._replace(id=id)
+
+    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        raise Unknown("bundle", id)
 
 
 class SlowType(EchoType):

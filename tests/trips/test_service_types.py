@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,12 +17,16 @@ from langchain_core.messages.tool import tool_call
 from ramet import AgentRuntime, Limits, Policy, ScriptedModel
 from ramet.core.errors import Aborted, BusyError, InvalidValue, MailRefused, RametError, TaskFailed, Unknown
 from ramet.models.dialogue import Call, Fail, Hang, Say, Script
-from ramet.services.contract import AgentType, Image, Opening, Served
+from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
 from ramet.services.formats.shipped import format_of
+from ramet.services.packaging.service import PackagingService
+from ramet.services.shelves import AgentShelf
 from ramet.services.types.function import FunctionInfo, FunctionType
 from ramet.services.types.llm import LlmInfo, LlmType
 from ramet.services.types.llm_agent import Compact, ListTools, SetModel
+from ramet.services.types.loading import LoadBundle
 from ramet.store.sqlite import SqliteStore
+from tests.support.tars import tar
 from tests.support.waiting import eventually
 
 Backend = Literal["bwrap", "local"]
@@ -285,6 +290,46 @@ async def test_an_agent_imports_and_reads_what_its_image_brings(tmp_path: pathli
     assert "One, two, three." in str(model.requests[0].messages[0].content)
 
 
+@both
+async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """Those that its bundles declare, with their skills, and those of its code that it is asked with by name."""
+    tools = b'import os\n\ndef where(of: str) -> str:\n    "Where it runs."\n    return f"{os.getpid()} {of}"\n\n'
+    tools += b'def fails() -> None:\n    "It fails."\n    1 / 0\n\ndef quiet():\n    pass\n'
+    files = {"tooling.py": tools, "skills/a/SKILL.md": b"---\ndescription: x\n---\nMind the gap.\n"}
+    files["bundle.toml"] = b'tools = ["tooling:where"]\nskills = ["a"]'
+    model = ScriptedModel([[Call("where", {"of": "me"}), Call("fails")], "Done."])
+    kind = LlmType({"scripted": model}, default="scripted")
+    async with (
+        PackagingService(tmp_path / "packaging") as packaging,
+        AgentRuntime(tmp_path, backend=backend) as runtime,
+    ):
+        job = await packaging.create_image("", [(await packaging.upload(tar(files))).id])
+        image = await packaging.image((await packaging.finished(job.id)).image)
+        more: dict[str, Any] = {"policy": Policy(), "image": image}
+        info = LlmInfo(tools=["tooling:fails"])
+        async with opened(kind, opening(runtime, tmp_path / "ada", info, **more)) as agent:
+            assert await say(agent, "Go") == "Done."
+            where, failed = [each["content"] for each in await agent.history() if each["role"] == "tool"]
+            listed = await agent.control(ListTools())
+        wrong: list[tuple[type[RametError], str, dict[str, Any]]] = [
+            (InvalidValue, "nothing", {"info": LlmInfo(tools=["tooling:nothing"]), **more}),
+            (InvalidValue, "elsewhere", {"info": LlmInfo(tools=["elsewhere:where"]), **more}),
+            (InvalidValue, "docstring", {"info": LlmInfo(tools=["tooling:quiet"]), **more}),
+            (InvalidValue, "'module:name'", {"info": LlmInfo(tools=["../tooling:where"]), **more}),
+            (InvalidValue, "does not run in the host", {"info": LlmInfo(tools=["os:getcwd"])}),
+        ]
+        trees = len(runtime.trees)
+        for error, named, fields in wrong:
+            with pytest.raises(error, match=named):
+                await kind.check(opening(runtime, tmp_path / "ada", **fields))
+        assert len(runtime.trees) == trees
+    assert where.endswith(" me")
+    assert int(where.split()[0]) != os.getpid()
+    assert "ZeroDivisionError" in failed
+    assert "Mind the gap." in str(model.requests[0].messages[0].content)
+    assert [(each["name"], each["input_schema"]["required"]) for each in listed] == [("where", ["of"]), ("fails", [])]
+
+
 async def test_what_cannot_be_opened_is_refused_by_its_field(tmp_path: pathlib.Path) -> None:
     """Before anything is there."""
     kind, image = llm(["hi"]), image_of(tmp_path / "bundle")
@@ -479,6 +524,40 @@ async def test_a_turn_that_a_killed_server_had_begun_is_brought_to_its_end(tmp_p
             assert await say(again, "Second") == "The second."
             texts = [each["content"] for each in await again.history()]
     assert texts == ["First", "The first.", "Second", "The second."]
+
+
+async def test_a_turn_that_a_killed_server_had_begun_has_what_was_loaded_before(tmp_path: pathlib.Path) -> None:
+    """Code, tools and skills, from the first question of the next server on; the record of its birth knows none."""
+    kit = {
+        "bundle.toml": b'tools = ["kit:twice"]',
+        "kit.py": b"def twice(text: str) -> str:\n    'Twice.'\n    return 2 * text",
+    }
+    async with PackagingService(tmp_path / "packaging") as packaging:
+        bundle = (await packaging.upload(tar(kit))).id
+
+        def shelf(runtime: AgentRuntime, *loaded: str) -> AgentShelf:
+            return AgentShelf("a-1", lambda: runtime.sandboxes.folders, packaging, PLAIN, loaded)
+
+        async with lost(tmp_path, "local") as runtime:
+            more: dict[str, Any] = {"policy": Policy(), "shelf": shelf(runtime)}
+            await more["shelf"].open()
+            agent = await llm(["Ready.", Hang()]).open(opening(runtime, tmp_path / "ada", LlmInfo(), **more))
+            assert await say(agent, "Hello") == "Ready."
+            await agent.control(LoadBundle(bundle))
+            answer = agent.turn(asked("First"), "openai")
+            await anext(answer)
+            run = agent.run
+            await eventually(lambda: len(runtime.get(run).run.context.history) > 2)
+        await ended(answer)
+        model = ScriptedModel([Call("twice", {"text": "ab"}), "The first.", "The second."])
+        async with restarted(tmp_path, "local") as runtime:
+            more["shelf"] = shelf(runtime, bundle)
+            await more["shelf"].open()
+            start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
+            async with opened(LlmType({"scripted": model}, default="scripted"), start) as again:
+                assert await say(again, "Second") == "The second."
+                history = await again.history()
+    assert [each["content"] for each in history if each["role"] == "tool"] == ["abab"]
 
 
 # ---- a function

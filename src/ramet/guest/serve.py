@@ -42,6 +42,7 @@ from ramet.guest.state import AgentState, ByLine
 from ramet.guest.tree import ChannelTree
 from ramet.models.messages import decode
 from ramet.models.question import Kept
+from ramet.tools import imported
 from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import RunInfo, ToolUseContext
 from ramet.tools.python import NAME as PYTHON
@@ -73,6 +74,7 @@ async def _serve(channel: socket.socket, start: StartConversation, body: bytes) 
     async with _linked(channel, work) as link:
         with contextlib.suppress(Aborted, TimeoutError):  # The host has gone, or does not listen.
             performing.instead("ramet.guest.authoring", "GUEST")
+            imported.allow()
             line.use(line.LinkLine(link))
             link.tell(*await work.done(link))
             async with asyncio.timeout(LEAVE_S):

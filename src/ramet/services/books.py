@@ -62,6 +62,7 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     isolation: str = ""
     turns: int = 0
     error: ErrorInfo | None = None
+    bundles: tuple[str, ...] = ()  #: that were loaded while it lived
 
 
 R = TypeVar("R", TeamRow, AgentRow)

@@ -20,7 +20,8 @@ from ramet.core.policy import Grant, Policy, grant_root
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.books import AgentRow
-from ramet.services.contract import AgentType, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.shelves import AgentShelf
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
@@ -84,6 +85,7 @@ class Checks:
         env = rights.values_of_variables("env", row.env)
         need = self._need(row.policy, row.limits, counted)
         limits = limits_of(row.limits, counted)
+        image = await self._images.image(row.image)
         opening = Opening(
             id=row.id,
             name=row.name,
@@ -91,14 +93,18 @@ class Checks:
             info=info,
             runtime=self._runtime,
             folder=self._folder / row.id,
-            image=await self._images.image(row.image),
+            image=image,
             policy=row.policy,
             limits=limits,
             env=env,
             run=row.run,
+            shelf=self._shelf(row, image) if row.policy is not None else None,
         )
         await type.check(opening)
         return Checked(type, opening, need)
+
+    def _shelf(self, row: AgentRow, image: Image) -> AgentShelf:
+        return AgentShelf(row.id, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
 
     def _need(
         self, policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]

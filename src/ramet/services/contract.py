@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -99,6 +99,7 @@ class AgentInfo(Struct, kw_only=True):
     metadata: dict[str, str]
     run: str  #: id of the root of its tree; empty before its first turn
     isolation: str  #: the level that it has: "none" in the host
+    bundles: Sequence[str] = ()  #: that were loaded while it lived
     turns: int
     created_at: str
     error: ErrorInfo | None = None
@@ -145,6 +146,20 @@ class Chunk(NamedTuple):
     body: bytes  #: as the agent wrote it, in its transport format; of an error, a problem document as JSON
 
 
+class CodeTool(NamedTuple):
+    """A function of an image that is a tool, as its source tells it."""
+
+    module: str
+    name: str
+    description: str
+    schema: Mapping[str, Any]  #: JSON schema of its arguments
+
+    @property
+    def reference(self) -> str:
+        """As it is asked for."""
+        return f"{self.module}:{self.name}"
+
+
 class Image(NamedTuple):
     """An image as the backends here use it: folders by their digest, which agents may read and import from."""
 
@@ -152,6 +167,45 @@ class Image(NamedTuple):
     folders: tuple[pathlib.Path, ...]
     packages: tuple[pathlib.Path, ...] = ()  #: what was installed for it, once
     skills: tuple[pathlib.Path, ...] = ()  #: folders of skills that its bundles bring
+    bundles: tuple[str, ...] = ()  #: their ids
+    tools: tuple[CodeTool, ...] = ()  #: that its bundles declare
+    preloaded: tuple[str, ...] = ()  #: names of skills that they declare
+
+
+class Loadable(NamedTuple):
+    """A bundle that may be loaded into an agent that lives: whole, as its digest says, and nothing hides it."""
+
+    id: str
+    folder: pathlib.Path
+    files: tuple[str, ...]  #: without those that are for packaging alone
+    tools: tuple[CodeTool, ...]
+    skills: tuple[str, ...]  #: that it declares
+
+
+class Shelf(Protocol):
+    """The bundles that were loaded into one agent, in a folder that its sandboxes read and import from."""
+
+    keep: Callable[[], Awaitable[None]]  #: puts on record what is loaded
+
+    async def open(self) -> None:
+        """Make the folder, with what was loaded before. Raises Unknown, Damaged, InvalidValue, OSError."""
+
+    async def close(self) -> None:
+        """Remove the folder; what is on record stays there. Idempotent."""
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where they are, seen at the same path inside; there while the agent is."""
+
+    @property
+    def loaded(self) -> tuple[Loadable, ...]:
+        """What is loaded now, in that order."""
+
+    async def load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+        """Put a bundle there, and on record. Raises Unknown, Damaged, InvalidValue, and what `check` finds wrong."""
+
+    async def unload(self, id: str) -> Loadable:
+        """Take one away. Raises Unknown."""
 
 
 PLAIN = Image("", ())
@@ -172,6 +226,7 @@ class Opening:
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     run: str = ""  #: of an agent that a killed server left: the root of its tree, to be gone on with
+    shelf: Shelf | None = None  #: None in the host, where no code of bundles runs
 
 
 class Served(Protocol):
@@ -247,6 +302,9 @@ class ImageStore(Protocol):
 
     async def image(self, id: str) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown."""
+
+    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        """A bundle, checked once more, to be had beside others. Raises Unknown, Damaged, InvalidValue."""
 
 
 def decoded(kind: type, data: bytes | Raw, what: str) -> Any:

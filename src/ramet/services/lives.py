@@ -22,6 +22,7 @@ from ramet.core.team import amount
 from ramet.isolation import trees
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checked
+from ramet.services.contract import Opening
 from ramet.services.departed import Departed
 from ramet.services.problems import error_of, told
 from ramet.services.rooms import Room
@@ -71,9 +72,19 @@ class Lives:
 
     async def open(self, row: AgentRow, checked: Checked) -> Living:
         """Have an agent opened by its type, with a folder of its own. Raises what its type does."""
-        _make(checked.opening.folder)
-        served = await checked.type.open(checked.opening)
-        return Living(replace(row, state="idle"), served, self._books, opening=checked.opening, type=checked.type)
+        opening = checked.opening
+        _make(opening.folder)
+        try:
+            if opening.shelf is not None:
+                await opening.shelf.open()
+            served = await checked.type.open(opening)
+        except BaseException:
+            await to_its_end(_cleared(opening))
+            raise
+        living = Living(replace(row, state="idle"), served, self._books, opening=opening, type=checked.type)
+        if opening.shelf is not None:
+            opening.shelf.keep = living.keep
+        return living
 
     def add(self, living: Living) -> None:
         """Have an agent on the roster, and hear of its end."""
@@ -151,11 +162,22 @@ async def _closed(living: Living, reason: str) -> Mapping[str, float] | None:
         await living.served.close(reason)
     except Exception:
         _log.exception("agent %s (%s) was not closed in good order", living.row.path, living.id)
+    if living.opening is not None:
+        await _cleared(living.opening)
     try:
         return {name: amount(f"spent.{name}", value) for name, value in living.served.spent().items()}
     except Exception:
         _log.exception("agent %s (%s) does not say what it used", living.row.path, living.id)
         return None
+
+
+async def _cleared(opening: Opening) -> None:
+    """Leave nothing of what was loaded into an agent that is gone. What goes wrong stops nobody."""
+    try:
+        if opening.shelf is not None:
+            await opening.shelf.close()
+    except OSError as problem:
+        _log.error("what was loaded into agent %s (%s) cannot be removed: %s", opening.path, opening.id, problem)
 
 
 def _error_of(ended: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:

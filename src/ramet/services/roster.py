@@ -17,6 +17,7 @@ from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Op
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
+_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles")  #: of a row
 
 
 class Living:
@@ -79,6 +80,7 @@ class Living:
             metadata=dict(row.metadata),
             run=self.served.run or row.run,
             isolation=self.served.isolation,
+            bundles=self._bundles,
             turns=self.turns,
             created_at=row.created_at.isoformat(),
             error=self.error,
@@ -93,7 +95,13 @@ class Living:
             isolation=self.served.isolation,
             turns=self.turns,
             error=self.error,
+            bundles=self._bundles,
         )
+
+    @property
+    def _bundles(self) -> tuple[str, ...]:
+        shelf = self.opening.shelf if self.opening is not None else None
+        return self.row.bundles if shelf is None else tuple(each.id for each in shelf.loaded)
 
     async def keep(self) -> None:
         """Put on record what has changed: its run, state, turns. Nothing is written if nothing has."""
@@ -174,4 +182,4 @@ class Roster:
 
 
 def _changes(old: AgentRow, new: AgentRow) -> bool:
-    return any(getattr(old, name) != getattr(new, name) for name in ("state", "run", "isolation", "turns", "error"))
+    return any(getattr(old, name) != getattr(new, name) for name in _CHANGING)

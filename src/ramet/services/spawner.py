@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, InvalidValue, NotYours, SpawnRefused
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
@@ -102,6 +103,7 @@ class AgentSpawnerService:
         rooms = {row.id: Room(row, books, self._runtime.clock) for row in teams}
         lives = Lives(self.roster, rooms, books, self._folder)
         doomed = [row.id for row in teams if row.doomed]
+        await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
         try:
             await Recovery(lives, rooms, books, self._checks, self._secrets)(agents, doomed)
             for id in doomed:

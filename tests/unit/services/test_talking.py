@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 import pytest
 from msgspec import Raw
 
-from ramet.core.errors import Gone, NotYours
+from ramet.core.errors import Gone, NotYours, Unknown
 from ramet.host.runtime import AgentRuntime
 from ramet.services.agents import AgentService
-from ramet.services.contract import PLAIN, Chunk, CreatedTeam, CreateTeam, Delegate, Image, SpawnAgent, SpawnedAgent
+from ramet.services.contract import (
+    PLAIN,
+    Chunk,
+    CreatedTeam,
+    CreateTeam,
+    Delegate,
+    Image,
+    Loadable,
+    SpawnAgent,
+    SpawnedAgent,
+)
 from ramet.services.spawner import AgentSpawnerService
 from ramet.services.turns import Turn
 from tests.support.echo_agents import EchoType
@@ -28,6 +38,9 @@ class Images:
 
     async def image(self, id: str) -> Image:
         return PLAIN
+
+    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        raise Unknown("bundle", id)
 
 
 class Site:

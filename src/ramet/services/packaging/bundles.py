@@ -14,14 +14,14 @@ from typing import IO, NamedTuple, TypeVar
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Unknown
+from ramet.core.errors import Damaged, Unknown
 from ramet.services.packaging import folders
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge
-from ramet.services.packaging.unpacking import extract, scan
+from ramet.services.packaging.manifest import checked_manifest
+from ramet.services.packaging.unpacking import digest_of, extract, scan
 
 T = TypeVar("T")
 REQUIREMENTS = "requirements.txt"
-SKILLS = "skills"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _TOGETHER = 4  #: uploads that are checked at a time
 _PIECE = 1 << 20
@@ -84,6 +84,19 @@ class Bundles:
                 return Bundle(id, self.place(id), said["size"], tuple(said["files"]))
         return None
 
+    def whole(self, id: str) -> Bundle:
+        """As `load`, with all its files read once more. Raises Damaged if one is not what it was."""
+        bundle = self.load(id)
+        try:
+            is_whole = digest_of(bundle.folder, bundle.files) == id
+        except OSError as problem:
+            raise Damaged("the bundle", bundle.folder, str(problem)) from None
+        if not is_whole:
+            raise Damaged(
+                "the bundle", bundle.folder, "its files are not those of its digest; delete it, and upload it again"
+            )
+        return bundle
+
     def place(self, id: str) -> Path:
         """Where the bundle of an id lies, if it is kept."""
         return self._folder / id
@@ -115,6 +128,7 @@ class Bundles:
         if self.find(bundle.id) is None:
             with folders.draft(self._folder) as draft:
                 extract(archive, draft, self._limits)
+                checked_manifest(draft)
                 # Before the folder: from the moment that this is there, so is what it holds.
                 folders.write_json(self._described(bundle.id), {"size": bundle.size, "files": bundle.files})
                 folders.publish(draft, place)

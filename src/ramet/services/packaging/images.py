@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Damaged, Unknown
+from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.packaging import folders
 from ramet.services.packaging.bundles import REQUIREMENTS, Bundle
 from ramet.services.packaging.contract import BundlesClash, ImageInfo
+from ramet.services.packaging.manifest import MANIFEST
 
+#: Files that are read when an image is made, and never by who has it: each bundle may have its own.
+FOR_PACKAGING = (REQUIREMENTS, MANIFEST)
+#: Modules that Python itself would import, or that are ours: a bundle of these names would be hidden, or hide them.
+_TAKEN = frozenset((*sys.stdlib_module_names, "__main__", "ramet", "sitecustomize", "usercustomize"))
 _ID = re.compile(r"[0-9a-f]{64}\Z")
 #: What makes a file importable by its name; what comes between, as in `x.cpython-311-x86_64-linux-gnu.so`, too.
 _MODULES = (".py", ".pyc", ".so")
@@ -92,12 +98,20 @@ def refuse_clashes(bundles: Sequence[Bundle]) -> None:
     modules: dict[str, tuple[str, bool]] = {}
     for bundle in bundles:
         for path in bundle.files:
-            if path != REQUIREMENTS and files.setdefault(path, bundle.id) != bundle.id:
+            if path not in FOR_PACKAGING and files.setdefault(path, bundle.id) != bundle.id:
                 raise BundlesClash(path, files[path], bundle.id)
         for name, whole in _modules(bundle).items():
             first, shared = modules.setdefault(name, (bundle.id, not whole))
             if first != bundle.id and (whole or not shared):
                 raise BundlesClash(name, first, bundle.id)
+
+
+def refuse_shadows(bundle: Bundle) -> None:
+    """Raises InvalidValue for a module of a name that is Python's own, or ours."""
+    for name, whole in _modules(bundle).items():
+        has_code = whole or any(each.startswith(f"{name}/") and each.endswith(_MODULES) for each in bundle.files)
+        if has_code and name in _TAKEN:
+            raise InvalidValue("bundle", name, "modules of names that neither Python nor ramet has")
 
 
 def _modules(bundle: Bundle) -> dict[str, bool]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import to_its_end
@@ -14,10 +15,11 @@ from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import PLAIN, Image
-from ramet.services.packaging.bundles import REQUIREMENTS, SKILLS, Bundle, Bundles
+from ramet.services.contract import PLAIN, CodeTool, Image, Loadable
+from ramet.services.packaging.bundles import REQUIREMENTS, Bundle, Bundles
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, ImageInfo, Job
-from ramet.services.packaging.images import Recorded, Records, image_id, refuse_clashes
+from ramet.services.packaging.images import FOR_PACKAGING, Recorded, Records, image_id, refuse_clashes, refuse_shadows
+from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_of
 from ramet.services.packaging.requirements import Installs, Packages, parsed
 from ramet.services.problems import error_of
 from ramet.store.lock import KernelLock
@@ -132,6 +134,14 @@ class PackagingService:
         """The image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing."""
         return await in_thread(lambda: self._image(self._records.get(id)), name="ramet-image") if id else PLAIN
 
+    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        """A bundle, with all its files checked, to be loaded into an agent that has others.
+
+        Raises Unknown, Damaged, BundlesClash, and InvalidValue for a module of a name that is Python's own, or ours,
+        for one that needs packages, which only an image can have, and for one more than an agent may have.
+        """
+        return await in_thread(lambda: self._loadable(id, beside), name="ramet-bundle")
+
     async def list_images(self) -> Sequence[ImageInfo]:
         """All that can be spawned from, the oldest first."""
         return await in_thread(self._records.all, name="ramet-images")
@@ -180,6 +190,19 @@ class PackagingService:
         self._packages.refuse(needed, where)
         return needed
 
+    def _loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        bundle = self._bundles.whole(id)
+        if id in beside:
+            raise InvalidValue("bundle", id, "a bundle that its image does not have")
+        if len(beside) >= MAX_BUNDLES:
+            raise InvalidValue("bundles", len(beside) + 1, f"at most {MAX_BUNDLES} with those of its image")
+        if REQUIREMENTS in bundle.files:
+            raise InvalidValue("bundle", id, f"one without {REQUIREMENTS}: packages are installed for an image only")
+        refuse_shadows(bundle)
+        refuse_clashes([*map(self._bundles.load, beside), bundle])
+        files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
+        return Loadable(id, bundle.folder, files, *_declared(bundle.folder))
+
     def _image(self, recorded: Recorded) -> Image:
         missing = self._missing(recorded)
         if missing:
@@ -190,6 +213,9 @@ class PackagingService:
             tuple(each.folder for each in loaded),
             self._installed(recorded),
             tuple(each.folder / SKILLS for each in loaded if (each.folder / SKILLS).is_dir()),
+            recorded.bundles,
+            tuple(tool for each in loaded for tool in _declared(each.folder).tools),
+            tuple(dict.fromkeys(skill for each in loaded for skill in _declared(each.folder).skills)),
         )
 
     def _missing(self, recorded: Recorded) -> Sequence[Path]:
@@ -229,3 +255,14 @@ class PackagingService:
         over = [each for each, job in self._jobs.items() if job.state == "failed"][:-_FAILED]
         for each in over:
             del self._jobs[each]
+
+
+class _Declared(NamedTuple):
+    tools: tuple[CodeTool, ...]
+    skills: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _declared(folder: Path) -> _Declared:
+    """What a bundle that is kept declares: a folder of this name never holds anything else."""
+    return _Declared(declared_tools(folder), manifest_of(folder).skills)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -53,10 +54,25 @@ def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
     if not files:
         raise InvalidValue("archive", "no files", "a tar, plain or with gzip, that holds at least one file")
     files.sort()
+    return Content(_digest(files), total, tuple(path for path, _ in files))
+
+
+def digest_of(folder: Path, paths: Sequence[str]) -> str:
+    """What a folder with these files, sorted, would be known by. No link is followed. Raises OSError."""
+    files = []
+    for path in paths:
+        with os.fdopen(os.open(folder / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            is_executable = os.fstat(file.fileno()).st_mode & 0o100
+            content = hashlib.file_digest(file, "sha256").digest()
+        files.append((path, (b"x" if is_executable else b"-") + content))
+    return _digest(files)
+
+
+def _digest(files: Sequence[tuple[str, bytes]]) -> str:
     whole = hashlib.sha256(b"ramet bundle 1\n")
     for path, content in files:
         whole.update(len(path.encode()).to_bytes(4) + path.encode() + content)
-    return Content(whole.hexdigest(), total, tuple(path for path, _ in files))
+    return whole.hexdigest()
 
 
 def extract(archive: IO[bytes], folder: Path, limits: BundleLimits) -> None:

@@ -13,6 +13,7 @@ from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports
 from ramet.services.types.function_agent import FunctionAgent
 from ramet.services.types.imports import Reference
+from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import isolation_of, policy_of
 from ramet.wire.capsule import pack
 
@@ -35,7 +36,7 @@ class FunctionType:
     name = "function"
     spawn_info: type = FunctionInfo
     transport_formats: Sequence[str] = tuple(FORMATS)
-    operations: Mapping[str, type] = {}
+    operations: Mapping[str, type] = {"load_bundle": LoadBundle, "unload_bundle": UnloadBundle}
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
         self._allowed = tuple(allowed)

@@ -14,10 +14,11 @@ from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
 from ramet.core.policy import Policy
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
-from ramet.services.types import calling
+from ramet.services.types import calling, loading
 from ramet.services.types.again import left_of
 from ramet.services.types.ends import as_spent, problem_of
 from ramet.services.types.imports import Reference
+from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import secrets_of
 from ramet.services.types.turns_file import KeptTurn, TurnsFile
 from ramet.spawn.handle import Handle
@@ -122,7 +123,9 @@ class FunctionAgent:
         return as_spent(self._usage)
 
     async def control(self, operation: Any) -> Any:
-        """It declares no operations."""
+        """Load and unload bundles: what a call imports, also the one under way, may come from them."""
+        if isinstance(operation, LoadBundle | UnloadBundle):
+            return await loading.change(self._opening, operation)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
     # ----
@@ -130,6 +133,7 @@ class FunctionAgent:
     async def _started(self, text: str, pieces: _Pieces) -> Handle:
         runtime, function, history = self._opening.runtime, self._function, self._turns.history()
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
+        shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
         if isinstance(function, Reference):
             handle = await runtime.spawn(
                 calling.call_named,
@@ -137,6 +141,7 @@ class FunctionAgent:
                 policy=self._policy,
                 limits=limits,
                 on_output=pieces.printed,
+                shelf=shelf,
             )
         elif self._policy is not None:
             handle = await runtime.spawn(
@@ -145,6 +150,7 @@ class FunctionAgent:
                 policy=self._policy,
                 limits=limits,
                 on_output=pieces.printed,
+                shelf=shelf,
             )
         else:
             handle = await runtime.spawn(_in_the_host(function, pieces.put), args=(text, history), limits=limits)

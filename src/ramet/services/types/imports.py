@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 
 FIELD: Final = "spawn_info.function"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)\Z")
-_MAX_SOURCE = 1024 * 1024
+MAX_SOURCE: Final = 1024 * 1024  #: bytes of a module that are looked at
 
 
 class Reference(NamedTuple):
@@ -37,11 +37,11 @@ def top_level(folders: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted({name for folder in folders for entry in os.scandir(folder) if (name := _module(entry))}))
 
 
-def parsed(text: str) -> Reference:
+def parsed(text: str, field: str = FIELD) -> Reference:
     """Raises InvalidValue for what names no function."""
     found = _REFERENCE.match(text)
     if found is None or len(text) > 256:
-        raise InvalidValue(FIELD, text, "'module:name', a function at the top of a module")
+        raise InvalidValue(field, text, "'module:name', a function at the top of a module")
     return Reference(found["module"], found["name"])
 
 
@@ -71,7 +71,7 @@ def check_source(called: Reference, folders: Sequence[Path]) -> None:
 def _bound(file: Path) -> set[str]:
     """Names that the top of a module binds; a star import binds whatever there is."""
     try:
-        tree = ast.parse(file.read_bytes()[:_MAX_SOURCE])
+        tree = ast.parse(file.read_bytes()[:MAX_SOURCE])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         raise InvalidValue(FIELD, file.name, f"source that can be read ({problem})") from None
     names = set[str]()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from langchain_core.tools import BaseTool
 from msgspec import Struct
 
 from ramet.agent.definition import Agent
-from ramet.agent.files.places import Place, plugin_places
+from ramet.agent.files.places import Place
 from ramet.agent.files.skills import load_skills, render_skills, skill_places
 from ramet.agent.loop import MAX_TURNS, keep
+from ramet.concurrency.deadline import to_its_end
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy
+from ramet.host.runtime import spawning_tools
 from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
@@ -23,7 +26,11 @@ from ramet.services.types import imports
 from ramet.services.types.again import left_of, said_before, used_before
 from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
+from ramet.services.types.loading import LoadBundle, UnloadBundle
+from ramet.services.types.outfit import Outfit, code_tools, image_skills
 from ramet.services.types.place import isolation_of, policy_of, secrets_of
+from ramet.services.types.tool_sources import tools_of
+from ramet.spawn.run import Run
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.stock import stock_tools
 from ramet.tools.workspace import workspace_tools
@@ -31,15 +38,15 @@ from ramet.tools.workspace import workspace_tools
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-#: Holds the name of the model that was set last, in the agent's own folder.
-MODEL_FILE = "model"
+FIELD: Final = "spawn_info.tools"
 
 
 class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     """What an agent of this type is made of.
 
     `model` is a name of the server's own models, "provider:model", or "offline". `tools` are names of ramet's: Read,
-    Write, Edit, Glob, Grep, Bash, and in a sandbox `python`; "*" is those of the workspace.
+    Write, Edit, Glob, Grep, Bash, and in a sandbox `python`; "*" is those of the workspace; and "module:function" of
+    its image. The tools and skills that bundles of its image declare it has without being asked.
     """
 
     model: str = ""  #: none is the server's default
@@ -62,7 +69,13 @@ class LlmType:
     name = "llm"
     spawn_info: type = LlmInfo
     transport_formats: Sequence[str] = tuple(FORMATS)
-    operations: Mapping[str, type] = {"list_tools": ListTools, "set_model": SetModel, "compact": Compact}
+    operations: Mapping[str, type] = {
+        "list_tools": ListTools,
+        "set_model": SetModel,
+        "compact": Compact,
+        "load_bundle": LoadBundle,
+        "unload_bundle": UnloadBundle,
+    }
 
     def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
         self._models, self._default = models or {}, default
@@ -86,8 +99,12 @@ class LlmType:
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        session = await (self._taken_up(opening, policy) if opening.run else self._begun(opening, policy))
-        return LlmAgent(session, opening, isolation, self.model, opening.folder / MODEL_FILE)
+        if opening.run:
+            session, outfit = await self._taken_up(opening, policy)
+        else:
+            session = await self._begun(opening, policy)
+            outfit = Outfit(opening, session.handle(session.id).run)
+        return LlmAgent(session, opening, isolation, self.model, outfit)
 
     def model(self, name: str) -> str | BaseChatModel:
         """The model of that name, or its name where a provider has it. Raises InvalidValue where there is none."""
@@ -110,10 +127,11 @@ class LlmType:
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
+            shelf=opening.shelf.folder if opening.shelf is not None else None,
             gate=await gate_of(opening.runtime, opening.info.gate),
         )
 
-    async def _taken_up(self, opening: Opening, policy: Policy | None) -> Session:
+    async def _taken_up(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
         try:
             return await self._resumed(opening, policy)
         except Unknown:  # It was closed with its server.
@@ -122,11 +140,25 @@ class LlmType:
             session = await self._begun(opening, policy)
             for message in said:
                 keep(session.context, message)
-            return session
+            outfit = Outfit(opening, session.handle(session.id).run)
+            try:
+                outfit.restore(self.model)
+            except BaseException:
+                await to_its_end(session.close("it could not be gone on with"))
+                raise
+            return session, outfit
 
-    async def _resumed(self, opening: Opening, policy: Policy | None) -> Session:
+    async def _resumed(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
         model = self.model(opening.info.model)
-        return await Session.resume(
+        found: list[Outfit] = []
+
+        def prepare(run: Run) -> None:
+            if opening.shelf is not None:
+                run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
+            found.append(Outfit(opening, run))
+            found[-1].restore(self.model)
+
+        session = await Session.resume(
             opening.run,
             None if isinstance(model, str) else model,
             _tools(opening),
@@ -134,7 +166,9 @@ class LlmType:
             runtime=opening.runtime,
             secrets=secrets_of(policy),
             gate=await gate_of(opening.runtime, opening.info.gate),
+            prepare=prepare,
         )
+        return session, found[-1]
 
     def _definition(self, opening: Opening) -> Agent:
         """Raises Unknown, InvalidValue."""
@@ -147,7 +181,7 @@ class LlmType:
             code = tuple(Capability("module", each) for each in names)
         elif info.modules:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
-        text = render_skills(load_skills(info.skills, _skills(opening)))
+        text = render_skills(load_skills((*opening.image.preloaded, *info.skills), _skills(opening)))
         return Agent(
             name="main",
             instructions=f"{info.system_prompt}\n\n{text}".strip(),
@@ -158,10 +192,9 @@ class LlmType:
 
 
 def _skills(opening: Opening) -> Sequence[Place]:
-    """Where its skills may lie; of its image's folders, each is one of skills."""
-    image = tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
+    """Where its skills may lie: in its image, then with the server's user."""
     user = opening.runtime.user_dir
-    return (*image, *(skill_places(None, user) if user is not None else ()))
+    return (*image_skills(opening), *(skill_places(None, user) if user is not None else ()))
 
 
 def _works_in(opening: Opening) -> pathlib.Path | None:
@@ -174,13 +207,27 @@ def _works_in(opening: Opening) -> pathlib.Path | None:
 
 
 def _tools(opening: Opening) -> tuple[BaseTool, ...]:
-    """By their names. Raises Unknown, and InvalidValue for code that is to run in the host."""
+    """By their names, and those that its image declares.
+
+    Raises Unknown, and InvalidValue for code that is to run in the host, for a function that is not there or cannot be
+    a tool, and for two tools of one name.
+    """
     workspace = [each.name for each in workspace_tools()]
     stock, chosen = stock_tools({}), dict[str, BaseTool]()
-    for name in opening.info.tools:
+    named = [each for each in opening.info.tools if ":" in each]
+    if named and opening.policy is None:
+        raise InvalidValue(FIELD, named[0], "it with a policy only: code of an image does not run in the host")
+    declared = {each.reference: each for each in opening.image.tools}
+    declared |= {each.reference: each for each in tools_of(named, opening.image.folders, FIELD)}
+    for name in (each for each in opening.info.tools if ":" not in each):
         if name == PYTHON and opening.policy is None:
-            raise InvalidValue("spawn_info.tools", name, "it with a policy only: code does not run in the host")
+            raise InvalidValue(FIELD, name, "it with a policy only: code does not run in the host")
         if name != "*" and name not in (*workspace, PYTHON):
-            raise Unknown("tool", name, (*workspace, PYTHON, "*"))
+            raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared))
         chosen |= {each: stock[each] for each in (workspace if name == "*" else [name])}
+    leading = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
+    for each in code_tools(declared.values()):
+        if each.name in chosen or each.name in leading:
+            raise InvalidValue(FIELD, each.name, "one tool of each name")
+        chosen[each.name] = each
     return tuple(chosen.values())

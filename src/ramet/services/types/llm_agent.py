@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pathlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from msgspec import Struct
 
 from ramet.core.errors import Aborted, Bug
@@ -21,8 +22,11 @@ from ramet.host.session import Session
 from ramet.services.contract import Opening
 from ramet.services.formats.question import Stop
 from ramet.services.formats.shipped import format_of
+from ramet.services.types import loading
 from ramet.services.types.again import used_before
 from ramet.services.types.ends import as_spent, problem_of, used_since
+from ramet.services.types.loading import LoadBundle, UnloadBundle
+from ramet.services.types.outfit import Outfit, write_model
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -34,7 +38,7 @@ BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
 class ListTools(Struct, forbid_unknown_fields=True):
-    """Which tools it has: a list of `name` and `description`."""
+    """Which tools its next turn has: a list of `name`, `description` and `input_schema`, a JSON schema."""
 
 
 class SetModel(Struct, forbid_unknown_fields=True):
@@ -56,21 +60,19 @@ class LlmAgent:
         opening: Opening,
         isolation: str,
         model: Callable[[str], str | BaseChatModel],
-        model_file: pathlib.Path,
+        outfit: Outfit,
     ) -> None:
-        """`model` finds one by its name; `model_file` keeps the name of the one that was set."""
+        """`model` finds one by its name; `outfit` is what it wears, put on."""
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
         self._show_tools: bool = opening.info.show_tools
-        self._model, self._model_file = model, model_file
+        self._model, self._outfit, self._opening = model, outfit, opening
         self._root = session.handle(session.id).run
         self._used_before = used_before(opening, session.id)
         self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self._root.ended().add_done_callback(lambda end: self._over(end.result()))
-        if opening.run and model_file.exists():  # Its record knows only the one that it was born with.
-            self._set_model(model_file.read_text())
 
     @property
     def run(self) -> str:
@@ -144,20 +146,22 @@ class LlmAgent:
     # ---- changing
 
     async def control(self, operation: Any) -> Any:
-        """List its tools, set its model, or shorten its conversation. Raises BusyError for that in a turn."""
+        """List its tools, load and unload bundles, set its model, or shorten its conversation.
+
+        Raises BusyError for that in a turn, and InvalidValue, Unknown, Damaged for a bundle.
+        """
         match operation:
             case ListTools():
-                return [{"name": tool.name, "description": tool.description} for tool in self._session.context.tools]
+                return [_told(tool) for tool in self._outfit.tools]
+            case LoadBundle() | UnloadBundle():
+                return await loading.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
             case SetModel():
-                name = self._set_model(operation.model)
-                _write(self._model_file, operation.model)
+                name = changing.set_model(self._root, self._model(operation.model), self._gateway)
+                write_model(self._opening, operation.model)
                 return {"model": name}
             case Compact():
                 return {"compacted": await self._compact(), "messages": len(self._session.messages)}
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
-
-    def _set_model(self, name: str) -> str:
-        return changing.set_model(self._root, self._model(name), self._gateway)
 
     async def _compact(self) -> bool:
         if self._changing is not None:
@@ -253,8 +257,6 @@ def _plain(message: BaseMessage) -> dict[str, Any]:
     return plain
 
 
-def _write(file: pathlib.Path, text: str) -> None:
-    """All of it or nothing."""
-    new = file.with_suffix(".new")
-    new.write_text(text)
-    new.replace(file)
+def _told(tool: BaseTool) -> dict[str, Any]:
+    schema = convert_to_openai_tool(tool)["function"].get("parameters", {"type": "object", "properties": {}})
+    return {"name": tool.name, "description": tool.description, "input_schema": schema}

@@ -1,0 +1,70 @@
+"""What a bundle says of itself, in its `bundle.toml`: which of its functions are tools, and which of its skills count.
+
+    tools = ["textkit:count_words"]
+    skills = ["estimates"]
+
+An agent that has the bundle has these, too; what is not named there can still be asked for by its name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ramet.agent.files.places import plugin_places
+from ramet.agent.files.skills import load_skill
+from ramet.core.errors import InvalidValue, RametError
+from ramet.services.contract import CodeTool
+from ramet.services.types.tool_sources import tool_of, tools_of
+
+MANIFEST: Final = "bundle.toml"
+SKILLS: Final = "skills"
+MAX_SIZE: Final = 64 * 1024  #: bytes of it
+_MOST: Final = 256  #: tools, and skills
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Both may be empty."""
+
+    tools: tuple[str, ...] = ()  #: "module:function"
+    skills: tuple[str, ...] = ()  #: names of folders in `skills`
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """What a bundle's folder says; nothing if it has no manifest. Raises InvalidValue."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        return Manifest()
+    data = file.read_bytes()
+    if len(data) > MAX_SIZE:
+        raise InvalidValue(MANIFEST, f"{len(data)} bytes", f"at most {MAX_SIZE}")
+    try:
+        said = msgspec.toml.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise InvalidValue(MANIFEST, data[:80].decode(errors="replace"), f"TOML ({problem})") from None
+    for field in ("tools", "skills"):
+        names = getattr(said, field)
+        if len(names) > _MOST or len(set(names)) < len(names):
+            raise InvalidValue(f"{MANIFEST}: {field}", names[:_MOST], f"at most {_MOST}, each once")
+    return said
+
+
+def checked_manifest(folder: Path) -> Manifest:
+    """The same, when all that it names is there. Raises InvalidValue."""
+    said = manifest_of(folder)
+    tools_of(said.tools, [folder], f"{MANIFEST}: tools")
+    for name in said.skills:
+        try:
+            load_skill(name, plugin_places([folder], SKILLS))
+        except RametError as problem:
+            why = str(problem).replace(f"{folder}/", "")
+            raise InvalidValue(f"{MANIFEST}: skills", name, f"a folder in {SKILLS}/ with a SKILL.md ({why})") from None
+    return said
+
+
+def declared_tools(folder: Path) -> tuple[CodeTool, ...]:
+    """The tools that a bundle's manifest names. Raises InvalidValue."""
+    return tuple(tool_of(each, [folder], f"{MANIFEST}: tools") for each in manifest_of(folder).tools)

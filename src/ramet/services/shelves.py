@@ -1,0 +1,197 @@
+"""The bundles that are loaded into an agent that lives: a folder that its sandboxes read, whenever they began.
+
+All bundles lie in one folder, which is on the path that Python imports from: none of them may hide a part of another.
+It is made anew from the agent's record when a server takes the agent up; what is there is never written to, only linked
+to what packaging keeps, and the agent cannot change any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, InvalidValue, Unknown
+from ramet.isolation.folders import RunFolders
+from ramet.services.contract import Image, ImageStore, Loadable
+
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+_TICK_NS = 1_000_000_000
+
+
+class AgentShelf:
+    """One agent's, between `open` and `close`. `keep` puts on record what is loaded."""
+
+    def __init__(
+        self, agent: str, folders: Callable[[], RunFolders], images: ImageStore, image: Image, ids: Sequence[str]
+    ) -> None:
+        self._agent, self._folders, self._images, self._image = agent, folders, images, image
+        self._ids = tuple(ids)  #: on record from an earlier life
+        self._loaded: tuple[Loadable, ...] = ()
+        self._folder: Path | None = None
+        self._changing = asyncio.Lock()
+        self.keep: Callable[[], Awaitable[None]] = _nowhere
+
+    @property
+    def folder(self) -> Path:
+        """Where they are, seen at the same path inside; there while the agent is."""
+        if self._folder is None:
+            raise Gone("this agent has ended")
+        return self._folder
+
+    @property
+    def loaded(self) -> tuple[Loadable, ...]:
+        """What is loaded now, in that order."""
+        return self._loaded
+
+    async def open(self) -> None:
+        """Make the folder, with what was loaded before. Raises Unknown, Damaged, InvalidValue, OSError."""
+        folders = self._folders()
+        folders.drop_shelf(self._agent)
+        self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
+        for id in self._ids:
+            bundle = await self._images.loadable(id, self._beside)
+            await self._off(partial(place, bundle, self.folder))
+            self._loaded += (bundle,)
+
+    async def close(self) -> None:
+        """Remove the folder; what is on record stays there. Idempotent."""
+        async with self._changing:
+            if self._folder is not None:
+                self._folder = None
+                await self._off(lambda: self._folders().drop_shelf(self._agent))
+
+    async def load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+        """Put a bundle there, and on record.
+
+        Raises Unknown, Damaged, InvalidValue, what `check` finds wrong, and Gone if the agent ends meanwhile.
+        """
+        async with self._changing:
+            if any(each.id == id for each in self._loaded):
+                raise InvalidValue("bundle", id, "a bundle that is not loaded yet")
+            bundle = await self._images.loadable(id, self._beside)
+            check(bundle)
+            await self._off(partial(place, bundle, self.folder))
+            before, self._loaded = self._loaded, (*self._loaded, bundle)
+            try:
+                await to_its_end(_awaited(self.keep()))
+            except BaseException:
+                self._loaded = before
+                await self._off(partial(take_away, bundle, self.folder))
+                raise
+            return bundle
+
+    async def unload(self, id: str) -> Loadable:
+        """Take one away. Raises Unknown."""
+        async with self._changing:
+            bundle = next((each for each in self._loaded if each.id == id), None)
+            if bundle is None:
+                raise Unknown("loaded bundle", id, tuple(each.id for each in self._loaded))
+            before, self._loaded = self._loaded, tuple(each for each in self._loaded if each is not bundle)
+            try:
+                await to_its_end(_awaited(self.keep()))
+            except BaseException:
+                self._loaded = before
+                raise
+            await self._off(partial(take_away, bundle, self.folder))
+            return bundle
+
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        return (*self._image.bundles, *(each.id for each in self._loaded))
+
+    async def _off(self, work: Callable[[], None]) -> None:
+        await to_its_end(in_thread(work, name="ramet-shelf"))
+
+
+def place(bundle: Loadable, shelf: Path) -> None:
+    """Link a bundle's files into a shelf: modules and packages appear whole. Raises OSError; nothing is left then."""
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=shelf.parent))
+    try:
+        for path in bundle.files:
+            target = draft / path
+            _make_way(target.parent, draft)
+            _link(bundle.folder / path, target)
+        with _told_to_importers(_folders_of(bundle, shelf)):
+            try:
+                _merge(draft, shelf)
+            except BaseException:
+                _remove(bundle, shelf)
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def take_away(bundle: Loadable, shelf: Path) -> None:
+    """Remove a bundle's files from a shelf, and the folders that they leave empty. What is not there is no error."""
+    with _told_to_importers(_folders_of(bundle, shelf)):
+        _remove(bundle, shelf)
+
+
+def _make_way(folder: Path, top: Path) -> None:
+    if folder != top and not folder.is_dir():
+        _make_way(folder.parent, top)
+        folder.mkdir()
+        folder.chmod(0o755)  # Whatever the umask is: another user works in the sandbox.
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as problem:
+        if problem.errno not in _NO_LINK:
+            raise
+        shutil.copyfile(source, target, follow_symlinks=False)
+        shutil.copymode(source, target, follow_symlinks=False)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move what is in one folder into another; a folder that both have is shared."""
+    for each in sorted(source.iterdir()):
+        there = target / each.name
+        if each.is_dir() and there.is_dir():
+            _merge(each, there)
+        else:
+            each.rename(there)
+
+
+def _remove(bundle: Loadable, shelf: Path) -> None:
+    for path in bundle.files:
+        (shelf / path).unlink(missing_ok=True)
+    for folder in sorted(_folders_of(bundle, shelf) - {shelf}, key=lambda each: -len(each.parts)):
+        with contextlib.suppress(OSError):  # Another's files are in it, too; or it is gone.
+            folder.rmdir()
+
+
+def _folders_of(bundle: Loadable, shelf: Path) -> set[Path]:
+    return {shelf, *(shelf / parent for path in bundle.files for parent in Path(path).parents)}
+
+
+@contextlib.contextmanager
+def _told_to_importers(folders: Iterable[Path]) -> Iterator[None]:
+    """Have each folder that stays look changed afterwards: Python lists one again only if its time is another."""
+    before = {each: each.stat().st_mtime_ns for each in folders if each.is_dir()}
+    try:
+        yield
+    finally:
+        for each, changed_ns in before.items():
+            with contextlib.suppress(FileNotFoundError):
+                changed_ns = max(time.time_ns(), changed_ns + _TICK_NS)
+                os.utime(each, ns=(changed_ns, changed_ns))
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+async def _nowhere() -> None:
+    """It is on record nowhere."""

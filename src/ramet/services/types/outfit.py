@@ -1,0 +1,80 @@
+"""What an agent of the type "llm" has beside what its record knows: a model that was set, bundles that were loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from langchain_core.tools import BaseTool
+
+from ramet.agent.files.places import Place, plugin_places
+from ramet.agent.files.skills import load_skills, render_skills
+from ramet.core.capabilities import Capability
+from ramet.host import changing
+from ramet.host.changing import Equipment
+from ramet.services.contract import CodeTool, Loadable, Opening
+from ramet.services.types import imports
+from ramet.spawn.run import Run
+from ramet.tools.imported import imported_tool
+from ramet.tools.python import NAME as PYTHON
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+#: Holds the name of the model that was set last, in the agent's own folder.
+MODEL_FILE: Final = "model"
+
+
+class Outfit:
+    """Of one run. A turn under way goes on with what it began with."""
+
+    def __init__(self, opening: Opening, run: Run) -> None:
+        self._opening, self._run = opening, run
+        self._equipment = Equipment(run)
+
+    @property
+    def tools(self) -> Sequence[BaseTool]:
+        """What its next turn has."""
+        return self._equipment.tools
+
+    def check(self, bundle: Loadable) -> None:
+        """Whether its tools could be had beside those that there are. Raises InvalidValue."""
+        self._equipment.check(code_tools(bundle.tools))
+
+    def put_on(self) -> None:
+        """Have from the next turn on what is loaded now, and no more."""
+        shelf, info = self._opening.shelf, self._opening.info
+        if shelf is None:
+            return
+        place = plugin_places([shelf.folder], "skills")
+        skills = load_skills([name for bundle in shelf.loaded for name in bundle.skills], place)
+        code: Sequence[Capability] = ()
+        if PYTHON in info.tools and info.modules is None:
+            code = tuple(Capability("module", each) for each in imports.top_level([shelf.folder]))
+        tools = code_tools(tool for bundle in shelf.loaded for tool in bundle.tools)
+        self._equipment.put_on(tools, render_skills(skills), code)
+
+    def restore(self, model: Callable[[str], str | BaseChatModel]) -> None:
+        """Have what it had in an earlier life. Raises what `set_model` does for a model that is not there any more."""
+        file = self._opening.folder / MODEL_FILE
+        if file.exists():
+            changing.set_model(self._run, model(file.read_text()), self._opening.runtime.gateway)
+        self.put_on()
+
+
+def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
+    """As a model sees them, and a sandbox runs them."""
+    return tuple(imported_tool(each.module, each.name, each.description, each.schema) for each in declared)
+
+
+def image_skills(opening: Opening) -> tuple[Place, ...]:
+    """Where skills of its image lie: each of its folders is one of skills."""
+    return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
+
+
+def write_model(opening: Opening, name: str) -> None:
+    """Note the model that was set: all of it or nothing."""
+    file = opening.folder / MODEL_FILE
+    new = file.with_suffix(".new")
+    new.write_text(name)
+    new.replace(file)

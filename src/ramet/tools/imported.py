@@ -1,0 +1,69 @@
+"""Functions of an image as tools. They are imported and called in a sandbox, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+from langchain_core.tools import BaseTool, ToolException
+
+from ramet.core.errors import Denied
+
+_here = [False]
+
+
+def allow() -> None:
+    """Let this process import what tools name: it is a sandbox."""
+    _here[:] = [True]
+
+
+class ImportedTool(BaseTool):
+    """Calls `module:function` with checked arguments; what it returns is the answer."""
+
+    module: str
+    function: str
+
+    def _run(self, **given: Any) -> Any:
+        """Raises Denied in the host, ToolException for arguments that do not fit or code that is not there any more."""
+        if not _here[0]:
+            raise Denied(self.name, "code of an image runs in a sandbox only")
+        try:
+            function = getattr(importlib.import_module(self.module), self.function)
+        except (ImportError, AttributeError) as problem:
+            raise ToolException(f"{self.module}:{self.function} cannot be imported: {problem}") from None
+        try:
+            bound = pydantic.validate_call(function)
+            result = bound(**given)
+        except pydantic.ValidationError as wrong:
+            raise ToolException(_complaint(self.name, wrong)) from None
+        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def imported_tool(
+    module: str, function: str, description: str, schema: Mapping[str, Any], *, name: str = ""
+) -> ImportedTool:
+    """A tool that a model sees by this schema, and that can travel."""
+    return ImportedTool(
+        name=name or function,
+        description=description,
+        args_schema=dict(schema),
+        module=module,
+        function=function,
+        handle_tool_error=False,
+    )
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _complaint(name: str, wrong: pydantic.ValidationError) -> str:
+    problems = [
+        f"{'.'.join(str(part)[:60] for part in each['loc']) or 'arguments'}: {each['msg']}"
+        for each in wrong.errors(include_url=False, include_input=False)[:5]
+    ]
+    return f"{name} was called wrongly. {'; '.join(problems)}."

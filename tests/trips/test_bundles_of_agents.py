@@ -1,0 +1,303 @@
+"""AC-S3-7: bundles are loaded into agents that live, and taken away; their tools and skills go to the model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
+
+import ramet
+from ramet import Policy, ScriptedModel
+from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.models.dialogue import Call, Say, Script, Step
+from ramet.services.client.client import Client
+from ramet.services.contract import AgentType, SpawnedAgent
+from ramet.services.packaging.requirements import Installs
+from ramet.services.server import Server
+from ramet.services.types.function import FunctionType
+from ramet.services.types.llm import LlmType
+from tests.support.serving import short_folder
+from tests.support.tars import member, tar
+from tests.support.waiting import eventually
+
+Backend = Literal["bwrap", "local"]
+both = pytest.mark.parametrize("backend", ["bwrap", "local"])
+
+COUNT = '''
+from typing import Annotated, Literal
+
+
+def count_words(text: Annotated[str, "what is counted"], least: int = 1) -> int:
+    """How many words a text has, of at least so many letters."""
+    return sum(len(word) >= least for word in text.split())
+
+
+async def shout(text: str) -> str:
+    """The text, louder."""
+    return text.upper()
+'''
+KIT = {
+    "textkit.py": COUNT.encode(),
+    "deep/er/thing.txt": b"deep",
+    "skills/counting/SKILL.md": b"---\ndescription: How to count\n---\nOne, two, three.\n",
+    "bundle.toml": b'tools = ["textkit:count_words", "textkit:shout"]\nskills = ["counting"]\n',
+}
+PLAIN_CODE = {"plain.py": b"def word():\n    return 'plain'\n", "deep/other.txt": b"other"}
+IMPORTS_LATER = b"""
+import time
+
+def answer(text):
+    print("called", flush=True)
+    while True:
+        try:
+            from plain import word
+            return word()
+        except ImportError:
+            time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    with short_folder() as path:
+        yield path
+
+
+class Site(NamedTuple):
+    """A server, its client, and the model that its agents ask."""
+
+    server: Server
+    client: Client
+    model: ScriptedModel
+
+    async def spawned(self, kind: str, info: Mapping[str, Any], **more: Any) -> SpawnedAgent:
+        """An agent in a sandbox, unless told otherwise, in the team `crew`."""
+        with contextlib.suppress(InvalidValue):
+            await self.client.create_team({"agents": 8}, name="crew")
+        return await self.client.spawn_agent("crew", f"{kind}-1", kind, info, **{"policy": Policy(), **more})
+
+    async def uploaded(self, files: Mapping[str, bytes]) -> str:
+        """A bundle's id."""
+        return (await self.client.upload_bundle(tar(files))).id
+
+    async def image(self, files: Mapping[str, bytes]) -> str:
+        """The id of an image of one bundle."""
+        job = await self.client.create_image([await self.uploaded(files)])
+        while (job := await self.client.job(job.id)).state != "done":
+            assert job.error is None, job.error
+            await asyncio.sleep(0.002)
+        return job.id
+
+    async def change(self, agent: SpawnedAgent, what: str, bundle: str) -> dict[str, Any]:
+        """Load or unload."""
+        asked = {"@type": f"{what}_bundle", "bundle": bundle}
+        changed: dict[str, Any] = await self.client.control(agent.agent.id, asked, key=agent.nonce)
+        return changed
+
+    async def tools(self, agent: SpawnedAgent) -> dict[str, Any]:
+        """As the agent lists them, by name."""
+        listed = await self.client.control(agent.agent.id, {"@type": "list_tools"}, key=agent.nonce)
+        assert isinstance(listed, list)
+        return {each["name"]: each for each in listed}
+
+    async def say(self, agent: SpawnedAgent, text: str) -> str:
+        """One turn; its text."""
+        body = json.dumps({"model": "any", "messages": [{"role": "user", "content": text}]}).encode()
+        said = await self.client.say(agent.agent.id, body, format="openai", key=agent.nonce)
+        chunks = [json.loads(line) for line in said.replace(b"}{", b"}\n{").splitlines()]
+        return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
+
+    async def results(self, agent: SpawnedAgent) -> list[str]:
+        """What its tools gave back."""
+        history = await self.client.history(agent.agent.id, key=agent.nonce)
+        return [each["content"] for each in history if each["role"] == "tool"]
+
+    @property
+    def shelves(self) -> list[str]:
+        """Of agents, on disk."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(each.name for each in (self.server.folder / "runs" / ".shelves").iterdir())
+        return []
+
+
+@asynccontextmanager
+async def site(folder: pathlib.Path, backend: Backend, script: Script = ()) -> AsyncIterator[Site]:
+    """A server at work."""
+    model = ScriptedModel(script)
+    types: dict[str, AgentType] = {"llm": LlmType({"scripted": model}, default="scripted"), "function": FunctionType()}
+    async with (
+        Server(folder, backend=backend, types=types, installs=Installs()) as server,
+        ramet.connect(server.where) as client,
+    ):
+        yield Site(server, client, model)
+
+
+def asked(model: ScriptedModel) -> tuple[str, set[str]]:
+    """Of the newest question: what the system says, and the tools."""
+    newest = model.requests[-1]
+    system = "\n".join(str(each.content) for each in newest.messages if isinstance(each, SystemMessage))
+    return system, set(newest.tools)
+
+
+def told(say: Callable[[str], Step]) -> Callable[[Sequence[BaseMessage]], Step]:
+    """A step that depends on what a tool gave back last."""
+    return lambda messages: say(next(str(each.content) for each in reversed(messages) if isinstance(each, ToolMessage)))
+
+
+IMPORTED = "import textkit; print(textkit.count_words('a b'), end='')"
+#: What a command sees that waits inside for what the host loads, and then tries to change it.
+WAITS = f"""
+echo begun > begun; until python3 -c "{IMPORTED}" 2>/dev/null; do sleep 0.02; done
+cd "$(python3 -c 'import os, textkit; print(os.path.dirname(textkit.__file__))')" && cat deep/er/thing.txt
+(echo x > new || echo x >> textkit.py || rm -f textkit.py || mv deep other) 2>/dev/null && echo CHANGED || echo refused
+"""
+#: Likewise, until it is not there any more.
+UNTIL_GONE = f'echo it > imported; while python3 -c "{IMPORTED}" >/dev/null 2>&1; do sleep 0.02; done; echo gone'
+
+
+@both
+async def test_a_bundle_is_loaded_into_an_agent_that_works_and_taken_away_again(
+    folder: pathlib.Path, backend: Backend
+) -> None:
+    """AC-S3-7: importable in the sandbox that runs; tools and skills from the next turn on, also in a later server."""
+    script: Script = [
+        Call("Bash", {"command": WAITS}), "Waited.",
+        Call("count_words", {"text": "one two three", "least": 4}), told(Say),
+        [Call("shout", {"text": "ah"}), Call("count_words", {"text": 5})], "Tried.",
+    ]  # fmt: skip
+    async with site(folder, backend, script) as here:
+        kit, agent = await here.uploaded(KIT), await here.spawned("llm", {"tools": ["Bash"]})
+        assert set(await here.tools(agent)) == {"Bash"}
+        turn = asyncio.create_task(here.say(agent, "Wait"))
+        await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/begun")))
+        loaded = await here.change(agent, "load", kit)
+        assert loaded == {"bundles": [kit], "tools": ["count_words", "shout"], "skills": ["counting"]}
+        assert await turn == "Waited."
+        assert asked(here.model)[1] == {"Bash"}  # The turn under way goes on with what it began with.
+        assert (await here.results(agent))[0].startswith("2deeprefused\n")
+
+        assert await here.say(agent, "Count") == "1"
+        system, tools = asked(here.model)
+        assert "One, two, three." in system
+        assert tools == {"Bash", "count_words", "shout"}
+        assert (await here.tools(agent))["count_words"] == {
+            "name": "count_words",
+            "description": "How many words a text has, of at least so many letters.",
+            "input_schema": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "what is counted"},
+                    "least": {"type": "integer", "default": 1},
+                },
+                "required": ["text"],
+                "additionalProperties": False,
+            },
+        }
+        assert await here.say(agent, "Try") == "Tried."
+        shouted, wrong = (await here.results(agent))[2:]
+        assert shouted == "AH"
+        assert wrong.startswith("count_words was called wrongly. text:")
+
+    again: Script = [
+        Call("Bash", {"command": f"python3 -c \"{IMPORTED}\""}), Call("count_words", {"text": "one"}),
+        Call("Bash", {"command": UNTIL_GONE}), Call("count_words", {"text": "one two"}), "Still here.",
+        Call("Bash", {"command": f"python3 -c \"{IMPORTED}\""}), "Gone.",
+    ]  # fmt: skip
+    async with site(folder, backend, again) as here:
+        info = await here.client.get_agent(agent.agent.id, key=agent.nonce)
+        assert (info.bundles, info.state) == ([kit], "idle")
+        turn = asyncio.create_task(here.say(agent, "Again"))
+        await eventually(lambda: list((folder / ".ramet" / "runs").glob("*/workspace/imported")))
+        assert await here.change(agent, "unload", kit) == {"bundles": []}
+        assert await turn == "Still here."
+        # What was imported stays imported, and the turn goes on with what it began with.
+        assert (await here.results(agent))[-4:] == ["2\n[exit code 0]", "1", "gone\n[exit code 0]", "2"]
+        assert "One, two, three." in asked(here.model)[0]
+
+        assert await here.say(agent, "And now") == "Gone."
+        assert "ModuleNotFoundError" in (await here.results(agent))[-1]
+        system, tools = asked(here.model)
+        assert ("One, two, three." in system, tools, set(await here.tools(agent))) == (False, {"Bash"}, {"Bash"})
+        assert here.shelves == [agent.agent.id]
+        await here.client.kill_agent(agent.agent.id, key=agent.nonce)
+        assert here.shelves == []
+
+
+@both
+async def test_a_call_of_a_function_imports_what_is_loaded_while_it_runs(
+    folder: pathlib.Path, backend: Backend
+) -> None:
+    """AC-S3-7: the import that failed a moment ago succeeds in the same process; others' files stay."""
+    async with site(folder, backend) as here:
+        image, plain = await here.image({"later.py": IMPORTS_LATER}), await here.uploaded(PLAIN_CODE)
+        agent = await here.spawned("function", {"function": "later:answer"}, image=image)
+        kit = await here.uploaded({**KIT, "bundle.toml": b""})
+        assert await here.change(agent, "load", kit) == {"bundles": [kit], "tools": [], "skills": []}
+        stream = here.client.turn(agent.agent.id, b'{"messages": [{"role": "user", "content": "Go"}]}', key=agent.nonce)
+        async with contextlib.aclosing(stream) as chunks:
+            said = [chunk.body async for chunk in _until(chunks, b"called")]
+            await here.change(agent, "load", plain)
+            said += [chunk.body async for chunk in chunks]
+        assert b"plain" in b"".join(said)
+        shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
+        assert {str(each.relative_to(shelf)) for each in shelf.rglob("*.txt")} == {
+            "deep/er/thing.txt",
+            "deep/other.txt",
+        }
+        await here.change(agent, "unload", kit)
+        assert {str(each.relative_to(shelf)) for each in shelf.rglob("*")} == {"plain.py", "deep", "deep/other.txt"}
+
+
+async def _until(chunks: AsyncIterator[Any], word: bytes) -> AsyncIterator[Any]:
+    async for chunk in chunks:
+        yield chunk
+        if word in chunk.body:
+            return
+
+
+async def test_a_bundle_that_cannot_be_had_is_refused_and_changes_nothing(folder: pathlib.Path) -> None:
+    """AC-S3-7: unknown, twice, paths, names of Python's or ramet's, another's, packages, damage, the host."""
+    async with site(folder, "local") as here:
+        base = {"base.py": b"def shout():\n    '''Loud.'''\n", "bundle.toml": b'tools = ["base:shout"]'}
+        agent = await here.spawned("llm", {}, image=await here.image(base))
+        plain = await here.uploaded(PLAIN_CODE)
+        await here.change(agent, "load", plain)
+        before = await here.tools(agent)
+        damaged = await here.uploaded({"soft.py": b"x = 1"})
+        kept = folder / ".ramet" / "packaging" / "bundles" / damaged / "soft.py"
+        kept.chmod(0o644)
+        kept.write_bytes(b"x = 2")
+        refusals: list[tuple[type[RametError], str, str]] = [
+            (Unknown, "bundle", "0" * 64),
+            (Unknown, "bundle", "../../bundles"),
+            (InvalidValue, "not loaded yet", plain),
+            (InvalidValue, "json", await here.uploaded({"json.py": b""})),
+            (InvalidValue, "ramet", await here.uploaded({"ramet/__init__.py": b""})),
+            (InvalidValue, "base", await here.uploaded({"base.py": b"other"})),
+            (InvalidValue, "plain", await here.uploaded({"plain/__init__.py": b""})),
+            (InvalidValue, "requirements", await here.uploaded({"requirements.txt": b"left-pad", "a.py": b""})),
+            (InvalidValue, "shout", await here.uploaded({**KIT, "textkit.py": COUNT.encode() + b"\n"})),
+            (RametError, "not the request's fault", damaged),
+        ]
+        for error, named, bundle in refusals:
+            with pytest.raises(error, match=named):
+                await here.change(agent, "load", bundle)
+        with pytest.raises(Unknown, match="loaded bundle"):
+            await here.change(agent, "unload", "0" * 64)
+        with pytest.raises(InvalidValue, match=r"\.\."):
+            await here.client.upload_bundle(member(b"../out.py", b"x") + bytes(1024))
+        assert await here.tools(agent) == before
+        shelf = folder / ".ramet" / "runs" / ".shelves" / agent.agent.id
+        assert {each.name for each in shelf.rglob("*")} == {"plain.py", "deep", "other.txt"}
+        assert list((await here.client.get_agent(agent.agent.id, key=agent.nonce)).bundles) == [plain]
+
+        hosted = await here.client.spawn_agent("crew", "hosted", "llm", {})
+        with pytest.raises(InvalidValue, match="sandbox"):
+            await here.change(hosted, "load", plain)

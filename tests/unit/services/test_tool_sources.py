@@ -1,0 +1,101 @@
+"""Functions as tools, by their sources alone; and what bundles say of themselves."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging.service import PackagingService
+from ramet.services.types.tool_sources import tool_of, tools_of
+from tests.support.tars import tar
+
+STRING, WHOLE = {"type": "string"}, {"type": "integer"}
+
+
+def schema_of(folder: pathlib.Path, signature: str) -> dict[str, Any]:
+    """Of a function with these parameters."""
+    (folder / "kit.py").write_text(f"raise SystemExit('run')\ndef tool({signature}):\n    '''What it does.'''\n")
+    return dict(tool_of("kit:tool", [folder], "tools").schema)
+
+
+@pytest.mark.parametrize(
+    ("said", "schema"),
+    [
+        ("x: str", STRING),
+        ("x: int | None", {"anyOf": [WHOLE, {"type": "null"}]}),
+        ("x: typing.Optional[int]", {"anyOf": [WHOLE, {"type": "null"}]}),
+        ("x: Union[int, str, bool]", {"anyOf": [WHOLE, STRING, {"type": "boolean"}]}),
+        ("x: dict[str, float]", {"type": "object", "additionalProperties": {"type": "number"}}),
+        ("x: Literal['a', 1]", {"enum": ["a", 1]}),
+        ("x: Annotated[str, 'of whom']", {"type": "string", "description": "of whom"}),
+        ("x: 'list[str]'", {"type": "array", "items": STRING}),
+        ("x: Any", {}),
+    ],
+)  # fmt: skip
+def test_a_type_is_told_as_json_schema(tmp_path: pathlib.Path, said: str, schema: dict[str, Any]) -> None:
+    """None of its code is run for that."""
+    assert schema_of(tmp_path, said) == {
+        "type": "object",
+        "properties": {"x": schema},
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+
+
+def test_parameters_with_defaults_need_not_be_given(tmp_path: pathlib.Path) -> None:
+    """What is plain is told."""
+    schema = schema_of(tmp_path, "a: str, b: int = 3, *, c: list[str] = [], d: str")
+    assert schema["required"] == ["a", "d"]
+    assert schema["properties"]["b"] == {"type": "integer", "default": 3}
+    assert schema["properties"]["c"] == {"type": "array", "items": STRING}
+
+
+@pytest.mark.parametrize("said", ["x", "*x: str", "**x: str", "x: str, /", "x: Path", "x: dict[int, str]", "x: 'x y'"])
+def test_what_no_model_could_give_is_refused(tmp_path: pathlib.Path, said: str) -> None:
+    """By the parameter."""
+    with pytest.raises(InvalidValue):
+        schema_of(tmp_path, said)
+
+
+def test_a_tool_is_a_function_with_a_docstring_at_the_top_of_a_module(tmp_path: pathlib.Path) -> None:
+    """And there is one of each name."""
+    (tmp_path / "kit.py").write_text("x = 1\nclass C: pass\ndef f(): pass\ndef g():\n    'Does.'\n")
+    (tmp_path / "broken.py").write_text("def (")
+    for name in ("kit:x", "kit:C", "kit:f", "kit:nothing", "none:f", "kit", "..kit:f", "broken:f"):
+        with pytest.raises(InvalidValue):
+            tool_of(name, [tmp_path], "tools")
+    with pytest.raises(InvalidValue, match="one tool of each name"):
+        tools_of(["kit:g", "kit:g"], [tmp_path], "tools")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "named"),
+    [
+        (b"tools = 1", "tools"),
+        (b"colour = 'red'", "colour"),
+        (b"\xff", "TOML"),
+        (b"[", "TOML"),
+        (b"tools = ['kit:nothing']", "kit:nothing"),
+        (b"tools = ['os:getcwd']", "os:getcwd"),
+        (b"tools = ['kit:f', 'kit:f']", "each once"),
+        (b"skills = ['../kit']", "skills"),
+        (b"skills = ['nothing']", "nothing"),
+        (b"skills = ['bad']", "front matter"),
+        (b"#" * 70_000, "at most"),
+    ],
+    ids=range(11),
+)
+async def test_a_bundle_that_says_something_wrong_of_itself_is_not_kept(
+    tmp_path: pathlib.Path, manifest: bytes, named: str
+) -> None:
+    """What it declares is there, and is what it says."""
+    files = {"bundle.toml": manifest, "kit.py": b"def f():\n    'Does.'\n", "skills/bad/SKILL.md": b"nothing"}
+    async with PackagingService(tmp_path) as packaging:
+        with pytest.raises(InvalidValue, match=named) as refusal:
+            await packaging.upload(tar(files))
+        assert str(tmp_path) not in str(refusal.value)
+        assert await packaging.list_bundles() == []
+        assert [each.name for each in (tmp_path / "bundles").iterdir()] == []
