@@ -15,11 +15,12 @@ from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
 
 import ramet
 from ramet import Policy, ScriptedModel
-from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.errors import InvalidValue, NotYours, RametError, Unknown
 from ramet.models.dialogue import Call, Say, Script, Step
 from ramet.services.client.client import Client
 from ramet.services.contract import AgentType, SpawnedAgent
 from ramet.services.packaging.requirements import Installs
+from ramet.services.refusals import InUse
 from ramet.services.server import Server
 from ramet.services.types.function import FunctionType
 from ramet.services.types.llm import LlmType
@@ -144,6 +145,41 @@ def asked(model: ScriptedModel) -> tuple[str, set[str]]:
     newest = model.requests[-1]
     system = "\n".join(str(each.content) for each in newest.messages if isinstance(each, SystemMessage))
     return system, set(newest.tools)
+
+
+async def test_what_is_needed_is_not_deleted(folder: pathlib.Path) -> None:
+    """Images of living agents, bundles of images and of agents that loaded them: the refusal names who needs it."""
+    async with site(folder, "local") as here:
+        base, plain = await here.uploaded({"base.py": b"x = 1\n"}), await here.uploaded(PLAIN_CODE)
+        image = await here.image({"base.py": b"x = 1\n"})
+        agent = await here.spawned("llm", {}, image=image)
+        await here.change(agent, "load", plain)
+        crew = await here.client.create_team({"agents": 1}, name="other")
+        for kind, id, users in (
+            ("bundle", base, (image,)),
+            ("bundle", plain, ("crew/llm-1",)),
+            ("image", image, ("crew/llm-1",)),
+        ):
+            delete = here.client.delete_bundle if kind == "bundle" else here.client.delete_image
+            with pytest.raises(InUse) as refusal:
+                await delete(id)
+            assert (refusal.value.kind, refusal.value.name, tuple(refusal.value.users)) == (kind, id, users)
+            with pytest.raises(NotYours):
+                await delete(id, key=crew.key)
+        assert {each.id for each in await here.client.list_bundles(key=crew.key)} == {base, plain}
+
+        await here.change(agent, "unload", plain)
+        await here.client.delete_bundle(plain)
+        await here.client.kill_agent(agent.agent.id, key=agent.nonce)
+        await here.client.delete_image(image)
+        await here.client.delete_bundle(base)
+        assert (await here.client.list_bundles(), await here.client.list_images()) == ([], [])
+        assert list((folder / ".ramet" / "packaging" / "bundles").iterdir()) == []
+        for delete in (here.client.delete_bundle, here.client.delete_image):
+            for id in (base, "0" * 64):
+                with pytest.raises(Unknown):
+                    await delete(id)
+        assert await here.uploaded(PLAIN_CODE) == plain
 
 
 def told(say: Callable[[str], Step]) -> Callable[[Sequence[BaseMessage]], Step]:

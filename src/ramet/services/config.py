@@ -19,6 +19,8 @@ from ramet.core.errors import InvalidValue
 from ramet.services import setting_checks as checks
 from ramet.services.settings import (
     TOKEN_VARIABLE,
+    BundleSettings,
+    InstallSettings,
     ModelAlias,
     PostgresUrl,
     Reference,
@@ -45,6 +47,8 @@ class Config(Struct, frozen=True, kw_only=True):
     token: Reference | None = None
     models: Mapping[str, ModelAlias] = {}
     limits: ServiceLimits = ServiceLimits()
+    bundles: BundleSettings = BundleSettings()
+    installs: InstallSettings = InstallSettings()
     teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
     log_level: str | None = None
     namespace: str | None = None
@@ -81,6 +85,12 @@ SETTINGS: Final = (
     Setting("limits.body_bytes", _plain(checks.whole_of(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),
     Setting("limits.agents", _plain(checks.whole_of(1, 1_000_000)), number=True),
+    Setting("bundles.upload_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
+    Setting("bundles.total_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
+    Setting("bundles.kept_bytes", _plain(checks.whole_of(0, 2**50)), number=True),
+    Setting("installs.allowed", _plain(checks.yes_or_no)),
+    Setting("installs.pip_args", _plain(checks.arguments_of)),
+    Setting("installs.timeout_s", _plain(checks.whole_of(1, 86_400)), number=True),
     Setting("teams", checks.team_of, many=True),
     Setting("working_dir", checks.folder_of),
     Setting("log_level", _plain(checks.level_of)),
@@ -91,7 +101,12 @@ SETTINGS: Final = (
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
-_LIMITS: Final = ServiceLimits.__struct_fields__
+#: Settings that belong together, each by the structure that holds them.
+_GROUPS: Final[Mapping[str, type[Struct]]] = {
+    "limits": ServiceLimits,
+    "bundles": BundleSettings,
+    "installs": InstallSettings,
+}
 _TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
 
 
@@ -162,9 +177,9 @@ class _Sources:
 
         place = _Place(str(path), path.absolute().parent, lines, texts=False)
         for key, value in self._mapping("", {} if data is None else data, place):
-            if key == "limits":
+            if key in _GROUPS:
                 for below, amount in self._mapping(key, {} if value is None else value, place):
-                    self._take_if_known(f"{key}.{below}", amount, place, key, below, _LIMITS)
+                    self._take_if_known(f"{key}.{below}", amount, place, key, below, _GROUPS[key].__struct_fields__)
             else:
                 self._take_if_known(key, value, place, "", key, _TOP)
 
@@ -196,7 +211,7 @@ class _Sources:
 
     def settled(self) -> Examined:
         values = {name: value for name, value in self._values.items() if "." not in name}
-        limits = {name: self._values[f"limits.{name}"] for name in _LIMITS if f"limits.{name}" in self._values}
+        groups: dict[str, Any] = {name: kind(**self._below(name)) for name, kind in _GROUPS.items()}
         listen = values.get("listen")
         tried = "token" in values or any(each.field == "token" for each in self._problems)
         if isinstance(listen, TcpAddress) and not tried:
@@ -206,7 +221,12 @@ class _Sources:
             return Examined(None, tuple(self._problems))
         values.setdefault("working_dir", pathlib.Path.cwd())
         origins = {each.name: DEFAULT for each in SETTINGS if not each.many} | self._origins
-        return Examined(Config(**values, limits=ServiceLimits(**limits), origins=origins), ())
+        return Examined(Config(**values, **groups, origins=origins), ())
+
+    def _below(self, group: str) -> dict[str, Any]:
+        return {
+            name.partition(".")[2]: value for name, value in self._values.items() if name.partition(".")[0] == group
+        }
 
     def _take_if_known(
         self, name: str, value: Any, place: _Place, above: str, key: str, known: tuple[str, ...]

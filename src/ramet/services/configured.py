@@ -11,8 +11,10 @@ from ramet.services.checking import Rules
 from ramet.services.config import Config
 from ramet.services.conversation import TalkLimits
 from ramet.services.model_aliases import Models
+from ramet.services.packaging.contract import BundleLimits
+from ramet.services.packaging.requirements import Installs
 from ramet.services.server import Server, installed
-from ramet.services.settings import PostgresUrl, ServiceLimits, TcpAddress, UnixSocket
+from ramet.services.settings import BundleSettings, InstallSettings, PostgresUrl, ServiceLimits, TcpAddress, UnixSocket
 from ramet.store.contract import Store
 
 
@@ -34,6 +36,8 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "teams": config.teams,
         "rules": Rules(agents=limits.agents),
         "talk": talk_limits(limits),
+        "bundles": bundle_limits(config.bundles),
+        "installs": installs_of(config.installs),
     }
     return Server(config.working_dir, **settings | options)
 
@@ -60,6 +64,21 @@ def talk_limits(limits: ServiceLimits) -> TalkLimits:
         waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),
         kept_turns=max(usual.kept_turns, limits.queue + 1),
     )
+
+
+def bundle_limits(settings: BundleSettings) -> BundleLimits:
+    """What an upload may be, and all of them together; one file may be as large as an upload."""
+    return BundleLimits(
+        upload=settings.upload_bytes,
+        total=settings.total_bytes,
+        file=min(settings.total_bytes, max(BundleLimits().file, settings.upload_bytes)),
+        kept=settings.kept_bytes,
+    )
+
+
+def installs_of(settings: InstallSettings) -> Installs | None:
+    """How requirements are installed; None where none are."""
+    return Installs(pip_args=settings.pip_args, timeout_s=settings.timeout_s) if settings.allowed else None
 
 
 def _usual(working_dir: pathlib.Path) -> pathlib.Path:

@@ -201,6 +201,10 @@ class Shelf(Protocol):
     def loaded(self) -> tuple[Loadable, ...]:
         """What is loaded now, in that order."""
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of what is loaded, or is about to be."""
+
     async def load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
         """Put a bundle there, and on record. Raises Unknown, Damaged, InvalidValue, and what `check` finds wrong."""
 

@@ -59,6 +59,7 @@ _KINDS = (
     _Kind(errors.BudgetExceeded, 409, ("resource", "asked", "left", "scope")),
     _Kind(errors.MergeConflict, 409, ("kind", "key", "keys", "expected", "found")),
     _Kind(errors.Conflict, 409, ("kind", "key", "expected", "found")),
+    _Kind(refusals.InUse, 409, ("kind", "name", "users")),
     _Kind(errors.MailRefused, 409, ("to", "reason")),
     _Kind(errors.Aborted, 409, ("reason",)),
     _Kind(errors.NeedsInput, 409, ("question", "token")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ramet.core.errors import Gone, InvalidValue
+from collections.abc import Sequence
+
+from ramet.core.errors import Gone, InvalidValue, RametError
 
 
 class Undecodable(InvalidValue):
@@ -24,3 +26,12 @@ class Missed(Gone):
         self.turn, self.after, self.first = turn, after, first
         kept = "nothing of it is kept any more" if first is None else f"the oldest that is kept is number {first}"
         super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {kept}")
+
+
+class InUse(RametError):
+    """What is not deleted, since others need it. `users` are images by their ids, and agents by their paths."""
+
+    def __init__(self, kind: str, name: str, users: Sequence[str]) -> None:
+        self.kind, self.name, self.users = kind, name[:200], tuple(users)
+        shown = ", ".join(self.users[:5]) + (", …" if len(self.users) > 5 else "")
+        super().__init__(f"{kind} {self.name!r} is needed by {shown}")

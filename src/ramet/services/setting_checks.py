@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import pathlib
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final, get_args
@@ -182,6 +183,28 @@ def whole_of(least: int, most: int) -> Callable[[str, Any], int]:
         return value
 
     return take
+
+
+def yes_or_no(field: str, value: Any) -> bool:
+    """True or false, also as a text: the environment has nothing else."""
+    known = {"true": True, "false": False}
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or value.strip().lower() not in known:
+        raise InvalidValue(field, value, "true or false")
+    return known[value.strip().lower()]
+
+
+def arguments_of(field: str, value: Any) -> tuple[str, ...]:
+    """Arguments of a command: a list, or a text as a shell would take it apart."""
+    if isinstance(value, str):
+        try:
+            value = shlex.split(value)
+        except ValueError as problem:
+            raise InvalidValue(field, value, f"arguments as a shell takes them ({problem})") from None
+    if not isinstance(value, list):
+        raise InvalidValue(field, value, "a list of arguments")
+    return tuple(plain_text(field, each) for each in value)
 
 
 def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:

@@ -105,3 +105,19 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 * 2**20  #: of one message
     queue: int = 16  #: turns that wait at one agent
     agents: int = 1_000  #: that live at once, of all teams
+
+
+class BundleSettings(Struct, frozen=True, kw_only=True):
+    """How much of code and skills may be uploaded."""
+
+    upload_bytes: int = 64_000_000  #: of one archive, as it comes
+    total_bytes: int = 256_000_000  #: of all files of one
+    kept_bytes: int = 10_000_000_000  #: of all files of all that are kept
+
+
+class InstallSettings(Struct, frozen=True, kw_only=True):
+    """Whether images may have what their bundles' `requirements.txt` name, and how it is installed."""
+
+    allowed: bool = False
+    pip_args: tuple[str, ...] = ()  #: further arguments of pip, which win
+    timeout_s: int = 600

@@ -37,6 +37,7 @@ class AgentShelf:
         self._agent, self._folders, self._images, self._image = agent, folders, images, image
         self._ids = tuple(ids)  #: on record from an earlier life
         self._loaded: tuple[Loadable, ...] = ()
+        self._coming = ""  #: what is being loaded
         self._folder: Path | None = None
         self._changing = asyncio.Lock()
         self.keep: Callable[[], Awaitable[None]] = _nowhere
@@ -52,6 +53,11 @@ class AgentShelf:
     def loaded(self) -> tuple[Loadable, ...]:
         """What is loaded now, in that order."""
         return self._loaded
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of what is loaded, or is about to be."""
+        return (*(each.id for each in self._loaded), *filter(None, [self._coming]))
 
     async def open(self) -> None:
         """Make the folder, with what was loaded before. Raises Unknown, Damaged, InvalidValue, OSError."""
@@ -78,17 +84,11 @@ class AgentShelf:
         async with self._changing:
             if any(each.id == id for each in self._loaded):
                 raise InvalidValue("bundle", id, "a bundle that is not loaded yet")
-            bundle = await self._images.loadable(id, self._beside)
-            check(bundle)
-            await self._off(partial(place, bundle, self.folder))
-            before, self._loaded = self._loaded, (*self._loaded, bundle)
+            self._coming = id
             try:
-                await to_its_end(_awaited(self.keep()))
-            except BaseException:
-                self._loaded = before
-                await self._off(partial(take_away, bundle, self.folder))
-                raise
-            return bundle
+                return await self._load(id, check)
+            finally:
+                self._coming = ""
 
     async def unload(self, id: str) -> Loadable:
         """Take one away. Raises Unknown."""
@@ -104,6 +104,19 @@ class AgentShelf:
                 raise
             await self._off(partial(take_away, bundle, self.folder))
             return bundle
+
+    async def _load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+        bundle = await self._images.loadable(id, self._beside)
+        check(bundle)
+        await self._off(partial(place, bundle, self.folder))
+        before, self._loaded = self._loaded, (*self._loaded, bundle)
+        try:
+            await to_its_end(_awaited(self.keep()))
+        except BaseException:
+            self._loaded = before
+            await self._off(partial(take_away, bundle, self.folder))
+            raise
+        return bundle
 
     @property
     def _beside(self) -> tuple[str, ...]:

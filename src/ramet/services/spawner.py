@@ -77,6 +77,7 @@ class AgentSpawnerService:
         self._checks = Checks(runtime, types, images, folder, self._rules)
         self._runtime, self._folder, self._entropy, self._secrets = runtime, folder, entropy, secrets or {}
         self._rooms: dict[str, Room] = {}
+        self._coming: dict[str, AgentRow] = {}  #: agents that are being born
         self._opened: _Opened | None = None
         self._beginning = asyncio.Lock()
 
@@ -239,6 +240,19 @@ class AgentSpawnerService:
         """Another key for the owner; the old one is dead, narrower ones stay. Raises NotYours."""
         return await self._owners.rotate(agent, key)
 
+    # ---- what agents need
+
+    def users_of_image(self, image: str) -> list[str]:
+        """The paths of agents that live and were spawned from an image, and of those being born."""
+        living = [each.row for each in self.roster if each.state not in ("failed", "ended")]
+        return sorted({each.path for each in (*living, *self._coming.values()) if each.image == image})
+
+    def users_of_bundle(self, bundle: str) -> list[str]:
+        """The paths of agents that live and have a bundle loaded; those of images need the image."""
+        living = [each for each in self.roster if each.state not in ("failed", "ended") and each.opening is not None]
+        shelves = [(each.row.path, each.opening.shelf) for each in living if each.opening is not None]
+        return sorted(path for path, shelf in shelves if shelf is not None and bundle in shelf.needs)
+
     # ---- how an agent comes
 
     async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives) -> SpawnedAgent:
@@ -263,6 +277,7 @@ class AgentSpawnerService:
             created_at=self._runtime.clock.now(),
         )
         room.take_name(name)
+        self._coming[row.id] = row
         try:
             checked = await self._checks(row, room.team.total)
             await room.admit(row.id, checked.need, wait_s)
@@ -271,6 +286,8 @@ class AgentSpawnerService:
         except BaseException:
             room.names.discard(name)
             raise
+        finally:
+            del self._coming[row.id]
         return SpawnedAgent(living.info(), nonce)
 
     async def _check_server(self, room: Room, agent: str) -> None:

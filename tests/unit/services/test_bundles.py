@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
-from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
+from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.service import PackagingService
 from ramet.services.packaging.unpacking import extract, scan
+from ramet.services.refusals import InUse
 from tests.support.tars import END, header, member, record, tar
 
 SMALL = BundleLimits(upload=400_000, total=100_000, file=60_000, members=50, depth=4)
@@ -550,3 +551,50 @@ def test_damaged_archives_are_refused_or_read(noise: bytes, at: int, packed: boo
         scan(io.BytesIO(damaged), SMALL)
     except RametError:
         pass
+
+
+# --- what all of them together may be, and how they go ---------------------------------------------------------------
+
+
+async def test_all_bundles_together_are_no_more_than_may_be_kept(tmp_path: Path) -> None:
+    """Also of uploads that come at the same time, and after a restart; what is deleted makes room."""
+    limits = BundleLimits(kept=1_000)
+    async with PackagingService(tmp_path, limits=limits) as service:
+        came = await asyncio.gather(
+            *(service.upload(tar({"a": bytes([each]) * 300})) for each in range(5)), return_exceptions=True
+        )
+        assert sum(isinstance(each, BundleTooLarge) for each in came) == 2
+        first, *_ = kept = [each for each in came if isinstance(each, BundleInfo)]
+        assert len(kept) == 3
+        with pytest.raises(InvalidValue):
+            await service.upload(tar({"b": b"x" * 50, "bundle.toml": b"wrong"}))
+        assert await service.upload(tar({"a": (tmp_path / "bundles" / first.id / "a").read_bytes()})) == first
+        await service.upload(tar({"rest": b"x" * 100}))
+    async with PackagingService(tmp_path, limits=limits) as service:
+        with pytest.raises(BundleTooLarge, match="of all bundles that are kept: 1001 or more, at most 1000"):
+            await service.upload(tar({"c": b"x"}))
+        await service.delete_bundle(first.id)
+        with pytest.raises(Unknown):
+            await service.bundle(first.id)
+        assert first.id not in {each.name.removesuffix(".json") for each in (tmp_path / "bundles").iterdir()}
+        await service.upload(tar({"d": b"y" * 300}))
+
+
+async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Path) -> None:
+    """Nor is an image made of one that is being deleted: whoever comes first has it."""
+    async with PackagingService(tmp_path) as service:
+        id = (await service.upload(tar(FILES))).id
+        made, gone = await asyncio.gather(
+            service.create_image("", [id]), service.delete_bundle(id), return_exceptions=True
+        )
+        assert isinstance(made, Job)
+        assert isinstance(gone, InUse)
+        await service.finished(made.id)
+        with pytest.raises(InUse, match=made.id):
+            await service.delete_bundle(id)
+        await service.delete_image(made.id)
+        gone, made = await asyncio.gather(
+            service.delete_bundle(id), service.create_image("", [id]), return_exceptions=True
+        )
+        assert gone is None
+        assert isinstance(made, Unknown)

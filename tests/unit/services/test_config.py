@@ -15,8 +15,20 @@ from hypothesis import strategies as st
 from ramet.agent.files.plain_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
 from ramet.services.config import MAX_FILE, SETTINGS, Config, examine, load, references
+from ramet.services.configured import bundle_limits, installs_of
 from ramet.services.conversation import TalkLimits
-from ramet.services.settings import MAX_SECRET, PostgresUrl, Reference, ServiceLimits, TcpAddress, UnixSocket
+from ramet.services.packaging.contract import BundleLimits
+from ramet.services.packaging.requirements import Installs
+from ramet.services.settings import (
+    MAX_SECRET,
+    BundleSettings,
+    InstallSettings,
+    PostgresUrl,
+    Reference,
+    ServiceLimits,
+    TcpAddress,
+    UnixSocket,
+)
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
 SECRET = "sk-ant-api03-abcdefghijklmnop"
@@ -374,6 +386,41 @@ def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
 
     assert load(None, {"RAMET_BACKEND": "moon"}, {}).backend == "moon"
+
+
+def test_bundles_and_installs_are_taken_from_a_file_and_the_environment(file: pathlib.Path) -> None:
+    """Arguments as a list, or as a shell takes a text apart; and a server has them."""
+    config = loaded(
+        file, "bundles: {kept_bytes: 5000}\ninstalls:\n  allowed: true\n  pip_args: [--no-index, -f, a b]\n"
+    )
+    assert bundle_limits(config.bundles).kept == 5000
+    assert bundle_limits(BundleSettings()) == BundleLimits()
+    assert installs_of(config.installs) == Installs(pip_args=("--no-index", "-f", "a b"))
+    assert installs_of(InstallSettings()) is None
+    environ = {
+        "RAMET_INSTALLS_ALLOWED": "True",
+        "RAMET_INSTALLS_PIP_ARGS": "-f 'a b'",
+        "RAMET_BUNDLES_UPLOAD_BYTES": "2048",
+    }
+    config = load(None, environ, {})
+    assert (config.installs.allowed, config.installs.pip_args, config.bundles.upload_bytes) == (
+        True,
+        ("-f", "a b"),
+        2048,
+    )
+    for text, field in (
+        ("installs: {allowed: 1}", "installs.allowed"),
+        ("installs: {allowed: perhaps}", "installs.allowed"),
+        ("installs: {pip_args: 5}", "installs.pip_args"),
+        ("installs: {pip_args: [5]}", "installs.pip_args"),
+        ('installs: {pip_args: "\'"}', "installs.pip_args"),
+        ("installs: {allow: true}", "installs.allow"),
+        ("bundles: {kept_bytes: -1}", "bundles.kept_bytes"),
+        ("bundles: 5", "bundles"),
+    ):
+        with pytest.raises(InvalidValue) as refusal:
+            loaded(file, text)
+        assert refusal.value.field == field
 
 
 def test_the_example_is_accepted() -> None:

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.core.errors import Unknown
+from ramet.core.errors import NotYours, Unknown
 from ramet.services.app.calls import Call
-from ramet.services.app.messages import ImageList
+from ramet.services.app.messages import BundleList, ImageList
 from ramet.services.app.operations import TAR, Operation
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
+
+
+def _see_that_it_is_the_operator(call: Call, kind: str) -> None:
+    """Bundles and images are everybody's who has a team: nobody else takes them away from all."""
+    if not call.parts.spawner.roster.is_operator(call.key):
+        raise NotYours(kind, call.path("id"))
 
 
 async def _upload(call: Call) -> BundleInfo:
     await call.see_that_it_has_a_team()
     return await call.parts.packaging.upload(call.pieces())
+
+
+async def _list_bundles(call: Call) -> BundleList:
+    await call.see_that_it_has_a_team()
+    return BundleList(await call.parts.packaging.list_bundles())
+
+
+async def _delete_bundle(call: Call) -> None:
+    _see_that_it_is_the_operator(call, "bundle")
+    id = call.path("id")
+    await call.parts.packaging.delete_bundle(id, lambda: call.parts.spawner.users_of_bundle(id))
+
+
+async def _delete_image(call: Call) -> None:
+    _see_that_it_is_the_operator(call, "image")
+    id = call.path("id")
+    await call.parts.packaging.delete_image(id, lambda: call.parts.spawner.users_of_image(id))
 
 
 async def _create(call: Call) -> Job:
@@ -54,6 +77,23 @@ OPERATIONS: Final = (
         status=201,
     ),
     Operation(
+        id="list_bundles",
+        method="GET",
+        path="/v1/bundles",
+        summary="All bundles that are kept",
+        handle=_list_bundles,
+        answers=BundleList,
+    ),
+    Operation(
+        id="delete_bundle",
+        method="DELETE",
+        path="/v1/bundles/{id}",
+        summary="Remove a bundle that no image has and no living agent has loaded; for the operator",
+        handle=_delete_bundle,
+        status=204,
+        refuses=(409,),
+    ),
+    Operation(
         id="create_image",
         method="POST",
         path="/v1/images",
@@ -78,6 +118,15 @@ OPERATIONS: Final = (
         summary="One image",
         handle=_get,
         answers=ImageInfo,
+    ),
+    Operation(
+        id="delete_image",
+        method="DELETE",
+        path="/v1/images/{id}",
+        summary="Forget an image that no living agent was spawned from; for the operator",
+        handle=_delete_image,
+        status=204,
+        refuses=(409,),
     ),
     Operation(
         id="get_job",

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from ramet.services.contract import AgentInfo, Asked, TeamInfo
-from ramet.services.packaging.contract import ImageInfo
+from ramet.services.packaging.contract import BundleInfo, ImageInfo
 from ramet.services.turns import OnLeave
 
 
@@ -74,6 +74,12 @@ class AgentList(Struct):
     """Agents that a key opens."""
 
     agents: Sequence[AgentInfo]
+
+
+class BundleList(Struct):
+    """Bundles that are kept, by their ids."""
+
+    bundles: Sequence[BundleInfo]
 
 
 class ImageList(Struct):

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from ramet.core.errors import InvalidValue, MissingExtra
 from ramet.core.policy import Policy
-from ramet.services.app.messages import AgentList, History, ImageList, Interrupted, Mail, Rotated, TeamList
+from ramet.services.app.messages import AgentList, BundleList, History, ImageList, Interrupted, Mail, Rotated, TeamList
 from ramet.services.contract import (
     AgentInfo,
     CreatedTeam,
@@ -244,6 +244,18 @@ def mail(agent: str, text: str) -> Ask[None]:
 
 def upload_bundle(data: bytes) -> Ask[BundleInfo]:
     return Ask("POST", "/v1/bundles", BundleInfo, data, headers={"content-type": "application/x-tar"})
+
+
+def list_bundles() -> Ask[BundleList]:
+    return Ask("GET", "/v1/bundles", BundleList)
+
+
+def delete_bundle(bundle: str) -> Ask[None]:
+    return Ask("DELETE", f"/v1/bundles/{quote(bundle, safe='')}", None)
+
+
+def delete_image(image: str) -> Ask[None]:
+    return Ask("DELETE", f"/v1/images/{quote(image, safe='')}", None)
 
 
 def create_image(bundles: Sequence[str], base: str) -> Ask[Job]:

@@ -240,6 +240,18 @@ class Client:
         """Keep what is in a tar, plain or with gzip."""
         return await self.send(asking.upload_bundle(data), key)
 
+    async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
+        """All bundles that are kept."""
+        return (await self.send(asking.list_bundles(), key)).bundles
+
+    async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
+        """Remove a bundle that no image has and no living agent has loaded. Raises InUse."""
+        await self.send(asking.delete_bundle(bundle), key)
+
+    async def delete_image(self, image: str, *, key: str | None = None) -> None:
+        """Forget an image that no living agent was spawned from. Raises InUse."""
+        await self.send(asking.delete_image(image), key)
+
     async def create_image(self, bundles: Sequence[str], *, base: str = "", key: str | None = None) -> Job:
         """Have an image made of bundles, on top of another one."""
         return await self.send(asking.create_image(bundles, base), key)

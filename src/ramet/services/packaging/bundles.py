@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
@@ -47,10 +48,12 @@ class Bundles:
     def __init__(self, folder: Path, limits: BundleLimits) -> None:
         self._folder, self._limits = folder, limits
         self._slots = Slots(_TOGETHER)
+        self._kept_size, self._counting = 0, threading.Lock()
 
     def open(self) -> None:
         """Make the folder, and clear away what an earlier process did not finish."""
         folders.open_place(self._folder)
+        self._kept_size = sum(each.size for each in self._all())
 
     async def upload(self, data: bytes | AsyncIterator[bytes]) -> Bundle:
         """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then."""
@@ -104,11 +107,27 @@ class Bundles:
     async def list(self) -> Sequence[BundleInfo]:
         """All that are kept, by their ids."""
 
-        def listed() -> Sequence[BundleInfo]:
-            found = map(self.find, sorted(each.name for each in self._folder.iterdir()))
-            return [each.info for each in found if each]
+        return await in_thread(lambda: [each.info for each in self._all()], name="ramet-bundles")
 
-        return await in_thread(listed, name="ramet-bundles")
+    def delete(self, id: str) -> None:
+        """Remove it, for whoever knows that nobody needs it; waits for the disk. Raises Unknown."""
+        bundle = self.load(id)
+        with folders.draft(self._folder) as draft:
+            bundle.folder.chmod(0o755)  # A folder that may not be written to is not moved.
+            bundle.folder.rename(draft / id)  # At once: from now on there is none of it.
+            self._described(id).unlink(missing_ok=True)
+            self._take(-bundle.size)
+
+    def _all(self) -> Sequence[Bundle]:
+        return [each for each in map(self.find, sorted(each.name for each in self._folder.iterdir())) if each]
+
+    def _take(self, size: int) -> None:
+        """Have so much more on disk. Raises BundleTooLarge."""
+        with self._counting:
+            if size > 0 and self._kept_size + size > self._limits.kept:
+                whole = self._kept_size + size
+                raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
+            self._kept_size += size
 
     async def _kept(self, archive: IO[bytes]) -> Bundle:
         await self._slots.take()
@@ -126,13 +145,23 @@ class Bundles:
         place = self.place(content.digest)
         bundle = Bundle(content.digest, place, content.size, content.files)
         if self.find(bundle.id) is None:
-            with folders.draft(self._folder) as draft:
-                extract(archive, draft, self._limits)
-                checked_manifest(draft)
-                # Before the folder: from the moment that this is there, so is what it holds.
-                folders.write_json(self._described(bundle.id), {"size": bundle.size, "files": bundle.files})
-                folders.publish(draft, place)
+            self._take(bundle.size)
+            try:
+                is_new = self._publish(archive, bundle)
+            except BaseException:
+                self._take(-bundle.size)
+                raise
+            if not is_new:  # The same came twice at the same time.
+                self._take(-bundle.size)
         return bundle
+
+    def _publish(self, archive: IO[bytes], bundle: Bundle) -> bool:
+        with folders.draft(self._folder) as draft:
+            extract(archive, draft, self._limits)
+            checked_manifest(draft)
+            # Before the folder: from the moment that this is there, so is what it holds.
+            folders.write_json(self._described(bundle.id), {"size": bundle.size, "files": bundle.files})
+            return folders.publish(draft, bundle.folder)
 
     def _described(self, id: str) -> Path:
         return self._folder / f"{id}.json"

@@ -59,6 +59,7 @@ class BundleLimits:
     total: int = 256 * MB  #: of all files
     file: int = 64 * MB  #: of one
     members: int = 10_000  #: files and folders
+    kept: int = 10_000 * MB  #: of all files of all bundles that are kept
     depth: int = 32  #: folders in each other, and the file in them
 
     @property

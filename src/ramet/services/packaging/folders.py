@@ -38,15 +38,21 @@ def draft(place: Path) -> Iterator[Path]:
         remove(folder)
 
 
-def publish(folder: Path, place: Path) -> None:
-    """Make a folder read-only, and give it its place. One that is there already stays: it is the same by its name."""
+def publish(folder: Path, place: Path) -> bool:
+    """Make a folder read-only, and give it its place. One that is there already stays: it is the same by its name.
+
+    Says whether it is this one that is there.
+    """
     _settle(folder)
     try:
         folder.rename(place)  # A folder is replaced only by this if it is empty, which none of these is.
+        is_new = True
     except OSError:
         if not place.is_dir():
             raise
+        is_new = False
     _sync(place.parent)
+    return is_new
 
 
 def write_json(file: Path, data: Any) -> None:

@@ -76,6 +76,11 @@ class Records:
         found = [self.find(each.stem) for each in self._folder.glob("*.json")]
         return sorted((each.info for each in found if each), key=lambda info: (info.created_at, info.id))
 
+    def of_bundle(self, bundle: str) -> Sequence[str]:
+        """The ids of images that have a bundle, their base's included."""
+        found = [self.find(each.stem) for each in self._folder.glob("*.json")]
+        return sorted(each.info.id for each in found if each and bundle in each.bundles)
+
     def delete(self, id: str) -> None:
         """Forget it. Raises Unknown."""
         try:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -22,6 +24,7 @@ from ramet.services.packaging.images import FOR_PACKAGING, Recorded, Records, im
 from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_of
 from ramet.services.packaging.requirements import Installs, Packages, parsed
 from ramet.services.problems import error_of
+from ramet.services.refusals import InUse
 from ramet.store.lock import KernelLock
 
 MAX_BUNDLES = 100  #: of one image, those of its base included
@@ -54,6 +57,9 @@ class PackagingService:
         self._slots = Slots(_TOGETHER)
         self._jobs: dict[str, Job] = {}  #: those that are not done; what is done is an image
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._making: dict[str, frozenset[str]] = {}  #: by image: what it is made of, and itself
+        self._asked: Counter[str] = Counter()  #: the same of requests that are being looked at
+        self._going: set[str] = set()  #: that are being deleted
 
     async def open(self) -> Self:
         """Take the folder, and clear away what an earlier process left unfinished. Raises StoreInUse, StoreFailed."""
@@ -69,6 +75,7 @@ class PackagingService:
             await asyncio.wait(tasks)
         self._tasks.clear()  # One that had not begun could not do so itself.
         self._jobs.clear()
+        self._making.clear()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -103,14 +110,16 @@ class PackagingService:
         requirements that are none or that may not be installed (InvalidValue).
         """
         id = image_id(base, bundles)
-        recorded, there = await in_thread(lambda: self._planned(id, base, bundles), name="ramet-image")
-        if there:
-            return Job(id=id, state="done", image=id)
-        if id not in self._tasks:
-            self._jobs.pop(id, None)  # one that failed before
-            self._jobs[id] = Job(id=id, state="queued")
-            self._tasks[id] = asyncio.create_task(self._work(recorded), name=f"ramet-image-{id[:12]}")
-        return self._jobs[id]
+        with self._needing(id, base, *bundles):
+            recorded, there = await in_thread(lambda: self._planned(id, base, bundles), name="ramet-image")
+            if there:
+                return Job(id=id, state="done", image=id)
+            if id not in self._tasks:
+                self._jobs.pop(id, None)  # one that failed before
+                self._jobs[id] = Job(id=id, state="queued")
+                self._making[id] = frozenset((id, base, *recorded.bundles))
+                self._tasks[id] = asyncio.create_task(self._work(recorded), name=f"ramet-image-{id[:12]}")
+            return self._jobs[id]
 
     async def job(self, id: str) -> Job:
         """How far the making of an image is. Raises Unknown, also for one that failed long ago."""
@@ -132,6 +141,8 @@ class PackagingService:
 
     async def image(self, id: str) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing."""
+        if id in self._going:
+            raise Unknown("image", id)
         return await in_thread(lambda: self._image(self._records.get(id)), name="ramet-image") if id else PLAIN
 
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
@@ -140,15 +151,53 @@ class PackagingService:
         Raises Unknown, Damaged, BundlesClash, and InvalidValue for a module of a name that is Python's own, or ours,
         for one that needs packages, which only an image can have, and for one more than an agent may have.
         """
+        if id in self._going:
+            raise Unknown("bundle", id)
         return await in_thread(lambda: self._loadable(id, beside), name="ramet-bundle")
 
     async def list_images(self) -> Sequence[ImageInfo]:
         """All that can be spawned from, the oldest first."""
         return await in_thread(self._records.all, name="ramet-images")
 
-    async def delete_image(self, id: str) -> None:
-        """Forget an image. Agents that were spawned from it go on; images on top of it stay. Raises Unknown."""
-        await in_thread(lambda: self._records.delete(id), name="ramet-image")
+    async def delete_image(self, id: str, users: Callable[[], Sequence[str]] = tuple) -> None:
+        """Forget an image that nobody needs: `users` says who does. Images on top of it stay. Raises Unknown, InUse."""
+        with self._deleting("image", id, users):
+            await to_its_end(in_thread(lambda: self._records.delete(id), name="ramet-image"))
+
+    async def delete_bundle(self, id: str, users: Callable[[], Sequence[str]] = tuple) -> None:
+        """Remove a bundle that no image has and nobody needs. Raises Unknown, InUse."""
+        with self._deleting("bundle", id, users):
+            images = await in_thread(lambda: self._records.of_bundle(id), name="ramet-image")
+            if images:
+                raise InUse("bundle", id, images)
+            await to_its_end(in_thread(lambda: self._bundles.delete(id), name="ramet-bundle"))
+
+    @contextlib.contextmanager
+    def _needing(self, *ids: str) -> Iterator[None]:
+        """Keep these from being deleted. Raises Unknown for one that is."""
+        if going := self._going.intersection(ids):
+            raise Unknown("bundle or image", min(going))
+        self._asked.update(ids)
+        try:
+            yield
+        finally:
+            self._asked.subtract(ids)
+
+    @contextlib.contextmanager
+    def _deleting(self, kind: str, id: str, users: Callable[[], Sequence[str]]) -> Iterator[None]:
+        """Let nobody have it from now on. Raises InUse for what somebody has, or is about to."""
+        if id in self._going:
+            raise Unknown(kind, id)
+        making = [image for image, parts in self._making.items() if id in parts]
+        if not making and self._asked[id] > 0:
+            making = ["an image that is asked for"]
+        if found := (*users(), *making):
+            raise InUse(kind, id, found)
+        self._going.add(id)
+        try:
+            yield
+        finally:
+            self._going.discard(id)
 
     # --- in a thread
 
@@ -249,6 +298,7 @@ class PackagingService:
             self._failed(id, error_of(problem))
         finally:
             self._tasks.pop(id, None)
+            self._making.pop(id, None)
 
     def _failed(self, id: str, error: ErrorInfo) -> None:
         self._jobs[id] = Job(id=id, state="failed", error=error)
