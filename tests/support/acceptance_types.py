@@ -1,0 +1,110 @@
+"""Agent types that a server of the acceptance suite finds as plugins: no part of ramet knows either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from msgspec import Struct
+
+from ramet.core.errors import Bug, InvalidValue, MailRefused
+from ramet.core.outcome import ErrorInfo
+from ramet.models.dialogue import Call, Step
+from ramet.models.scripted import ScriptedModel
+from ramet.services.contract import Opening, Served
+from ramet.services.types.llm import LlmType
+from ramet.services.types.place import isolation_of
+
+ENTRY_POINTS = """\
+[ramet.agent_types]
+shell = tests.support.acceptance_types:ShellType
+raw = tests.support.acceptance_types:RawType
+"""
+
+
+def _answer(messages: list[BaseMessage]) -> Step:
+    """`$ command` is run by Bash, and what it came to is said; anything else is said again, with how many came."""
+    newest = messages[-1]
+    if isinstance(newest, ToolMessage):
+        return str(newest.text)
+    asked = [str(each.text) for each in messages if isinstance(each, HumanMessage)]
+    if asked[-1].startswith("$ "):
+        return Call("Bash", {"command": asked[-1][2:]})
+    return f"{len(asked)} so far: {' | '.join(asked)}"
+
+
+class ShellType(LlmType):
+    """A model that does as it is told."""
+
+    name = "shell"
+
+    def __init__(self) -> None:
+        super().__init__({"shell": ScriptedModel(_answer, keep_requests=False)}, default="shell")
+
+
+class RawInfo(Struct, forbid_unknown_fields=True):
+    """`trouble` is where it fails: in `check`, or in `open`."""
+
+    trouble: str = ""
+
+
+class RawType:
+    """Its formats are its own: bytes, that its sandbox sees as they came."""
+
+    name = "raw"
+    spawn_info: type = RawInfo
+    transport_formats: Sequence[str] = ("plain", "backwards")
+    operations: Mapping[str, type] = {}
+
+    async def check(self, opening: Opening) -> None:
+        self._fail_if("check", opening)
+
+    async def open(self, opening: Opening) -> Served:
+        self._fail_if("open", opening)
+        return Raw(opening, await isolation_of(opening.runtime, opening.policy))
+
+    def _fail_if(self, where: str, opening: Opening) -> None:
+        if opening.info.trouble == where:
+            raise InvalidValue("spawn_info.trouble", where, "none")
+
+
+def said(body: bytes, format: str) -> bytes:
+    """What its sandbox makes of a body."""
+    return body if format == "plain" else body[::-1]
+
+
+class Raw:
+    """One of them: each turn is a function in a sandbox of its own."""
+
+    run = ""
+
+    def __init__(self, opening: Opening, isolation: str) -> None:
+        self.isolation, self._opening = isolation, opening
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        handle = await self._opening.runtime.spawn(said, args=(body, format), policy=self._opening.policy)
+        value = (await handle.result()).value
+        assert isinstance(value, bytes)
+        yield value
+
+    async def interrupt(self) -> None:
+        pass
+
+    async def control(self, operation: Any) -> Any:
+        raise Bug("it declares none")
+
+    async def history(self) -> Sequence[Mapping[str, Any]]:
+        return []
+
+    async def mail(self, text: str) -> None:
+        raise MailRefused(self._opening.path, "it reads none")
+
+    def spent(self) -> Mapping[str, float]:
+        return {}
+
+    async def close(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)

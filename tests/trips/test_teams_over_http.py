@@ -1,0 +1,482 @@
+"""AC-S3-1 to AC-S3-13 as a client meets them: `ramet serve` on each backend, and agents in real sandboxes.
+
+AC-S3-9 is that each of these tests passes on each backend: none asks which one it is on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
+from typing import Any
+
+import psutil
+import pytest
+
+import ramet
+from ramet import Policy
+from ramet.core.errors import InvalidValue, NotYours, OverCapacity, RametError, TaskFailed, Unknown
+from ramet.core.safety import Rule, SafetyPolicy
+from ramet.host.safety.policies import SafetyPolicies
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import error_of
+from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from ramet.store.sqlite import SqliteStore
+from tests.support.acceptance_types import ENTRY_POINTS
+from tests.support.serve_process import ROOT, plugin
+from tests.support.serving import short_folder
+from tests.support.tars import tar
+from tests.support.waiting import eventually
+
+POLICY = Policy(memory_mb=256, network="disabled")
+REASON = "nothing is removed here"
+RULES = SafetyPolicy(
+    rules=(Rule(tool="Bash", args={"command": "rm *"}, verdict="deny", reason=REASON),), otherwise="allow"
+)
+KIT = b'''
+import sys
+
+LOUD = 10 * 1024 * 1024
+
+def split(text):
+    """An architect: a task a line."""
+    yield from (f"task: {word}\\n" for word in text.split())
+
+def work(text, history):
+    """A worker, which has imported this."""
+    return f"{__name__} {len(history) // 2}: {text}"
+
+def loud(text):
+    """Say 10 MB in each way."""
+    line = "x" * 1023 + "\\n"
+    for _ in range(LOUD // len(line)):
+        sys.stderr.write(line)
+        sys.stdout.write(line)
+    return "quiet again"
+'''
+
+
+class Server:
+    """`ramet serve` in a folder, which can be killed and started again."""
+
+    def __init__(self, folder: pathlib.Path, backend: str) -> None:
+        self.folder, self.backend = folder, backend
+        self.start()
+
+    def start(self) -> None:
+        """Until it says that it listens."""
+        path = os.pathsep.join([str(self.folder / "plugin"), str(ROOT)])
+        command = [sys.executable, "-m", "ramet", "serve", "--dir", str(self.folder), "--backend", self.backend]
+        with (self.folder / "stderr").open("a") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path}
+            )
+        assert self.process.stdout is not None
+        assert b"ramet serves" in self.process.stdout.readline(), (self.folder / "stderr").read_text()
+
+    def end(self, number: signal.Signals) -> int:
+        """By a signal; its exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+            self.process.communicate()
+        return self.process.returncode
+
+    @property
+    def agents(self) -> list[str]:
+        """What agents have on disk."""
+        return [each.name for each in (self.folder / ".ramet" / "agents").glob("*")]
+
+
+@pytest.fixture(scope="module", params=["local", "bwrap"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One for all tests of a backend. It has a safety policy, and the plugins."""
+    if request.param == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    with short_folder() as folder:
+        plugin(folder, ENTRY_POINTS)
+        asyncio.run(_put_rules(folder / ".ramet" / "journal.db"))
+        server = Server(folder, request.param)
+        try:
+            yield server
+            below = psutil.Process(server.process.pid).children(recursive=True)
+            assert server.end(signal.SIGTERM) == 0
+            assert not psutil.wait_procs(below, timeout=30)[1]
+            told = (folder / "stderr").read_text().splitlines()
+            assert [line for line in told if not line.startswith("WARNING ramet.serve: ")] == []  # requests refused
+        finally:
+            server.end(signal.SIGKILL)
+
+
+async def _put_rules(file: pathlib.Path) -> None:
+    file.parent.mkdir(mode=0o700)
+    store = SqliteStore(file)
+    await store.open()
+    await SafetyPolicies(store).put("house", RULES, expected=0)
+    await store.close()
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[Client]:
+    """With the operator's key; when a test is over nothing is left of its teams."""
+    async with ramet.connect(server.folder / ".ramet" / "serve.sock") as client:
+        yield client
+        for team in await client.list_teams():
+            await client.delete_team(team.id)
+        assert await client.list_agents() == []
+        assert server.agents == []
+
+
+@pytest.fixture
+async def team(client: Client) -> CreatedTeam:
+    """Four places, and memory to match."""
+    return await client.create_team({"agents": 4, "memory_mb": 1024})
+
+
+async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:
+    """One, in a sandbox."""
+    if agent_type != "raw":
+        more["transport_format"] = "openai"
+    return Spoken(
+        client, await client.spawn_agent(team.team.id, name, agent_type, info, policy=POLICY, key=team.key, **more)
+    )
+
+
+class Spoken:
+    """An agent, as its owner speaks with it in the format of OpenAI's clients."""
+
+    def __init__(self, client: Client, spawned: SpawnedAgent) -> None:
+        self.client, self.id, self.nonce, self.spawned = client, spawned.agent.id, spawned.nonce, spawned.agent
+
+    async def pieces(self, text: str) -> AsyncIterator[str]:
+        """A turn, piece for piece."""
+        async with aclosing(self.client.turn(self.id, body(text), key=self.nonce)) as chunks:
+            async for chunk in chunks:
+                if chunk.kind == "error":
+                    raise error_of(chunk.body, 0)
+                if piece := _content(chunk.body):
+                    yield piece
+
+    async def say(self, text: str) -> str:
+        """A turn; its answer. Raises what it failed with."""
+        return "".join([piece async for piece in self.pieces(text)])
+
+    async def info(self) -> AgentInfo:
+        """What it is now."""
+        return await self.client.get_agent(self.id, key=self.nonce)
+
+
+def body(text: str) -> bytes:
+    """A message in OpenAI's format."""
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+def _content(chunk: bytes) -> str:
+    return str(json.loads(chunk)["choices"][0]["delta"].get("content") or "") if chunk else ""
+
+
+def begun(mark: str) -> psutil.Process | None:
+    """The process that sleeps for so many seconds, wherever on this machine it is."""
+    found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
+    return found[0] if found else None
+
+
+def main_process_of(mark: str) -> psutil.Process:
+    """The agent's own process, of which that one is a descendant."""
+    process = begun(mark)
+    assert process is not None
+    return next(each for each in process.parents() if "python" in each.name())
+
+
+def a_mark() -> str:
+    """Seconds that nobody else sleeps for."""
+    return f"5{secrets.randbelow(10**9):09d}"
+
+
+async def image_of(client: Client, **files: bytes) -> str:
+    """The id of an image with these modules."""
+    bundle = await client.upload_bundle(tar({f"{name}.py": content for name, content in files.items()}))
+    job = await client.create_image([bundle.id])
+    async with asyncio.timeout(60):
+        while job.state in ("queued", "running"):
+            job = await client.job(job.id)
+    assert job.error is None
+    return job.image
+
+
+async def test_a_simple_agent(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-1: it is in a sandbox, one turn streams and ends with done, and nothing of it is left at work."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    assert agent.spawned.isolation in ("L1", "L2")
+    assert (await agent.info()).state == "idle"
+
+    mark = a_mark()
+    turn = asyncio.create_task(agent.say(f"$ echo from inside; sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    assert (await agent.info()).state == "working"
+    await client.interrupt(agent.id, key=agent.nonce)
+    with pytest.raises(RametError):
+        await turn
+    chunks = [each async for each in client.turn(agent.id, body("$ echo one two three"), key=agent.nonce)]
+    assert len([each for each in chunks if _content(each.body)]) > 1
+    assert "".join(_content(each.body) for each in chunks).startswith("one two three\n")
+    assert [each.kind for each in chunks].index("done") == len(chunks) - 1
+
+    await client.kill_agent(agent.id, key=agent.nonce)
+    assert begun(mark) is None
+    assert server.agents == []
+
+
+async def test_a_team(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-2: three at once who share a bundle; the architect's tasks come one by one; all end with it."""
+    image = await image_of(client, teamkit=KIT)
+    architect, *workers = await asyncio.gather(
+        *(
+            spawn(client, team, name, "function", {"function": f"teamkit:{does}"}, image=image)
+            for name, does in [("architect", "split"), ("worker-1", "work"), ("worker-2", "work")]
+        )
+    )
+    tasks = (await architect.say("count add")).splitlines()
+    assert tasks == ["task: count", "task: add"]
+    answers = await asyncio.gather(*(each.say(task) for each, task in zip(workers, tasks, strict=True)))
+    assert answers == ["teamkit 0: task: count", "teamkit 0: task: add"]
+
+    mark = a_mark()
+    busy = await spawn(client, team, "busy", "shell", {"tools": ["Bash"]})
+    turn = asyncio.create_task(busy.say(f"$ sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    await client.delete_team(team.team.id, key=team.key)
+    assert begun(mark) is None
+    assert server.agents == []
+    assert isinstance((await asyncio.gather(turn, return_exceptions=True))[0], RametError)
+    assert await client.list_agents() == []
+
+
+async def test_capacity(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-3: n are let in, one more is not; whoever goes, or never came, is no longer counted."""
+    agents = [await spawn(client, team, f"a{number}", "raw") for number in range(4)]
+    with pytest.raises(OverCapacity) as full:
+        await spawn(client, team, "more", "raw")
+    assert (full.value.resource, full.value.room) == ("agents", {"agents": 0, "memory_mb": 0})
+    await client.kill_agent(agents[0].id, key=agents[0].nonce)
+    with pytest.raises(InvalidValue):
+        await spawn(client, team, "broken", "raw", {"trouble": "open"})
+    await spawn(client, team, "in", "raw")
+
+    ten = await client.create_team({"agents": 10}, name="ten")
+    outcomes = await asyncio.gather(
+        *(spawn(client, ten, f"b{number}", "raw") for number in range(100)), return_exceptions=True
+    )
+    assert len([each for each in outcomes if isinstance(each, Spoken)]) == 10
+    assert len([each for each in outcomes if isinstance(each, OverCapacity)]) == 90
+    assert (await client.get_team("ten", key=ten.key)).free["agents"] == 0
+    with pytest.raises(InvalidValue):
+        await client.create_team({"agents": 1}, name="ten")
+    await client.delete_team("ten", key=ten.key)
+    for key in (ten.key, None):
+        with pytest.raises(NotYours):
+            await client.get_team("ten", key=key)
+    with pytest.raises(NotYours):
+        await spawn(client, ten, "late", "raw")
+    again = await client.create_team({"agents": 10}, name="ten")
+    assert again.team.free["agents"] == 10
+
+
+async def test_the_nonce(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-4: nothing is done with an agent without it, no list has it, and there is never a second owner."""
+    agent, other = await asyncio.gather(*(spawn(client, team, name, "shell") for name in ("ada", "bob")))
+    for key in ("", "wrong", other.nonce, team.key):
+        for refused in (
+            client.say(agent.id, body("hello"), key=key),
+            client.control(agent.id, {"@type": "list_tools"}, key=key),
+            client.history(agent.id, key=key),
+            client.get_agent(agent.id, key=key),
+            client.mail(agent.id, "psst", key=key),
+            client.interrupt(agent.id, key=key),
+            client.delegate(agent.id, owner=True, key=key),
+            client.rotate(agent.id, key=key),
+            client.kill_agent(agent.id, key=key),
+            anext(client.events(agent.id, key=key)),
+        ):
+            with pytest.raises(NotYours if key else RametError):
+                await refused
+    assert await agent.say("hello") == "1 so far: hello"
+    listed = await client.list_agents(team.team.id, key=team.key)
+    assert agent.nonce not in repr(listed)
+    assert len(listed) == 2
+
+    heir = await client.delegate(agent.id, owner=True, key=agent.nonce)
+    with pytest.raises(NotYours):
+        await agent.info()
+    assert (await client.get_agent(agent.id, key=heir.key)).turns == 1
+    narrow = await client.delegate(agent.id, ["turn"], key=heir.key)
+    with pytest.raises(NotYours):
+        await client.delegate(agent.id, owner=True, key=narrow.key)
+
+
+async def test_turns(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-5: chunks, then done or an error; each knows those before, in the order in which they came; a cancel."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    assert await agent.say("one") == "1 so far: one"
+    assert await agent.say("two") == "2 so far: one | two"
+
+    mark = a_mark()
+    first = asyncio.create_task(agent.say(f"$ sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    second = client.turn(agent.id, body("three"), key=agent.nonce)
+    waiting = asyncio.ensure_future(anext(second))
+    assert (await client.interrupt(agent.id, key=agent.nonce)).interrupted
+    with pytest.raises(RametError):
+        await first
+    start = await waiting
+    await second.aclose()  # The client has gone: the turn goes on, and may be read from where it was.
+    rest = [each async for each in client.read_turn(agent.id, start.turn, start.number, key=agent.nonce)]
+    assert "".join(_content(each.body) for each in (start, *rest)).startswith("4 so far: one | two | $ sleep")
+    assert [each.kind for each in rest][-1] == "done"
+    assert begun(mark) is None
+
+    mark = a_mark()
+    leaving = client.turn(agent.id, body(f"$ sleep {mark}"), on_leave="interrupt", key=agent.nonce)
+    reading = asyncio.ensure_future(anext(leaving))
+    await eventually(lambda: begun(mark))
+    reading.cancel()
+    await asyncio.wait([reading])
+    await leaving.aclose()
+    await eventually(lambda: begun(mark) is None)
+    bad = [each async for each in client.turn(agent.id, b"{", key=agent.nonce)]
+    assert [each.kind for each in bad] == ["error"]
+
+
+@pytest.mark.parametrize("format", ["plain", "backwards"])
+async def test_bodies_are_nobodys_business(client: Client, team: CreatedTeam, format: str) -> None:
+    """AC-S3-6: what an agent hears and says in its sandbox are the bytes that were sent, whatever the format."""
+    agent = await spawn(client, team, "ada", "raw", transport_format=format)
+    for sent in (bytes(range(256)), b'{"a":\r\n\n data: 1}', b"\n"):
+        answer = await client.say(agent.id, sent, key=agent.nonce)
+        assert answer == (sent if format == "plain" else sent[::-1])
+
+
+async def test_control(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-7: what a type knows is done; what it does not know is refused by name, and so is code that leads out."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    listed = await client.control(agent.id, {"@type": "list_tools"}, key=agent.nonce)
+    assert [each["name"] for each in listed] == ["Bash"]
+    with pytest.raises(Unknown) as unknown:
+        await client.control(agent.id, {"@type": "self_destruct"}, key=agent.nonce)
+    assert "list_tools" in unknown.value.known
+    with pytest.raises(InvalidValue):
+        await client.control(agent.id, {"@type": "set_model", "modle": "x"}, key=agent.nonce)
+    with pytest.raises(InvalidValue):
+        await client.upload_bundle(tar({"../outside.py": b"x = 1"}))
+
+
+async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-8: types that no part of ramet knows are served; what is wrong with a spawn is said, and costs nothing."""
+    free = (await client.get_team(team.team.id, key=team.key)).free
+    for kind, info, error in [
+        ("raw", {"troubel": "x"}, InvalidValue),
+        ("raw", ["no", "structure"], InvalidValue),
+        ("raw", {"trouble": "check"}, InvalidValue),
+        ("raw", {"trouble": "open"}, InvalidValue),
+        ("nobody", None, Unknown),
+        ("shell", {"tools": ["chainsaw"]}, Unknown),
+        ("function", {"function": "nowhere:nothing"}, InvalidValue),
+    ]:
+        with pytest.raises(error):
+            await spawn(client, team, "ada", kind, info)
+    with pytest.raises(Unknown):
+        await spawn(client, team, "ada", "raw", image="none")
+    left = await client.get_team(team.team.id, key=team.key)
+    assert (left.free, left.agents, server.agents) == (free, 0, [])
+    assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
+
+
+async def test_a_killed_process(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-10: whoever reads its turn is told, the turn has failed; the agent can be talked with in another one."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    mark = a_mark()
+    turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    main_process_of(mark).kill()
+    with pytest.raises(TaskFailed) as failed:
+        await turn
+    assert failed.value.status == "crashed"
+    assert begun(mark) is None
+    assert (await agent.info()).state == "idle"
+    assert (await agent.say("again")).endswith("again")
+
+
+async def test_the_safety_gate(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-11: a call is intended, decided, and only then made; what cannot be judged is not made."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"], "gate": "house"})
+    assert (await agent.say("$ echo safe")).startswith("safe\n")
+    assert REASON in await agent.say("$ rm -rf /")
+    file = server.folder / ".ramet" / "journal.db"
+    with closing(sqlite3.connect(file, timeout=30)) as store:
+        change = "UPDATE documents SET data = ? WHERE kind = 'safety_policy' AND key = 'house'"
+        [(rules,)] = store.execute("SELECT data FROM documents WHERE kind = 'safety_policy' AND key = 'house'")
+        with store:
+            store.execute(change, [b"no policy"])
+        try:
+            assert "Blocked by the safety gate" in await agent.say("$ echo safe")
+        finally:
+            with store:
+                store.execute(change, [rules])
+
+    seen: list[dict[str, Any]] = []
+    async with aclosing(client.events(agent.id, key=agent.nonce)) as events:
+        async for event in events:
+            seen.append(json.loads(event.data))
+            if [each["type"] for each in seen].count("tool_ended") == 3:
+                break
+    of = [each for each in seen if each["type"] in ("intention_recorded", "intention_decided", "tool_ended")]
+    assert [each["type"] for each in of] == ["intention_recorded", "intention_decided", "tool_ended"] * 3
+    decided = [each for each in of if each["type"] == "intention_decided"]
+    assert [each.get("committed", False) for each in decided] == [True, False, False]
+    assert REASON in json.dumps(decided[1])
+    assert "house" in json.dumps(of)
+    assert [each["tool"] for each in seen if each["type"] == "tool_started"] == ["Bash"]
+    with pytest.raises(Unknown):
+        await spawn(client, team, "bob", "shell", {"gate": "nobody"})
+
+
+async def test_loud_agents(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-12: 10 MB on stderr, and 10 MB on stdout, are in nobody's way."""
+    image = await image_of(client, teamkit=KIT)
+    agent = await spawn(client, team, "ada", "function", {"function": "teamkit:loud"}, image=image)
+    size = 0
+    async for piece in agent.pieces("go"):
+        size, last = size + len(piece), piece
+    assert size >= 10 * 1024 * 1024
+    assert last.endswith("quiet again")
+    assert (await agent.info()).state == "idle"
+
+
+@pytest.mark.leaves("the server that is started again is for the tests that follow")
+async def test_a_killed_server(server: Server, client: Client, team: CreatedTeam) -> None:
+    """AC-S3-13: the next one has its agents, under the same ids and nonces and with what was said."""
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    assert await agent.say("one") == "1 so far: one"
+    mark = a_mark()
+    turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    before = await agent.info()
+
+    server.end(signal.SIGKILL)
+    with pytest.raises(RametError):
+        await turn
+    await eventually(lambda: begun(mark) is None)
+    server.start()
+
+    after = await agent.info()
+    assert (after.id, after.path, after.run) == (before.id, before.path, before.run)
+    assert "one" in await agent.say("two")
+    assert (await client.get_team(team.team.id, key=team.key)).agents == 1
