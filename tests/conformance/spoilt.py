@@ -52,6 +52,13 @@ class Limitless(Whole):
         return await self.real.start(replace(spec, grant=msgspec.structs.replace(spec.grant, **wide)))
 
 
+class Apart(Whole):
+    """Passes over that sandboxes share a reservation."""
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        return await self.real.start(replace(spec, grant=msgspec.structs.replace(spec.grant, reservation=None)))
+
+
 class Forgetful(Whole):
     """Passes over where to work, and secrets."""
 

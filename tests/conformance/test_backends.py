@@ -67,6 +67,7 @@ def test_it_keeps_them_for_an_ordinary_user_too(backend: str, tmp_path_factory: 
     [
         ("Limitless", "memory"),
         ("Limitless", "memory_of_all_together"),
+        ("Apart", "memory_of_a_reservation"),
         ("Limitless", "processes"),
         ("Limitless", "temporary_files"),
         ("Limitless", "workspace"),

@@ -131,6 +131,8 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
             return all(above.get(name) == value for name, value in mine.items())
         case "allow_sub_agents":
             return bool(above or not mine)
+        case "reservation":
+            return bool(mine == above)
         case "isolation":
             return list(Isolation).index(mine) >= list(Isolation).index(above)
         case _:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import pathlib
-import secrets
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, closing
 from typing import Any
@@ -25,23 +21,36 @@ import pytest
 import ramet
 from ramet import Policy
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, RametError, TaskFailed, Unknown
+from ramet.core.reservation import Reservation
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.services.client.client import Client
-from ramet.services.client.refusals import error_of
-from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from ramet.services.contract import CreatedTeam
 from ramet.store.sqlite import SqliteStore
+from tests.support.acceptance import (
+    Server,
+    Spoken,
+    a_mark,
+    at_work,
+    begun,
+    body,
+    content,
+    groups_of,
+    image_of,
+    main_process_of,
+    spawn,
+)
 from tests.support.acceptance_types import ENTRY_POINTS
-from tests.support.serve_process import ROOT, plugin
+from tests.support.serve_process import plugin
 from tests.support.serving import short_folder
 from tests.support.tars import tar
 from tests.support.waiting import eventually
 
-POLICY = Policy(memory_mb=256, network="disabled")
 REASON = "nothing is removed here"
 RULES = SafetyPolicy(
     rules=(Rule(tool="Bash", args={"command": "rm *"}, verdict="deny", reason=REASON),), otherwise="allow"
 )
+MIB = 1024 * 1024
 KIT = b'''
 import sys
 
@@ -55,6 +64,21 @@ def work(text, history):
     """A worker, which has imported this."""
     return f"{__name__} {len(history) // 2}: {text}"
 
+def take(mb):
+    return bytearray(b"x") * (mb * 1024 * 1024)
+
+def hold(mb):
+    return len(take(mb))
+
+def crew(text):
+    """Have memory, and let another one have as much; each has less than it may."""
+    from ramet import Policy
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    kept = take(int(text))
+    other = spawn_sub_agent(hold, Policy(memory_mb=160), (int(text),))
+    return f"{'both' if other.output == len(kept) else 'one'}, {other.status}"
+
 def loud(text):
     """Say 10 MB in each way."""
     line = "x" * 1023 + "\\n"
@@ -63,37 +87,6 @@ def loud(text):
         sys.stdout.write(line)
     return "quiet again"
 '''
-
-
-class Server:
-    """`ramet serve` in a folder, which can be killed and started again."""
-
-    def __init__(self, folder: pathlib.Path, backend: str) -> None:
-        self.folder, self.backend = folder, backend
-        self.start()
-
-    def start(self) -> None:
-        """Until it says that it listens."""
-        path = os.pathsep.join([str(self.folder / "plugin"), str(ROOT)])
-        command = [sys.executable, "-m", "ramet", "serve", "--dir", str(self.folder), "--backend", self.backend]
-        with (self.folder / "stderr").open("a") as errors:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path}
-            )
-        assert self.process.stdout is not None
-        assert b"ramet serves" in self.process.stdout.readline(), (self.folder / "stderr").read_text()
-
-    def end(self, number: signal.Signals) -> int:
-        """By a signal; its exit status."""
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-            self.process.communicate()
-        return self.process.returncode
-
-    @property
-    def agents(self) -> list[str]:
-        """What agents have on disk."""
-        return [each.name for each in (self.folder / ".ramet" / "agents").glob("*")]
 
 
 @pytest.fixture(scope="module", params=["local", "bwrap"])
@@ -141,77 +134,6 @@ async def team(client: Client) -> CreatedTeam:
     return await client.create_team({"agents": 4, "memory_mb": 1024})
 
 
-async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:
-    """One, in a sandbox."""
-    if agent_type != "raw":
-        more["transport_format"] = "openai"
-    return Spoken(
-        client, await client.spawn_agent(team.team.id, name, agent_type, info, policy=POLICY, key=team.key, **more)
-    )
-
-
-class Spoken:
-    """An agent, as its owner speaks with it in the format of OpenAI's clients."""
-
-    def __init__(self, client: Client, spawned: SpawnedAgent) -> None:
-        self.client, self.id, self.nonce, self.spawned = client, spawned.agent.id, spawned.nonce, spawned.agent
-
-    async def pieces(self, text: str) -> AsyncIterator[str]:
-        """A turn, piece for piece."""
-        async with aclosing(self.client.turn(self.id, body(text), key=self.nonce)) as chunks:
-            async for chunk in chunks:
-                if chunk.kind == "error":
-                    raise error_of(chunk.body, 0)
-                if piece := _content(chunk.body):
-                    yield piece
-
-    async def say(self, text: str) -> str:
-        """A turn; its answer. Raises what it failed with."""
-        return "".join([piece async for piece in self.pieces(text)])
-
-    async def info(self) -> AgentInfo:
-        """What it is now."""
-        return await self.client.get_agent(self.id, key=self.nonce)
-
-
-def body(text: str) -> bytes:
-    """A message in OpenAI's format."""
-    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-
-
-def _content(chunk: bytes) -> str:
-    return str(json.loads(chunk)["choices"][0]["delta"].get("content") or "") if chunk else ""
-
-
-def begun(mark: str) -> psutil.Process | None:
-    """The process that sleeps for so many seconds, wherever on this machine it is."""
-    found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
-    return found[0] if found else None
-
-
-def main_process_of(mark: str) -> psutil.Process:
-    """The agent's own process, of which that one is a descendant."""
-    process = begun(mark)
-    assert process is not None
-    return next(each for each in process.parents() if "python" in each.name())
-
-
-def a_mark() -> str:
-    """Seconds that nobody else sleeps for."""
-    return f"5{secrets.randbelow(10**9):09d}"
-
-
-async def image_of(client: Client, **files: bytes) -> str:
-    """The id of an image with these modules."""
-    bundle = await client.upload_bundle(tar({f"{name}.py": content for name, content in files.items()}))
-    job = await client.create_image([bundle.id])
-    async with asyncio.timeout(60):
-        while job.state in ("queued", "running"):
-            job = await client.job(job.id)
-    assert job.error is None
-    return job.image
-
-
 async def test_a_simple_agent(server: Server, client: Client, team: CreatedTeam) -> None:
     """AC-S3-1: it is in a sandbox, one turn streams and ends with done, and nothing of it is left at work."""
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
@@ -226,8 +148,8 @@ async def test_a_simple_agent(server: Server, client: Client, team: CreatedTeam)
     with pytest.raises(RametError):
         await turn
     chunks = [each async for each in client.turn(agent.id, body("$ echo one two three"), key=agent.nonce)]
-    assert len([each for each in chunks if _content(each.body)]) > 1
-    assert "".join(_content(each.body) for each in chunks).startswith("one two three\n")
+    assert len([each for each in chunks if content(each.body)]) > 1
+    assert "".join(content(each.body) for each in chunks).startswith("one two three\n")
     assert [each.kind for each in chunks].index("done") == len(chunks) - 1
 
     await client.kill_agent(agent.id, key=agent.nonce)
@@ -290,6 +212,25 @@ async def test_capacity(client: Client, team: CreatedTeam) -> None:
     assert again.team.free["agents"] == 10
 
 
+async def test_a_team_bounds_all_below_it(client: Client) -> None:
+    """AC-S3-3, where the machine can: who stays below its limit, and starts another who does, has no more in all."""
+    image = await image_of(client, teamkit=KIT)
+    answers = {}
+    for name, memory_mb in [("small", 200), ("large", 480)]:
+        team = await client.create_team({"agents": 1, "memory_mb": memory_mb}, name=name)
+        policy = Policy(memory_mb=160, allow_sub_agents=True)
+        agent = await spawn(client, team, "crew", "function", {"function": "teamkit:crew"}, image=image, policy=policy)
+        if (await client.get_team(name)).bounded != ["memory_mb"]:
+            pytest.skip("this machine bounds no memory together")
+        try:
+            answers[name] = await agent.say("120")
+        except TaskFailed as failed:
+            answers[name] = f"one, {failed.status}"
+        await client.delete_team(name)
+    assert answers["large"] == "both, completed"
+    assert answers["small"] == "one, oom"
+
+
 async def test_the_nonce(client: Client, team: CreatedTeam) -> None:
     """AC-S3-4: nothing is done with an agent without it, no list has it, and there is never a second owner."""
     agent, other = await asyncio.gather(*(spawn(client, team, name, "shell") for name in ("ada", "bob")))
@@ -339,7 +280,7 @@ async def test_turns(client: Client, team: CreatedTeam) -> None:
     start = await waiting
     await second.aclose()  # The client has gone: the turn goes on, and may be read from where it was.
     rest = [each async for each in client.read_turn(agent.id, start.turn, start.number, key=agent.nonce)]
-    assert "".join(_content(each.body) for each in (start, *rest)).startswith("4 so far: one | two | $ sleep")
+    assert "".join(content(each.body) for each in (start, *rest)).startswith("4 so far: one | two | $ sleep")
     assert [each.kind for each in rest][-1] == "done"
     assert begun(mark) is None
 
@@ -394,6 +335,9 @@ async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> Non
             await spawn(client, team, "ada", kind, info)
     with pytest.raises(Unknown):
         await spawn(client, team, "ada", "raw", image="none")
+    with pytest.raises(InvalidValue) as refused:
+        await spawn(client, team, "ada", "raw", policy=Policy(reservation=Reservation(name="another")))
+    assert refused.value.field == "policy.reservation"
     left = await client.get_team(team.team.id, key=team.key)
     assert (left.free, left.agents, server.agents) == (free, 0, [])
     assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
@@ -462,21 +406,28 @@ async def test_loud_agents(client: Client, team: CreatedTeam) -> None:
 
 @pytest.mark.leaves("the server that is started again is for the tests that follow")
 async def test_a_killed_server(server: Server, client: Client, team: CreatedTeam) -> None:
-    """AC-S3-13: the next one has its agents, under the same ids and nonces and with what was said."""
+    """AC-S3-13: the next one has its agents, under the same ids and nonces and with what was said; they hold nothing
+    of the machine meanwhile, and nothing once their team has gone.
+    """
     agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
     assert await agent.say("one") == "1 so far: one"
-    mark = a_mark()
-    turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
-    await eventually(lambda: begun(mark))
-    before = await agent.info()
-
-    server.end(signal.SIGKILL)
-    with pytest.raises(RametError):
-        await turn
+    async with at_work(agent) as mark:
+        before, groups = await agent.info(), groups_of(mark)
+        server.end(signal.SIGKILL)
     await eventually(lambda: begun(mark) is None)
     server.start()
 
     after = await agent.info()
     assert (after.id, after.path, after.run) == (before.id, before.path, before.run)
     assert "one" in await agent.say("two")
-    assert (await client.get_team(team.team.id, key=team.key)).agents == 1
+    told = await client.get_team(team.team.id, key=team.key)
+    assert told.agents == 1
+    assert (told.bounded == ["memory_mb"]) is bool(groups)
+    assert not any(each.exists() for each in groups)
+    async with at_work(agent) as mark:
+        groups = groups_of(mark)
+        await client.interrupt(agent.id, key=agent.nonce)
+    limits = [each / name for each in groups for name in ("memory.limit_in_bytes", "memory.max")]
+    assert {int(file.read_text()) for file in limits if file.exists()} <= {1024 * MIB}
+    await client.delete_team(team.team.id, key=team.key)
+    assert not any(each.exists() for each in groups)

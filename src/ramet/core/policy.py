@@ -14,8 +14,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from ramet.core import reservation as reservations
 from ramet.core import rights
 from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.reservation import Reservation
 
 
 class Isolation(StrEnum):
@@ -80,6 +82,7 @@ class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     isolation: Isolation | None = None  #: the least that is accepted
     retry_count: int | None = None  #: further attempts after one that failed
     retry_delay_seconds: float | None = None
+    reservation: Reservation | None = None  #: that it shares with others; a child has its parent's, and no other
 
     def __post_init__(self) -> None:
         for name, checked in _CHECKS.items():
@@ -113,6 +116,7 @@ class Grant(Terms, frozen=True, kw_only=True):
     isolation: Isolation = Isolation.L0
     retry_count: int = 0
     retry_delay_seconds: float = 1.0
+    reservation: Reservation | None = None
 
 
 #: What an agent gets that asks for nothing.
@@ -195,6 +199,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "secrets": rights.secrets,
     "allow_sub_agents": _yes_or_no,
     "isolation": _isolation,
+    "reservation": reservations.checked,
 }
 
 
@@ -238,6 +243,8 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
     _refuse("env_vars", [name for name in values if name not in known])
     _refuse("secrets", [name for name in secrets if name not in parent.secrets])
     _refuse("allow_sub_agents", ["True"] if asked.allow_sub_agents and not parent.allow_sub_agents else [])
+    others = asked.reservation is not None and asked.reservation != parent.reservation
+    _refuse("reservation", [asked.reservation.name] if asked.reservation is not None and others else [])
     isolation = _inherited(asked.isolation, parent.isolation)
     _refuse("isolation", [isolation] if isolation.rank < parent.isolation.rank else [])
     child = Grant(
@@ -250,6 +257,7 @@ def narrow(parent: Grant, asked: Policy, *, seconds_left: float | None = None) -
         isolation=isolation,
         retry_count=_inherited(asked.retry_count, parent.retry_count),
         retry_delay_seconds=_inherited(asked.retry_delay_seconds, parent.retry_delay_seconds),
+        reservation=parent.reservation,
     )
     return child, clamped
 
@@ -285,6 +293,8 @@ def describe(terms: Terms) -> dict[str, Any]:
             plain[name] = sorted(value)
         elif isinstance(value, tuple):
             plain[name] = list(value)
+        elif isinstance(value, Reservation):
+            plain[name] = {field: each for field, each in msgspec.structs.asdict(value).items() if each is not None}
         elif value is not None:
             plain[name] = str(value) if isinstance(value, Isolation) else value
     return plain

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, IsolationUnavailable
+from ramet.core.errors import InvalidValue, IsolationUnavailable, SandboxFailed
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
-from ramet.isolation.contract import Backend
+from ramet.isolation.contract import Backend, ReservingBackend
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.tools.context import RunInfo, ToolUseContext
 
@@ -43,6 +43,7 @@ class Sandboxes:
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
+        self._together: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
         self.attended: dict[str, ToolUseContext] = {}  #: runs whose sandboxes live, by id
@@ -77,6 +78,19 @@ class Sandboxes:
                     self._backend = await self._open()
         return self._backend
 
+    @property
+    def together(self) -> frozenset[str]:
+        """What of a reservation the machine itself bounds; nothing before the backend is open, for nobody knows."""
+        return self._together
+
+    async def disband(self, name: str) -> None:
+        """Let go of a reservation whose sandboxes have ended. What goes wrong is for the next runtime to find."""
+        if isinstance(self._backend, ReservingBackend):
+            try:
+                await self._backend.disband(name)
+            except SandboxFailed as problem:
+                _log.warning("the control group of %s stays for now: %s", name, problem)
+
     async def _open(self) -> Backend:
         wanted = self._wanted
         if wanted == "local":
@@ -90,6 +104,7 @@ class Sandboxes:
         else:
             assert not isinstance(wanted, str), "checked when it was given"
             assert wanted is not None, "as above"
+            self._together = (await wanted.probe()).together
             return wanted
         probe = await backend.probe()
         if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:
@@ -98,6 +113,7 @@ class Sandboxes:
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
         await backend.reap()
         await self.folders.tidy(living=())
+        self._together = probe.together
         return backend
 
     async def local(self) -> Backend:

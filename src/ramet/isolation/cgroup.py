@@ -81,17 +81,48 @@ class Cgroup:
             raise SandboxFailed(f"control group: {error}") from error
         return opened
 
-    def limit(self, *, memory_mb: float | None = None, cpu_cores: float | None = None, pids: int | None = None) -> None:
+    def below(self, name: str) -> Cgroup:
+        """The group of that name in this one, there or not: both limits hold in it."""
+        return Cgroup({each: folder / name for each, folder in self._folders.items()}, self._version)
+
+    def make(self) -> None:
+        """Have its folders made; all or none. Raises SandboxFailed, also if it is there."""
+        made: list[Path] = []
+        try:
+            for folder in self.places():
+                folder.mkdir()
+                made.append(folder)
+        except OSError as error:
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise SandboxFailed(f"control group {folder.name}: {error}") from error
+
+    def open_below(self) -> None:
+        """Let groups below it have limits of their own. Raises SandboxFailed."""
+        if self._version == 2:
+            for controller, folder in self._folders.items():
+                write(folder / "cgroup.subtree_control", f"+{controller}")
+
+    def limit(
+        self,
+        *,
+        memory_mb: float | None = None,
+        cpu_cores: float | None = None,
+        pids: int | None = None,
+        dies_whole: bool = True,
+    ) -> None:
         """Set limits, where there is a controller for them; None leaves one as it is. Raises SandboxFailed.
 
-        Memory includes what is swapped out and what is written to a tmpfs. `pids` counts threads.
+        Memory includes what is swapped out and what is written to a tmpfs. `pids` counts threads. For want of memory
+        all of it ends where the kernel can do that, or if not `dies_whole` one of the groups below.
         """
         if memory_mb is not None and (folder := self._folders.get("memory")):
             most = int(memory_mb * MIB)
             if self._version == 2:
                 write(folder / "memory.max", most)
                 _write_if_there(folder / "memory.swap.max", 0)
-                _write_if_there(folder / "memory.oom.group", 1)
+                _write_if_there(folder / "memory.oom.group", int(dies_whole))
             else:
                 _write_if_there(folder / "memory.memsw.limit_in_bytes", -1)  # Never less than the other.
                 write(folder / "memory.limit_in_bytes", most)

@@ -3,6 +3,7 @@
 Groups are made below the group that this process is in, so whatever limits others put around us hold inside, too:
 
     <our own group>/ramet/<kernel>/<name>
+    <our own group>/ramet/<kernel>/<reservation>/<name>
 
 `<kernel>` ends with the pid namespace, pid and start time of who made it; so what the dead left can be told from what
 the living use. Works with version 1, where each controller has a hierarchy of its own, and with version 2 where our own
@@ -12,7 +13,6 @@ group is delegated to us: there, since a group with processes can have no limite
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -65,16 +65,8 @@ class Cgroups:
     def make(self, name: str) -> Cgroup:
         """An empty group without limits. Raises InvalidValue for what is no name, SandboxFailed also if it is there."""
         checked_name("name", name)
-        group = Cgroup({each: top / self._kernel / name for each, top in self._tops.items()}, self._version)
-        try:
-            for folder in group.places():
-                folder.mkdir()
-        except OSError as error:
-            for folder in group.places():
-                with contextlib.suppress(OSError):
-                    if error.errno != errno.EEXIST:
-                        folder.rmdir()
-            raise SandboxFailed(f"control group {name}: {error}") from error
+        group = self._whole.below(name)
+        group.make()
         return group
 
     def reap(self, prefix: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ an assignment in, one byte out (STARTED, or FAILED and why); everything after th
 
 from __future__ import annotations
 
+import array
 import contextlib
 import io
 import json
@@ -31,6 +32,7 @@ OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 _SETUP_FAILED = 70
 _SAMPLE = b'["", {"A": "a"}, "", "", "", [], {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
 _NOT_FOUND = 127
+_DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that it is to be in from then on
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -125,7 +127,7 @@ def _become(gates: Gates, channel: socket.socket, output: Sequence[int]) -> Assi
     _look_fresh()
     rehearse(gates)
     rules = gates.rules()
-    given = _told(channel)
+    given = _told(channel, is_apart=furniture is not None)
     if given is None:
         return None
     _turn_output(output)
@@ -139,16 +141,23 @@ def _become(gates: Gates, channel: socket.socket, output: Sequence[int]) -> Assi
     return given
 
 
-def _told(channel: socket.socket) -> Assignment | None:
-    """Wait for the assignment: four bytes of length, then JSON."""
-    data, need = bytearray(), 4
+def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
+    """Wait for the assignment: four bytes of length, then JSON. Doors that come along are gone through, and closed."""
+    data, need, doors = bytearray(), 4, array.array("i")
     while len(data) < need:
-        more = channel.recv(need - len(data))
+        more, ancillary, _, _ = channel.recvmsg(need - len(data), _DOORS, socket.MSG_CMSG_CLOEXEC)
         if not more:
             return None
         data += more
+        for _, _, fds in ancillary:
+            doors.frombytes(fds)
         if need == 4 == len(data):
             need += int.from_bytes(data, "big")
+    for door in doors:
+        os.write(door, b"0")
+        os.close(door)
+    if doors and is_apart:
+        calls.unshare(calls.CLONE_NEWCGROUP)  # It sees the group that it is in as the root of all.
     return Assignment(*json.loads(data[4:]))
 
 

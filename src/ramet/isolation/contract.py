@@ -10,7 +10,7 @@ import pathlib
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ramet.core.policy import Grant, Isolation
 
@@ -118,10 +118,11 @@ class Probe(NamedTuple):
     mechanisms: Mapping[str, bool]  #: by name: works as it should
     missing: tuple[str, ...] = ()
     remedy: str = ""
+    together: frozenset[str] = frozenset()  #: of "cpu_cores" and "memory_mb": what of a reservation it enforces
 
 
 class Backend(Protocol):
-    """Starts sandboxes of one kind."""
+    """Starts sandboxes of one kind. One that enforces reservations, as its probe says, is a `ReservingBackend`, too."""
 
     @property
     def name(self) -> str: ...
@@ -145,3 +146,11 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """End everything it started; idempotent."""
+
+
+@runtime_checkable
+class ReservingBackend(Backend, Protocol):
+    """Bounds what the sandboxes of a reservation use together, from the start of the first of them on."""
+
+    async def disband(self, name: str) -> None:
+        """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""

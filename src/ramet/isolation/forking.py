@@ -8,16 +8,18 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
 from ramet.core.policy import DEFAULTS, Grant, Isolation
-from ramet.isolation import bubblewrap, runtime
+from ramet.isolation import bubblewrap, lifeline, runtime
 from ramet.isolation.admission import absolute, admit, let_through
 from ramet.isolation.cgroups import Cgroup, Cgroups
 from ramet.isolation.child import FAILED, STARTED
@@ -28,6 +30,7 @@ from ramet.isolation.keeper import Keeper
 from ramet.isolation.launch import Launch
 from ramet.isolation.pool import Pool
 from ramet.isolation.probe import level_of, machine
+from ramet.isolation.reserved import Limits, Reserved, together
 from ramet.isolation.room import Assignment, Room, Walls
 from ramet.isolation.sandbox import CRASHES, ForkedSandbox
 from ramet.isolation.watchdog import Watchdog, Watched
@@ -70,6 +73,7 @@ class Forking:
         self._probing: asyncio.Future[None] | None = None
         self._cgroups: Cgroups | None = None
         self._groups = 0
+        self._reserved = Reserved()
         self._dog = Watchdog()
         self._pool = Pool(self.start_zygote, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
@@ -131,6 +135,10 @@ class Forking:
 
         return await in_thread(sweep, name="ramet-reap")
 
+    async def disband(self, name: str) -> None:
+        """See `ramet.isolation.contract.ReservingBackend`."""
+        await self._reserved.disband(name)
+
     async def close(self) -> None:
         """End everything; idempotent."""
         await asyncio.gather(self._pool.close(), self._fresh.close())
@@ -154,7 +162,7 @@ class Forking:
             walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
         self._cgroups = Cgroups.open(self._prefix)
-        self._probe = probe
+        self._probe = probe._replace(together=together(self._cgroups))
 
     def _level(self, probe: Probe, asked: Isolation) -> Isolation:
         """What a run gets; who offers a zygote's child behind all walls offers one of a zygote of its own, too."""
@@ -206,15 +214,43 @@ class Forking:
             if _limits(grant) != _limits(DEFAULTS):
                 cgroup.limit(**_limits(grant))
             given = given._replace(unmapped=cgroup.has_memory)
-        await _tell(child, given)
-        watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
-        try:
-            await _hear(child)
-        except BaseException:
-            if watched is not None:
-                watched.close()
-            raise
+        watched = None
+        async with self._moving(grant, keeper, child) as doors:
+            await _tell(child, given, doors)
+            watched = self._watch(spec.run, grant, child, given)  # While it shuts its gates.
+            try:
+                await _hear(child)
+            except BaseException:
+                if watched is not None:
+                    watched.close()
+                raise
         return ForkedSandbox(spec.run, level, keeper, child, given, watched, lambda exit: self._look_at(keeper, exit))
+
+    @asynccontextmanager
+    async def _moving(self, grant: Grant, keeper: Keeper, child: Forked) -> AsyncGenerator[list[int]]:
+        """Doors to the group that a child is to be in from now on, if it is another one than it was parked in.
+
+        Once it has gone in, that group is its own, and the other one goes; else the new one does.
+        """
+        if grant.reservation is None or self._cgroups is None or child.cgroup is None:
+            yield []
+            return
+        group = await self._reserved.make(self._cgroups, grant.reservation, _limits(grant))
+        doors: list[int] = []
+        try:
+            if group.has_doors:
+                doors = group.doors()
+            else:
+                await lifeline.call(lambda: group.add(child.pid))
+            yield doors
+        except BaseException:
+            child.discard()
+            keeper.forget_group(group)
+            raise
+        finally:
+            for door in doors:
+                os.close(door)
+        keeper.change_group(child, group)
 
     def _watch(self, run: str, grant: Grant, child: Forked, given: Assignment) -> Watched | None:
         """None if it has ended already."""
@@ -241,21 +277,20 @@ class Forking:
             self._pool.crashed(keeper)
 
 
-class _Limits(TypedDict):
-    memory_mb: float
-    cpu_cores: float
-    pids: int
-
-
-def _limits(grant: Grant) -> _Limits:
+def _limits(grant: Grant) -> Limits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
 
 
-async def _tell(child: Forked, given: Assignment) -> None:
-    """Tell a parked child who it is. Raises SandboxFailed."""
+async def _tell(child: Forked, given: Assignment, doors: Sequence[int]) -> None:
+    """Tell a parked child who it is, and give it doors of its group. Raises SandboxFailed."""
     data = json.dumps(given).encode()
+    length = len(data).to_bytes(4, "big")
     try:
-        await asyncio.get_running_loop().sock_sendall(child.channel, len(data).to_bytes(4, "big") + data)
+        if doors:
+            socket.send_fds(child.channel, [length], doors)  # The first word on it: there is room.
+        else:
+            data = length + data
+        await asyncio.get_running_loop().sock_sendall(child.channel, data)
     except OSError as error:
         raise SandboxFailed(f"a sandbox did not start: {error}") from error
 

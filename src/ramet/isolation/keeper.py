@@ -161,6 +161,16 @@ class Keeper:
             with contextlib.suppress(OSError):  # Its main process can be killed without the zygote, who then does so.
                 packets.send(self._control, "end", {"number": forked.number})
 
+    def change_group(self, forked: Forked, group: Cgroup) -> None:
+        """It has moved to another group: the one that it was in goes. If it has ended, both do."""
+        if forked.removal is None and forked.cgroup is not None:
+            forked.cgroup, group = group, forked.cgroup
+        self.forget_group(group)
+
+    def forget_group(self, group: Cgroup) -> None:
+        """Remove a group of which nobody is to be."""
+        self._leftovers.remove(group)
+
     def retire(self) -> None:
         """Fork no more; end once the last agent has."""
         self._retired = True

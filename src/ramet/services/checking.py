@@ -17,15 +17,17 @@ from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import Grant, Policy, grant_root
+from ramet.core.reservation import Reservation
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.books import AgentRow
 from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.rooms import RESERVED
 from ramet.services.shelves import AgentShelf
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
-_MACHINE = ("cpu", "memory_mb")  #: which a policy says
+_MACHINE = tuple(RESERVED)  #: which a policy says
 _SPARE = 200  #: levels of nesting that are left free in what is kept
 
 
@@ -94,7 +96,7 @@ class Checks:
             runtime=self._runtime,
             folder=self._folder / row.id,
             image=image,
-            policy=row.policy,
+            policy=_sharing(row.policy, row.team, counted),
             limits=limits,
             env=env,
             run=row.run,
@@ -133,6 +135,16 @@ def grant_by(rules: Rules, policy: Policy | None) -> Grant | None:
             shown = ", ".join(each[:100] for each in refused[:5])
             raise SpawnRefused("policy.allowed_env_vars", f"more of the environment than this server gives: {shown}")
     return grant
+
+
+def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:
+    """A policy by which an agent shares, with all of its team, what that counts of the machine. Raises InvalidValue."""
+    if policy is None:
+        return None
+    if policy.reservation is not None:
+        raise InvalidValue("policy.reservation", policy.reservation.name, "none: an agent has its team's")
+    amounts = {field: counted[name] for name, field in RESERVED.items() if counted.get(name)}
+    return replace(policy, reservation=Reservation(name=team, **amounts)) if amounts else policy
 
 
 def without_values(policy: Policy | None) -> Policy | None:

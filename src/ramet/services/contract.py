@@ -47,7 +47,11 @@ class CreateTeam(Asked):
 
 
 class TeamInfo(Struct, kw_only=True):
-    """A team: `held` is what its living agents have, `spent` what is used up for good, `free` what is left."""
+    """A team: `held` is what its living agents have, `spent` what is used up for good, `free` what is left.
+
+    Of `bounded` the machine itself lets all its agents together, and all below them, have no more: control groups do.
+    Others are counted. It is known from the first agent of this server with a policy on.
+    """
 
     id: str
     name: str
@@ -55,6 +59,7 @@ class TeamInfo(Struct, kw_only=True):
     held: dict[str, float]
     spent: dict[str, float]
     free: dict[str, float]
+    bounded: list[str]
     agents: int
     labels: dict[str, str]
     created_at: str

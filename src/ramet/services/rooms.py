@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ from ramet.core.errors import InvalidValue, OverCapacity
 from ramet.core.team import Team
 from ramet.services.books import AgentRow, Books, TeamRow
 from ramet.services.contract import TeamInfo
+
+#: What a team counts of the machine, and how a reservation of its sandboxes says that.
+RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}
 
 
 @dataclass(eq=False)
@@ -59,8 +62,8 @@ class Room:
         """The hash of the team's key."""
         return self._row.key
 
-    def info(self) -> TeamInfo:
-        """The team, for whoever may see it."""
+    def info(self, together: Collection[str]) -> TeamInfo:
+        """The team, for whoever may see it; `together` is what of a reservation the machine bounds."""
         team = self.team
         return TeamInfo(
             id=self.id,
@@ -69,6 +72,7 @@ class Room:
             held=team.holding,
             spent={name: team.spent.get(name, 0.0) for name in team.total},
             free=team.free,
+            bounded=[name for name, field in RESERVED.items() if name in team.total and field in together],
             agents=len(team.held),
             labels=dict(self._row.labels),
             created_at=self._row.created_at.isoformat(),

@@ -163,15 +163,15 @@ class AgentSpawnerService:
             del self._rooms[room.id]
             await to_its_end(room.remove())
             raise
-        return CreatedTeam(room.info(), own)
+        return CreatedTeam(self._info(room), own)
 
     async def get_team(self, team: str, key: str) -> TeamInfo:
         """What a team has, holds and has left; `team` is its id or its name. Raises NotYours."""
-        return self._room(team, key).info()
+        return self._info(self._room(team, key))
 
     async def list_teams(self, key: str) -> list[TeamInfo]:
         """The teams that a key opens: the operator's all, a team's that one."""
-        return [each.info() for each in self._rooms_of(key)]
+        return [self._info(each) for each in self._rooms_of(key)]
 
     async def delete_team(self, team: str, key: str) -> None:
         """End all agents of a team, those being born as well, wait until they are gone, and forget it.
@@ -309,6 +309,7 @@ class AgentSpawnerService:
         await room.write()  # Doomed from now on, whatever becomes of this server.
         await _call_off(room)
         await asyncio.gather(*(lives.end(each, "its team was deleted") for each in self.roster.of(room.id)))
+        await self._runtime.sandboxes.disband(room.id)
         await room.remove()
         del self._rooms[room.id]
 
@@ -319,6 +320,9 @@ class AgentSpawnerService:
         if self._opened is None:
             raise Aborted("the server is not open")
         return self._opened
+
+    def _info(self, room: Room) -> TeamInfo:
+        return room.info(self._runtime.sandboxes.together)
 
     def _room(self, team: str, key: str) -> Room:
         """The team of that id or name, for whoever has its key. Raises NotYours, which is the same for every reason."""

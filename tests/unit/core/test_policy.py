@@ -24,6 +24,7 @@ from ramet.core.policy import (
     narrow,
     to_json,
 )
+from ramet.core.reservation import Reservation
 
 CANARY = "canary-2f9c"
 
@@ -65,6 +66,7 @@ PARENT = Grant(
     isolation=Isolation.L2,
     retry_count=2,
     retry_delay_seconds=3.0,
+    reservation=Reservation(name="crew", memory_mb=1024.0),
 )
 
 
@@ -586,6 +588,35 @@ def test_no_error_shows_a_value_of_a_variable_or_secret(bad: dict[str, Any]) -> 
 
     assert CANARY not in str(refusal.value)
     assert CANARY not in repr(refusal.value.value)
+
+
+def test_a_reservation_is_its_parents() -> None:
+    """A child shares what its parent shares, whether it says so or not, and never anything else."""
+    assert PARENT.reservation is not None
+    same = msgspec.structs.asdict(PARENT.reservation)
+    for asked in (policy(), policy(reservation=same), policy(reservation=PARENT.reservation)):
+        assert narrow(PARENT, asked)[0].reservation == PARENT.reservation
+    for other in ({"name": "crew"}, {"name": "others", "memory_mb": 1024}):
+        with pytest.raises(SpawnRefused) as refused:
+            narrow(PARENT, policy(reservation=other))
+        assert refused.value.limit == "policy.reservation"
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("crew", ""),
+        ({"nam": "crew"}, ""),
+        ({"name": "a/b"}, ".name"),
+        ({"name": "crew", "memory_mb": 0}, ".memory_mb"),
+        ({"name": "crew", "cpu_cores": float("nan")}, ".cpu_cores"),
+    ],
+)
+def test_what_is_no_reservation_is_refused(value: object, field: str) -> None:
+    """By the field that is wrong."""
+    with pytest.raises(InvalidValue) as refused:
+        policy(reservation=value)
+    assert refused.value.field == f"policy.reservation{field}"
 
 
 def test_a_description_is_plain_data() -> None:

@@ -10,7 +10,8 @@ import sys
 
 from msgspec import json
 
-from ramet.isolation.conformance.ground import ENTRY, GRANT, Ground
+from ramet.core.reservation import Reservation
+from ramet.isolation.conformance.ground import ENTRY, GRANT, Ground, replace_grant
 from ramet.isolation.contract import SandboxSpec
 
 
@@ -18,9 +19,11 @@ async def main(backend: str, scratch: str, *specs: str) -> None:
     """Start them, say so, and wait for the end that comes from outside."""
     async with Ground(backend, pathlib.Path(scratch)).open() as site, contextlib.AsyncExitStack() as stack:
         pids = []
+        shared = Reservation(name="doomed", memory_mb=1024) if site.probe.together else None
+        grant = replace_grant(GRANT, reservation=shared)
         for each in specs:
             run, workspace = json.decode(each)
-            spec = SandboxSpec(run=run, grant=GRANT, workspace=pathlib.Path(workspace), entry=ENTRY)
+            spec = SandboxSpec(run=run, grant=grant, workspace=pathlib.Path(workspace), entry=ENTRY)
             visit = await stack.enter_async_context(site.visit(spec))
             await visit.ask("ignore", numbers=[signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
             await visit.ask("hide", hold="held", quiet=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
+from ramet.core.reservation import Reservation
 from ramet.isolation.conformance.ground import (
     Check,
     Ended,
@@ -15,6 +17,7 @@ from ramet.isolation.conformance.ground import (
     holds,
     patience,
 )
+from ramet.isolation.contract import ReservingBackend
 
 _MEMORY_MB = 96
 _SLACK_MB = 8  #: what a process needs besides, and what is counted in pieces
@@ -39,6 +42,39 @@ async def memory_of_all_together(site: Site) -> None:
             pass
         else:
             holds(lived * each <= _MEMORY_MB + _SLACK_MB, f"{lived} processes of {each} MiB live under {_MEMORY_MB}")
+
+
+async def memory_of_a_reservation(site: Site) -> None:
+    """Those who share one have it together: with what one has, another gets less. Who does not share it is let be."""
+    if "memory_mb" not in site.probe.together:
+        raise NotHere(f"{site.backend.name} says that it bounds no memory together here")
+    holds(isinstance(site.backend, ReservingBackend), "who bounds reservations can disband them")
+    shared = Reservation(name="conformance", memory_mb=_MEMORY_MB)
+    each = _MEMORY_MB * 2 // 3
+    async with AsyncExitStack() as visits:
+        one, two = [await visits.enter_async_context(site.visit_if_granted("reservation", shared)) for _ in range(2)]
+        apart = await visits.enter_async_context(site.visit())
+        for visit in (apart, one):
+            await visit.ask("allocate", mb=each)
+        try:
+            await two.ask("allocate", mb=each)
+        except (Ended, Refused):
+            pass
+        ends = [asyncio.ensure_future(visit.sandbox.wait()) for visit in (one, two)]
+        try:
+            promise = f"two that share {_MEMORY_MB} MiB do not have {each} MiB each"
+            await eventually(lambda: any(end.done() for end in ends), promise)
+            holds([end.result().reason for end in ends if end.done()] == ["oom"], "one of them is ended, and told so")
+        finally:
+            for end in ends:
+                end.cancel()
+        holds(await apart.ask("who"), "who does not share it lives")
+    assert isinstance(site.backend, ReservingBackend), "as above"
+    for _ in range(2):
+        await site.backend.disband("conformance")
+    async with site.visit_if_granted("reservation", shared) as again:
+        holds(await again.ask("who"), "after its end it may begin anew")
+    await site.backend.disband("conformance")
 
 
 async def memory_that_is_shared(site: Site) -> None:
@@ -112,6 +148,7 @@ async def a_limit_is_one_sandboxs(site: Site) -> None:
 CHECKS: tuple[Check, ...] = (
     memory,
     memory_of_all_together,
+    memory_of_a_reservation,
     memory_that_is_shared,
     processes,
     processor,

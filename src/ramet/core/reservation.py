@@ -1,0 +1,40 @@
+"""What several sandboxes may use together, beside what each may use by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name
+
+
+class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sandboxes with a reservation of the same name use at most this, all of them together; None is no bound."""
+
+    name: str
+    cpu_cores: float | None = None
+    memory_mb: float | None = None  #: MiB
+
+    def __post_init__(self) -> None:
+        checked_name("policy.reservation.name", self.name)
+        for field in ("cpu_cores", "memory_mb"):
+            value = getattr(self, field)
+            if value is not None and (isinstance(value, bool) or not 0.01 <= value <= 2**24):
+                raise InvalidValue(f"policy.reservation.{field}", value, "a number from 0.01 to 16777216")
+
+
+def checked(field: str, value: object) -> Reservation:
+    """A reservation, or plain data that says one. Raises InvalidValue naming the field."""
+    if isinstance(value, Reservation):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidValue(field, value, "a Reservation")
+    try:
+        return msgspec.convert(dict(value), Reservation)
+    except msgspec.ValidationError as problem:
+        if isinstance(problem.__cause__, InvalidValue):
+            raise problem.__cause__ from None
+        raise InvalidValue(field, dict(value), str(problem)) from None

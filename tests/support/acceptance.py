@@ -1,0 +1,151 @@
+"""A server process for the acceptance suite, agents that are talked with over HTTP, and processes that tell of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from ramet import Policy
+from ramet.core.errors import RametError
+from ramet.isolation.conformance.ground import cgroups
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import error_of
+from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from tests.support.serve_process import ROOT
+from tests.support.tars import tar
+from tests.support.waiting import eventually
+
+POLICY = Policy(memory_mb=256, network="disabled")
+
+
+class Server:
+    """`ramet serve` in a folder, which can be killed and started again."""
+
+    def __init__(self, folder: pathlib.Path, backend: str) -> None:
+        self.folder, self.backend = folder, backend
+        self.start()
+
+    def start(self) -> None:
+        """Until it says that it listens."""
+        path = os.pathsep.join([str(self.folder / "plugin"), str(ROOT)])
+        command = [sys.executable, "-m", "ramet", "serve", "--dir", str(self.folder), "--backend", self.backend]
+        with (self.folder / "stderr").open("a") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path}
+            )
+        assert self.process.stdout is not None
+        assert b"ramet serves" in self.process.stdout.readline(), (self.folder / "stderr").read_text()
+
+    def end(self, number: signal.Signals) -> int:
+        """By a signal; its exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+            self.process.communicate()
+        return self.process.returncode
+
+    @property
+    def agents(self) -> list[str]:
+        """What agents have on disk."""
+        return [each.name for each in (self.folder / ".ramet" / "agents").glob("*")]
+
+
+async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:
+    """One, in a sandbox."""
+    more.setdefault("policy", POLICY)
+    if agent_type != "raw":
+        more["transport_format"] = "openai"
+    return Spoken(client, await client.spawn_agent(team.team.id, name, agent_type, info, key=team.key, **more))
+
+
+class Spoken:
+    """An agent, as its owner speaks with it in the format of OpenAI's clients."""
+
+    def __init__(self, client: Client, spawned: SpawnedAgent) -> None:
+        self.client, self.id, self.nonce, self.spawned = client, spawned.agent.id, spawned.nonce, spawned.agent
+
+    async def pieces(self, text: str) -> AsyncIterator[str]:
+        """A turn, piece for piece."""
+        async with aclosing(self.client.turn(self.id, body(text), key=self.nonce)) as chunks:
+            async for chunk in chunks:
+                if chunk.kind == "error":
+                    raise error_of(chunk.body, 0)
+                if piece := content(chunk.body):
+                    yield piece
+
+    async def say(self, text: str) -> str:
+        """A turn; its answer. Raises what it failed with."""
+        return "".join([piece async for piece in self.pieces(text)])
+
+    async def info(self) -> AgentInfo:
+        """What it is now."""
+        return await self.client.get_agent(self.id, key=self.nonce)
+
+
+def body(text: str) -> bytes:
+    """A message in OpenAI's format."""
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+def content(chunk: bytes) -> str:
+    """What a chunk says."""
+    return str(json.loads(chunk)["choices"][0]["delta"].get("content") or "") if chunk else ""
+
+
+def begun(mark: str) -> psutil.Process | None:
+    """The process that sleeps for so many seconds, wherever on this machine it is."""
+    found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", mark]]
+    return found[0] if found else None
+
+
+def main_process_of(mark: str) -> psutil.Process:
+    """The agent's own process, of which that one is a descendant."""
+    process = begun(mark)
+    assert process is not None
+    return next(each for each in process.parents() if "python" in each.name())
+
+
+@asynccontextmanager
+async def at_work(agent: Spoken) -> AsyncIterator[str]:
+    """While it waits for a command, which has this mark. Its turn has failed by the end of the block."""
+    mark = a_mark()
+    turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
+    await eventually(lambda: begun(mark))
+    yield mark
+    with pytest.raises(RametError):
+        await turn
+
+
+def groups_of(mark: str) -> list[pathlib.Path]:
+    """The control groups of the whole team of the agent that has that process; none where there are none."""
+    process = begun(mark)
+    assert process is not None
+    groups = {each.parent for each in cgroups(process.pid)}
+    return [each for each in groups if each.name.startswith("together-")]
+
+
+def a_mark() -> str:
+    """Seconds that nobody else sleeps for."""
+    return f"5{secrets.randbelow(10**9):09d}"
+
+
+async def image_of(client: Client, **files: bytes) -> str:
+    """The id of an image with these modules."""
+    bundle = await client.upload_bundle(tar({f"{name}.py": content for name, content in files.items()}))
+    job = await client.create_image([bundle.id])
+    async with asyncio.timeout(60):
+        while job.state in ("queued", "running"):
+            job = await client.job(job.id)
+    assert job.error is None
+    return job.image
