@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, IsolationUnavailable, SandboxFailed
+from ramet.core.errors import InvalidValue, IsolationUnavailable, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
 from ramet.host.door import ProxyDecision
@@ -69,6 +69,15 @@ class Sandboxes:
         """Remove what a process that was killed had for agents that lived; waits for the disk. Raises OSError."""
         if self._working_dir is not None:
             self.folders.drop_shelf()
+
+    def folder_of(self, run: str) -> RunFolder | None:
+        """The folder of a run of this or an earlier runtime, if there is one."""
+        if self._folders is None and self._working_dir is None:
+            return None
+        try:
+            return self.folders.find(run)
+        except (Unknown, InvalidValue):
+            return None
 
     async def backend(self) -> Backend:
         """The backend, opened. Raises IsolationUnavailable where none was named and bwrap does not work."""

@@ -63,6 +63,8 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     turns: int = 0
     error: ErrorInfo | None = None
     bundles: tuple[str, ...] = ()  #: that were loaded while it lived
+    keep_failed_s: float | None = None
+    failed_at: datetime | None = None
 
 
 R = TypeVar("R", TeamRow, AgentRow)

@@ -22,6 +22,7 @@ from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.books import AgentRow
 from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.failed import MOST_KEPT_S
 from ramet.services.rooms import RESERVED
 from ramet.services.shelves import AgentShelf
 
@@ -39,6 +40,7 @@ class Rules:
     sandboxed: bool = False  #: no agent without a policy
     mounts: Collection[str] | None = ()  #: folders, with all below
     variables: Collection[str] | None = ()  #: of the server's own environment
+    keep_failed_s: float = MOST_KEPT_S  #: that a failed agent may be kept
 
 
 class Checked(NamedTuple):

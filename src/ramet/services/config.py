@@ -85,6 +85,7 @@ SETTINGS: Final = (
     Setting("limits.body_bytes", _plain(checks.whole_of(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),
     Setting("limits.agents", _plain(checks.whole_of(1, 1_000_000)), number=True),
+    Setting("limits.keep_failed_s", _plain(checks.whole_of(0, 366 * 86_400)), number=True),
     Setting("bundles.upload_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
     Setting("bundles.total_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
     Setting("bundles.kept_bytes", _plain(checks.whole_of(0, 2**50)), number=True),

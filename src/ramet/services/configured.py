@@ -34,7 +34,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
-        "rules": Rules(agents=limits.agents),
+        "rules": Rules(agents=limits.agents, keep_failed_s=limits.keep_failed_s),
         "talk": talk_limits(limits),
         "bundles": bundle_limits(config.bundles),
         "installs": installs_of(config.installs),

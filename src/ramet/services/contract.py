@@ -87,6 +87,8 @@ class SpawnAgent(Asked):
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     wait_s: float = 0.0  #: how long to stand in line when the team is full; 0 is refused at once
+    #: For how long, once it has failed, it is there with its folders; then all of it goes. None: until it is killed.
+    keep_failed_s: float | None = None
 
 
 class AgentInfo(Struct, kw_only=True):
@@ -108,6 +110,8 @@ class AgentInfo(Struct, kw_only=True):
     turns: int
     created_at: str
     error: ErrorInfo | None = None
+    kept_until: str = ""  #: of one that failed and was to be kept for a while
+    kept: list[str] = []  #: where what is left of it is, on the machine of the server: its folder, its sandbox's
 
 
 class SpawnedAgent(Struct):

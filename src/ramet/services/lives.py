@@ -19,11 +19,13 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
+from ramet.host.runtime import AgentRuntime
 from ramet.isolation import trees
 from ramet.services.books import AgentRow, Books
 from ramet.services.checking import Checked
 from ramet.services.contract import Opening
 from ramet.services.departed import Departed
+from ramet.services.failed import FailedAgents
 from ramet.services.problems import error_of, told
 from ramet.services.rooms import Room
 from ramet.services.roster import Living, Roster
@@ -35,8 +37,14 @@ _log = logging.getLogger("ramet.services")
 class Lives:
     """The agents of a server, from their births to their ends; `folder` has one folder for each."""
 
-    def __init__(self, roster: Roster, rooms: Mapping[str, Room], books: Books, folder: pathlib.Path) -> None:
+    def __init__(
+        self, roster: Roster, rooms: Mapping[str, Room], books: Books, folder: pathlib.Path, runtime: AgentRuntime
+    ) -> None:
         self._roster, self._rooms, self._books, self._folder = roster, rooms, books, folder
+        self._clock = runtime.clock
+        self._failed = FailedAgents(
+            runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -47,9 +55,11 @@ class Lives:
         return task
 
     async def join(self) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until nothing is under way any more, but not for the time of those that are kept."""
+        await self._failed.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
+            await self._failed.close()  # Of those that have failed meanwhile.
 
     # ---- how an agent comes
 
@@ -96,10 +106,16 @@ class Lives:
         self._roster.add(living)
         living.served.ended.add_done_callback(over)
 
-    def add_departed(self, row: AgentRow) -> None:
-        """Have an agent on the roster that cannot be talked with any more, for as long as nobody ends it."""
+    async def add_departed(self, row: AgentRow) -> None:
+        """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        self._roster.add(Living(row, Departed(row.run, error), self._books))
+        living = Living(row, Departed(row.run, error), self._books)
+        self._roster.add(living)
+        await self._failed.keep(living)
+
+    def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
+        """An agent that has failed just now."""
+        return replace(row, state="failed", error=error, failed_at=self._clock.now())
 
     # ---- how an agent goes
 
@@ -121,6 +137,7 @@ class Lives:
         await self.release(room, row.id, used)
         try:
             await to_its_end(in_thread(lambda: _remove(self._folder, row.id), name="ramet-folder"))
+            await to_its_end(self._failed.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
         await self._books.remove(row)
@@ -135,10 +152,12 @@ class Lives:
     async def _fail(self, living: Living, error: ErrorInfo | None) -> None:
         """An agent ended by itself: it holds nothing any more, and stays to be looked at."""
         living.state, living.error = ("ended" if error is None else "failed"), error
+        living.failed_at = self._clock.now() if error is not None else None
         used = await _closed(living, "it ended")
         async with living.changing:
             living.row = living.as_row()
             await self.release(self._rooms[living.row.team], living.id, used, living.row)
+        await self._failed.keep(living)
 
     async def _end(self, living: Living, reason: str) -> None:
         if living.failing is not None:

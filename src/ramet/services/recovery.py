@@ -57,7 +57,7 @@ class Recovery:
             return
         room.take_name(row.name)
         if is_over:
-            self.lives.add_departed(row)
+            await self.lives.add_departed(row)
         else:
             await self._open(room, row)
 
@@ -67,9 +67,9 @@ class Recovery:
             living = await self.lives.open(row, await self.checks(asked, room.team.total))
         except Exception as problem:
             _log.warning("agent %s (%s) cannot be gone on with: %s", row.path, row.id, problem)
-            row = replace(row, state="failed", error=error_of(problem))
+            row = self.lives.failed(row, error_of(problem))
             await self.lives.release(room, row.id, _used(row), row)
-            self.lives.add_departed(row)
+            await self.lives.add_departed(row)
             return
         self.lives.add(living)
         await living.keep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +18,14 @@ from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Op
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))
-_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles")  #: of a row
+_CHANGING = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")  #: of a row
+
+
+class Kept(NamedTuple):
+    """Until when a failed agent is there, and where what it left is."""
+
+    until: datetime
+    folders: tuple[str, ...]
 
 
 class Living:
@@ -41,6 +49,8 @@ class Living:
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
+        self.failed_at = row.failed_at
+        self.kept: Kept | None = None  #: of one that has failed and is there for a while
         self.talk: Any = None
         self.failing: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
@@ -84,6 +94,8 @@ class Living:
             turns=self.turns,
             created_at=row.created_at.isoformat(),
             error=self.error,
+            kept_until=self.kept.until.isoformat() if self.kept is not None else "",
+            kept=list(self.kept.folders) if self.kept is not None else [],
         )
 
     def as_row(self) -> AgentRow:
@@ -96,6 +108,7 @@ class Living:
             turns=self.turns,
             error=self.error,
             bundles=self._bundles,
+            failed_at=self.failed_at,
         )
 
     @property

@@ -105,6 +105,7 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 * 2**20  #: of one message
     queue: int = 16  #: turns that wait at one agent
     agents: int = 1_000  #: that live at once, of all teams
+    keep_failed_s: int = 604_800  #: that an agent which has failed may be kept: a week
 
 
 class BundleSettings(Struct, frozen=True, kw_only=True):

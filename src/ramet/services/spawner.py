@@ -35,6 +35,7 @@ from ramet.services.contract import (
     SpawnedAgent,
     TeamInfo,
 )
+from ramet.services.failed import checked_keep_failed
 from ramet.services.lives import Lives
 from ramet.services.owners import Owners
 from ramet.services.recovery import Recovery
@@ -102,7 +103,7 @@ class AgentSpawnerService:
         books = Books(await self._runtime.open_store())
         teams, agents = await books.teams(), await books.agents()
         rooms = {row.id: Room(row, books, self._runtime.clock) for row in teams}
-        lives = Lives(self.roster, rooms, books, self._folder)
+        lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
         doomed = [row.id for row in teams if row.doomed]
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
         try:
@@ -275,6 +276,7 @@ class AgentSpawnerService:
             keys=keys.Keyring(owner=keys.hash_of(nonce)),
             state="starting",
             created_at=self._runtime.clock.now(),
+            keep_failed_s=checked_keep_failed(asked.keep_failed_s, self._rules.keep_failed_s),
         )
         room.take_name(name)
         self._coming[row.id] = row

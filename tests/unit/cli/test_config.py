@@ -60,7 +60,8 @@ def test_each_problem_is_one_line_and_the_status_is_1(capsys: pytest.CaptureFixt
     assert out.splitlines()[0].startswith("backend: ")
     assert out.splitlines()[0].endswith("(other.yaml:1)")
     assert out.splitlines()[1:] == [
-        "limits.que: 'que' is not accepted; expected a key of limits: body_bytes, queue, agents (other.yaml:3)"
+        "limits.que: 'que' is not accepted; expected a key of limits: body_bytes, queue, agents, keep_failed_s "
+        "(other.yaml:3)"
     ]
     assert "\x1b" not in out
     assert err == "2 problems\n"

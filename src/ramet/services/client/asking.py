@@ -160,6 +160,7 @@ def spawn_agent(
     labels: Mapping[str, str] | None,
     env: Mapping[str, str] | None,
     wait_s: float,
+    keep_failed_s: float | None,
 ) -> Ask[SpawnedAgent]:
     asked = SpawnAgent(
         team=team,
@@ -174,6 +175,7 @@ def spawn_agent(
         labels=dict(labels or {}),
         env=dict(env or {}),
         wait_s=wait_s,
+        keep_failed_s=keep_failed_s,
     )
     return Ask("POST", "/v1/agents", SpawnedAgent, asked)
 

@@ -110,11 +110,24 @@ class Client:
         labels: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
+        keep_failed_s: float | None = None,
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key; `spawn_info` is plain data, or a structure."""
         ask = asking.spawn_agent(
-            team, name, agent_type, spawn_info, image, transport_format, policy, limits, metadata, labels, env, wait_s
+            team,
+            name,
+            agent_type,
+            spawn_info,
+            image,
+            transport_format,
+            policy,
+            limits,
+            metadata,
+            labels,
+            env,
+            wait_s,
+            keep_failed_s,
         )
         return await self.send(ask, key, waits=True)
 

@@ -1,0 +1,92 @@
+"""Failed agents that whoever spawned them wanted to have kept: for how long, and where what is left of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import pathlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue, RametError
+from ramet.host.sandboxes import Sandboxes
+from ramet.services.books import AgentRow
+from ramet.services.roster import Kept, Living
+
+#: How long they may be kept at most, if a server does not say otherwise: a week.
+MOST_KEPT_S: Final = 7 * 86_400
+
+_log = logging.getLogger("ramet.services")
+
+
+def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
+    """For how long an agent is to be kept once it has failed; None until it is killed. Raises InvalidValue."""
+    if keep_failed_s is None:
+        return None
+    if (
+        isinstance(keep_failed_s, bool)
+        or not isinstance(keep_failed_s, int | float)
+        or not math.isfinite(keep_failed_s)
+        or not 0 <= keep_failed_s <= most
+    ):
+        raise InvalidValue(
+            "keep_failed_s", keep_failed_s, f"seconds from 0 to {most:g}, as long as this server keeps any"
+        )
+    return float(keep_failed_s)
+
+
+class FailedAgents:
+    """Those that are kept. `folder` has one folder for each agent; `end` ends one whose time is over."""
+
+    def __init__(
+        self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[Living], Awaitable[None]]
+    ) -> None:
+        self._clock, self._sandboxes, self._folder, self._end = clock, sandboxes, folder, end
+        self._waiting: dict[str, asyncio.Task[None]] = {}
+
+    async def keep(self, living: Living) -> None:
+        """Have one that has failed there until its time is over, since it failed, and then end it."""
+        row = living.row
+        if row.state != "failed" or row.keep_failed_s is None or row.failed_at is None:
+            return
+        until = row.failed_at + timedelta(seconds=row.keep_failed_s)
+        folders = [each for each in (self._folder / row.id, await self._of_sandbox(row, keep=True)) if each is not None]
+        living.kept = Kept(until, tuple(str(each) for each in folders if each.exists()))
+        self._waiting[row.id] = asyncio.create_task(self._wait(living, (until - self._clock.now()).total_seconds()))
+
+    async def remove(self, row: AgentRow) -> None:
+        """Let go of one that is being forgotten: what it left of its sandbox goes."""
+        if (waiting := self._waiting.pop(row.id, None)) is not None:
+            waiting.cancel()
+        if row.state == "failed" and row.keep_failed_s is not None:
+            await self._of_sandbox(row, keep=False)
+
+    async def close(self) -> None:
+        """Wait for nobody's time any more; they stay on record."""
+        waiting = list(self._waiting.values())
+        self._waiting.clear()
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _wait(self, living: Living, seconds: float) -> None:
+        await self._clock.sleep(max(0.0, seconds))
+        try:
+            await self._end(living)
+        except Exception:  # The next server finds it.
+            _log.exception("agent %s (%s), whose time is over, stays", living.row.path, living.id)
+
+    async def _of_sandbox(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
+        """The folder of its run, kept from retention or removed; None if there is none."""
+        found = self._sandboxes.folder_of(row.run) if row.run else None
+        if found is None:
+            return None
+        try:
+            await in_thread(found.keep if keep else found.remove, name="ramet-folder")
+        except (OSError, RametError) as problem:
+            _log.error("the folder of run %s cannot be %s: %s", row.run, "kept" if keep else "removed", problem)
+        return found.path
