@@ -16,7 +16,8 @@ from ramet.core.errors import InvalidValue, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import Status
 from ramet.core.recipe import MAX_BYTES, Recipe
-from ramet.spawn.errands import MAX_ARGUMENTS, MAX_REF, Errands
+from ramet.spawn.deeds import MAX_ARGUMENTS
+from ramet.spawn.errands import MAX_REF, Errands
 from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
 from ramet.tools.context import Created

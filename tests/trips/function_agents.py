@@ -39,6 +39,18 @@ async def yields_async(text: str) -> AsyncIterator[str]:
         yield word
 
 
+def starts(text: str) -> str:
+    """Have another agent say it louder."""
+    from ramet.sub_agent_client import send_message, spawn_sub_agent
+
+    try:
+        if text.startswith("mail "):
+            return send_message("main", text)
+        return str(spawn_sub_agent(shout if text != "repeat" else yields, args=(text,)).output)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+
+
 def breaks(text: str) -> str:
     """Say something, then fail."""
     print("so far", flush=True)  # noqa: T201

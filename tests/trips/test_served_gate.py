@@ -9,11 +9,13 @@ import pytest
 from ramet import AgentRuntime, Policy, ScriptedModel
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.safety import Rule, SafetyPolicy
+from ramet.host.safety.inspection import Filter, passages
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.models.dialogue import Call
 from ramet.services.contract import Served
+from ramet.services.types.function import FunctionInfo, FunctionType
 from ramet.services.types.llm import LlmInfo, LlmType
-from tests.trips.test_service_types import lost, opened, opening, restarted, say
+from tests.trips.test_service_types import FUNCTIONS, Backend, lost, opened, opening, restarted, say
 
 READS = Call("Bash", {"command": "cat secret; echo done"})
 BASH = SafetyPolicy(rules=(Rule(tool="Bash", verdict="deny", reason="no shell here"),), otherwise="allow")
@@ -77,4 +79,52 @@ async def test_a_policy_that_is_not_there_is_refused_before_anything(
             await kind("").check(start)
         with pytest.raises(error, match=gate):
             await kind("").open(start)
+        assert not runtime.trees
+
+
+STARTS = FunctionInfo(function=f"{FUNCTIONS}:starts", gate="house")
+SHOUTING = SafetyPolicy(
+    rules=(
+        Rule(tool="spawn_sub_agent", args={"function": "shout"}, verdict="allow"),
+        Rule(tool="spawn_sub_agent", verdict="deny", reason="who shouts only"),
+    )
+)
+
+
+@pytest.mark.parametrize("backend", ["local", "bwrap"])
+async def test_code_in_a_sandbox_asks_before_it_reaches_others(tmp_path: pathlib.Path, backend: Backend) -> None:
+    """Births and mail are intended and decided before they happen; what is not let through has not happened."""
+    kind = FunctionType([FUNCTIONS])
+    async with AgentRuntime(tmp_path, backend=backend) as runtime:
+        await put(runtime, SHOUTING, 0)
+        start = opening(runtime, tmp_path / "ada", STARTS, policy=Policy(allow_sub_agents=True))
+        await kind.check(start)
+        async with opened(kind, start) as agent:
+            assert await say(agent, "hello") == "HELLO"
+            runs = [agent.run]
+            assert (
+                await say(agent, "repeat") == "Denied: spawn_sub_agent denied: the safety gate: rules: who shouts only"
+            )
+            runs.append(agent.run)
+            assert (await say(agent, "mail me")).startswith("Denied: send_message denied: the safety gate: ")
+        assert runtime.journal is not None
+        store = await runtime.open_store()
+        for run, born in zip(runs, [1, 0], strict=True):
+            intention, decision = (await passages(store, Filter(tree=run))).entries
+            assert (intention.kind, decision.kind) == ("intention", "decision")
+            assert intention.event.args["function"] == ("shout" if born else "yields")  # type: ignore[union-attr]
+            children = [each for each in (await runtime.journal.story(run)).runs.values() if each.born.depth]
+            assert len(children) == born
+            assert all(each.born.seq > decision.event.seq for each in children)
+
+
+async def test_no_gate_where_it_could_be_gone_around(tmp_path: pathlib.Path) -> None:
+    """A function of the host is refused with one, and one whose policy is not there."""
+    kind = FunctionType([FUNCTIONS])
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        for policy, error in ((None, InvalidValue), (Policy(), Unknown)):
+            start = opening(runtime, tmp_path / "ada", STARTS, policy=policy)
+            for attempt in (kind.check, kind.open):
+                with pytest.raises(error):
+                    await attempt(start)
         assert not runtime.trees

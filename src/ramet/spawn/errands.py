@@ -13,6 +13,7 @@ from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
+from ramet.spawn.deeds import MAX_ARGUMENTS, Deeds
 from ramet.spawn.door import Door, Reply
 from ramet.spawn.granting import Shipped
 from ramet.spawn.inside import Conversation
@@ -31,8 +32,7 @@ MAX_TEXT = 100_000
 #: Of an ended child: characters of each text, and files by name. In JSON a character may take six bytes, and a frame's
 #: control part holds 1 MiB.
 MAX_SAID, MAX_FILES = 20_000, 200
-#: Bytes of a task's arguments, and characters of a handle.
-MAX_ARGUMENTS, MAX_REF = 1024 * 1024, 64 * 200
+MAX_REF = 64 * 200  #: characters of a handle
 
 
 class ChildHandle(SpawnHandle, Protocol):
@@ -49,6 +49,7 @@ class Errands:
         self._run, self._conversation = run, conversation
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
+        self._deeds = Deeds(run, step) if conversation is None else None  #: of code alone
         self.door: Door | None = None
         self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply]]] = {
             requests.Spawn: self._spawn,
@@ -73,6 +74,8 @@ class Errands:
     async def answer(self, request: Request, body: bytes) -> Reply:
         """Do what is asked."""
         current_call.set(self._call)  # The door gives each request a task of its own.
+        if self._deeds is not None:
+            await self._deeds.pass_gate(request, body)
         return await self._do[type(request)](request, body)
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:

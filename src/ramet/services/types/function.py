@@ -8,10 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from ramet.core.errors import InvalidValue
+from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports
 from ramet.services.types.function_agent import FunctionAgent
+from ramet.services.types.gating import gate_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import isolation_of, policy_of
@@ -25,6 +27,7 @@ class FunctionInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     function: str
+    gate: str = ""  #: name of a safety policy of the server, which what it asks of others must pass; none is no gate
 
 
 class FunctionType:
@@ -44,17 +47,20 @@ class FunctionType:
     async def check(self, opening: Opening) -> None:
         """Raises InvalidValue for what is no function, is not allowed, or is not there, and IsolationUnavailable.
 
+        Raises Unknown for a safety policy that is not there, InvalidValue for a gate where it could be gone around.
         Raises NotShippable for one that cannot travel. Code of an image is not run for that, only looked at.
         """
         policy = policy_of(opening)
         self._function(opening)
+        await _gate(opening)
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: Opening) -> Served:
         """One that waits for its first turn. Its history is there again after a restart; a turn cut off is not."""
         policy = policy_of(opening)
         function = self._function(opening)
-        agent = FunctionAgent(opening, function, policy, await isolation_of(opening.runtime, policy))
+        isolation = await isolation_of(opening.runtime, policy)
+        agent = FunctionAgent(opening, function, policy, isolation, await _gate(opening))
         await agent.take_up()
         return agent
 
@@ -72,3 +78,10 @@ class FunctionType:
         brought = ", and what the image brings" if opening.policy is not None else ""
         known = ", ".join(self._allowed) or "nothing"
         raise InvalidValue(imports.FIELD, opening.info.function, f"what lies below: {known}{brought}")
+
+
+async def _gate(opening: Opening) -> SafetyGate | None:
+    """Raises InvalidValue for one that would not hold: code in the host asks nobody."""
+    if opening.info.gate and opening.policy is None:
+        raise InvalidValue("spawn_info.gate", opening.info.gate, "none for a function in the host: say a policy")
+    return await gate_of(opening.runtime, opening.info.gate)

@@ -12,6 +12,7 @@ from typing import Any
 from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
 from ramet.core.policy import Policy
+from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
 from ramet.services.types import calling, loading
@@ -28,10 +29,15 @@ class FunctionAgent:
     """One conversation. Its calls share nothing but what is in it: each sandbox is a new one."""
 
     def __init__(
-        self, opening: Opening, function: Callable[..., Any] | Reference, policy: Policy | None, isolation: str
+        self,
+        opening: Opening,
+        function: Callable[..., Any] | Reference,
+        policy: Policy | None,
+        isolation: str,
+        gate: SafetyGate | None = None,
     ) -> None:
         """`function` is a reference where only its sandbox can import it."""
-        self.isolation, self.run = isolation, opening.run
+        self.isolation, self.run, self._gate = isolation, opening.run, gate
         self._opening, self._function, self._policy = opening, function, policy
         self._turns = TurnsFile(opening.folder)
         self._usage = NOTHING_USED
@@ -50,7 +56,8 @@ class FunctionAgent:
             self._usage += turn.used
         with suppress(DefinitionMissing):
             secrets = secrets_of(self._policy)
-            for left in await self._opening.runtime.resume(only=self._opening.run, secrets=secrets):
+            resume = self._opening.runtime.resume
+            for left in await resume(only=self._opening.run, secrets=secrets, gate=self._gate):
                 await left.cancel("its server was killed in the middle of this turn")
                 self._keep(KeptTurn(asked="", said="", used=left.run.subtree))  # Nobody knows what it would have said.
 
@@ -142,6 +149,7 @@ class FunctionAgent:
                 limits=limits,
                 on_output=pieces.printed,
                 shelf=shelf,
+                gate=self._gate,
             )
         elif self._policy is not None:
             handle = await runtime.spawn(
@@ -151,6 +159,7 @@ class FunctionAgent:
                 limits=limits,
                 on_output=pieces.printed,
                 shelf=shelf,
+                gate=self._gate,
             )
         else:
             handle = await runtime.spawn(_in_the_host(function, pieces.put), args=(text, history), limits=limits)

@@ -1,0 +1,70 @@
+"""What the code of a function asks of others, as calls that a safety gate votes on: births, tasks, mail."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ramet.core.errors import Denied
+from ramet.core.ids import CallId, StepId
+from ramet.core.policy import Policy, describe
+from ramet.core.recipe import MAX_BYTES
+from ramet.spawn.run import Run
+from ramet.wire import requests
+from ramet.wire.objects import json_object
+from ramet.wire.requests import Request
+
+MAX_ARGUMENTS = 1024 * 1024  #: bytes of a task's
+_NOT_SHOWN = frozenset({"id", "capsule_tag", "heavy", "call_id"})
+
+
+class Deed(NamedTuple):
+    """A request as a call: the name that rules have for it, and its arguments."""
+
+    tool: str
+    args: dict[str, Any]
+
+
+class Deeds:
+    """Those of one function in its sandbox, each an intention of its own."""
+
+    def __init__(self, run: Run, step: StepId) -> None:
+        self._run, self._step = run, step
+        self._count = 0
+
+    async def pass_gate(self, request: Request, body: bytes) -> None:
+        """Have a request voted on, if its run has a gate and it is one that reaches others. Raises Denied."""
+        safety = self._run.context.safety
+        if safety is None or (deed := deed_of(request, body)) is None:
+            return
+        self._count += 1
+        call_id = CallId(f"{self._step}.{self._count}")
+        word = await safety(self._run.context, call_id=call_id, tool=deed.tool, args=deed.args)
+        if not word.committed:
+            raise Denied(deed.tool, f"the safety gate: {word.reason or 'it said no'}")
+
+
+def deed_of(request: Request, body: bytes) -> Deed | None:
+    """A request as a call; None for what reaches nobody but the run itself, and those below it.
+
+    Raises InvalidValue, ProtocolError for a body that is none.
+    """
+    match request:
+        case requests.Spawn():
+            return Deed("spawn_sub_agent", _shown(request))
+        case requests.PerformTask():
+            return Deed(
+                "perform_task", {**_shown(request), "args": json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)}
+            )
+        case requests.CreateAgent():
+            return Deed("create_agent", json_object(body, "recipe", max_bytes=MAX_BYTES))
+        case requests.Send():
+            return Deed("send_message", _shown(request))
+    return None
+
+
+def _shown(request: Request) -> dict[str, Any]:
+    """What it says, and not what it leaves open."""
+    said = {name: value for name, value in msgspec.structs.asdict(request).items() if name not in _NOT_SHOWN and value}
+    return {name: describe(value) if isinstance(value, Policy) else value for name, value in said.items()}
