@@ -169,7 +169,7 @@ def errands() -> Errands:
     """Those of a run with such a tree."""
 
     class Context:
-        tree = Stub()
+        tree, safety = Stub(), None
 
     class One:
         context = Context()

@@ -26,6 +26,7 @@ from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.services.client.client import Client
 from ramet.services.contract import CreatedTeam
+from ramet.services.types.function import FunctionType
 from ramet.store.sqlite import SqliteStore
 from tests.support.acceptance import (
     Server,
@@ -63,6 +64,11 @@ def split(text):
 def work(text, history):
     """A worker, which has imported this."""
     return f"{__name__} {len(history) // 2}: {text}"
+
+def imports(text):
+    import importlib
+
+    return importlib.import_module(text).word()
 
 def take(mb):
     return bytearray(b"x") * (mb * 1024 * 1024)
@@ -317,6 +323,22 @@ async def test_control(client: Client, team: CreatedTeam) -> None:
         await client.control(agent.id, {"@type": "set_model", "modle": "x"}, key=agent.nonce)
     with pytest.raises(InvalidValue):
         await client.upload_bundle(tar({"../outside.py": b"x = 1"}))
+
+
+@pytest.mark.skipif("load_bundle" not in FunctionType.operations, reason="no type has the operation yet")
+async def test_code_that_is_loaded_into_an_agent_that_lives(client: Client, team: CreatedTeam) -> None:
+    """AC-S3-7: it cannot be imported before, it can after, and it cannot any more once it was taken away."""
+    image = await image_of(client, teamkit=KIT)
+    bundle = await client.upload_bundle(tar({"latecomer.py": b"def word():\n    return 'here'\n"}))
+    agent = await spawn(client, team, "ada", "function", {"function": "teamkit:imports"}, image=image)
+    for operation, answer in [("", ""), ("load_bundle", "here"), ("unload_bundle", "")]:
+        if operation:
+            await client.control(agent.id, {"@type": operation, "bundle": bundle.id}, key=agent.nonce)
+        if answer:
+            assert await agent.say("latecomer") == answer
+        else:
+            with pytest.raises(TaskFailed, match="latecomer"):
+                await agent.say("latecomer")
 
 
 async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> None:
