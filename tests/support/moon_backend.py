@@ -31,5 +31,8 @@ class MoonBackend:
     async def reap(self) -> Sequence[str]:
         return await self._local.reap()
 
+    async def disband(self, name: str) -> None:
+        await self._local.disband(name)
+
     async def close(self) -> None:
         await self._local.close()

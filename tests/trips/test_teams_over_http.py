@@ -360,6 +360,9 @@ async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> Non
     with pytest.raises(InvalidValue) as refused:
         await spawn(client, team, "ada", "raw", policy=Policy(reservation=Reservation(name="another")))
     assert refused.value.field == "policy.reservation"
+    with pytest.raises(InvalidValue) as refused:
+        await spawn(client, team, "ada", "raw", keep_failed_s=10.0**9)
+    assert refused.value.field == "keep_failed_s"
     left = await client.get_team(team.team.id, key=team.key)
     assert (left.free, left.agents, server.agents) == (free, 0, [])
     assert (await spawn(client, team, "ada", "raw")).spawned.state == "idle"
