@@ -163,7 +163,7 @@ class Records:
             yield decode(each.data)
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
-        """The same, and then what comes: until the run is over, or everybody in the tree, or no kernel is there."""
+        """The same, and then what comes: until the run is over, or all of the tree, or no kernel is at work in it."""
         telling, cursor = Telling(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before it is read: nothing is passed over.
@@ -172,7 +172,7 @@ class Records:
                 telling.tell(event)
                 if run is None or event.run == run:
                     yield event
-            if telling.is_over(run) or is_alone:
+            if telling.is_over(run) or is_alone or not self.lives(root):
                 return
             await self.store.wait(head, timeout_s=LOOK_S)
 

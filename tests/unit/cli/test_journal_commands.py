@@ -13,7 +13,17 @@ from ramet.cli.main import main
     "line",
     [
         *("ps", "tree", "show x", "logs x", "logs -f x", "export x", "replay x", "gc", "resume", "resume x"),
-        *("send x y", "stop x", "approve x", "deny x", "schedule list", "schedule rm x", "schedule trigger x"),
+        *(
+            "send x y",
+            "stop x",
+            "approvals",
+            "approve x",
+            "deny x",
+            "keep x",
+            "schedule list",
+            "schedule rm x",
+            "schedule trigger x",
+        ),
     ],
 )
 def test_without_a_journal_every_command_says_so_and_makes_none(

@@ -134,12 +134,13 @@ async def test_a_follower_gets_each_event_once_and_ends_with_the_run() -> None:
     await store.close()
 
 
-async def test_a_follower_ends_when_nobody_writes_any_more() -> None:
-    """Its kernel was killed: it has read all there is."""
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_follower_ends_when_nobody_writes_any_more(is_alone: bool) -> None:
+    """Its kernel was killed, and the one that is there now, if any, has not gone on with it: that is all there is."""
     store = await MemoryStore().open()
     await under_way(Tale(store))
 
-    records = Records(store, (), is_alone=lambda: True)
+    records = Records(store, ("run-2",), is_alone=lambda: is_alone)
 
     assert [event.seq async for event in records.follow("run-1")] == list(range(1, 11))
     await store.close()
