@@ -239,7 +239,8 @@ async def test_what_a_killed_process_left_is_interrupted(served: Served, folder:
     handle, left = await bill(served), await MemoryStore().open()
     await handle.run.context.settled()
     there = await served.server.runtime.open_store()
-    for each in await there.read(tree=handle.id):
+    stored = await there.read(tree=handle.id)
+    for each in stored:
         left.append(Entry(each.tree, each.run, each.seq, each.type, each.data))
     for document in await there.list(TREES):
         await left.put(TREES, document.key, document.data)
@@ -248,7 +249,7 @@ async def test_what_a_killed_process_left_is_interrupted(served: Served, folder:
         assert [each.state for each in await kernel.tree(handle.id)] == ["interrupted", "interrupted", "completed"]
         assert [each.path for each in await kernel.runs()] == ["main", "main/payer"]
         events = await all_of(kernel.events(handle.id, tree=True, follow=True))
-        assert [encode(each.event) for each in events] == [each.data for each in await there.read(tree=handle.id)]
+        assert [encode(each.event) for each in events] == [each.data for each in stored]
         with pytest.raises(MailRefused, match="interrupted"):
             await kernel.send(handle.id, "go on")
         with pytest.raises(Gone, match="interrupted"):
