@@ -160,7 +160,7 @@ def key_of(request: Request) -> str:
     return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
-@cache  # There are as many as operations, and to look at one takes as long as half of the rest of a request.
+@cache  # There are as many as operations, and to look at one compiles its annotations.
 def _sequences(kind: Any) -> frozenset[str]:
     """The fields of a query that may be given more than once."""
     return frozenset(field.name for field in msgspec.structs.fields(kind) if field.default == ())
