@@ -22,7 +22,7 @@ import pytest
 
 import ramet
 from ramet import Policy
-from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
+from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, SpawnRefused, Unknown
 from ramet.services.client.client import Client
 from ramet.services.contract import AgentInfo, Chunk
 from tests.support.agent_types_server import PYTHON
@@ -297,6 +297,42 @@ async def test_an_agent_that_is_killed_in_a_turn_leaves_nothing(client: Client, 
             if chunk.kind == "chunk" and text_of([chunk]) == "begun":
                 break
         assert (await agent.now()).state == "working"
+
+
+async def test_bodies_pass_byte_for_byte(client: Client, place: Place) -> None:
+    """In a format that nobody but the agent knows, its default since it named no other."""
+    body = bytes(range(256)) * 40 + b"\n\ndata: x\r\n"
+    raw = {"spawn_info": {**place.spawn_info("command"), "formats": ["raw"]}}
+    async with spawned(client, place, "command", **raw) as agent:
+        assert agent.info.transport_format == "raw"
+        assert await client.say(agent.info.id, body, key=agent.nonce) == body
+        with pytest.raises(InvalidValue, match="format"):
+            await agent.say("in a format that it did not name")
+
+
+async def test_what_cannot_be_spawned_holds_nothing(client: Client, place: Place) -> None:
+    """An unknown type, wrong info, a format that it has not, a program that is not there or is none: each typed."""
+    team = await client.create_team({"agents": 1})
+    missing: dict[str, Any] = {"argv": ["no/such/program"]}
+    wrong: list[tuple[type[Exception], str, str, dict[str, Any], str]] = [
+        (Unknown, "teleport", "teleport", {}, ""),
+        *((InvalidValue, "colour", each, {"colour": "red"}, "") for each in TYPES),
+        *((InvalidValue, "transport_format", each, place.spawn_info(each), "klingon") for each in TYPES),
+        (InvalidValue, "spawn_info.argv", "command", missing, ""),
+        (SpawnRefused, "never ready", "command", {"argv": [PYTHON, "-c", "exit(3)"]}, ""),
+        (InvalidValue, "spawn_info.function", "function", {"function": "no.where:to_be_found"}, ""),
+        (Unknown, "Teleport", "llm", {"tools": ["Teleport"]}, ""),
+    ]
+    for error, named, agent_type, info, format in wrong:
+        asked = client.spawn_agent(
+            team.team.id, "ada", agent_type, info, policy=place.policy, transport_format=format, key=team.key
+        )
+        with pytest.raises(error, match=named):
+            await asked
+        assert (await client.get_team(team.team.id)).held == {"agents": 0}
+    assert await client.list_agents(team.team.id) == []
+    assert not list((place.server.folder / ".ramet" / "agents").iterdir())
+    await client.delete_team(team.team.id)
 
 
 @pytest.mark.leaves("the server that it starts anew is the one that other tests go on with")
