@@ -182,18 +182,14 @@ class CommandAgent:
         """Hear it to its end, which is said to all who wait. Why it ended; None if it was closed."""
         hearing, ending = asyncio.create_task(self._hear()), asyncio.ensure_future(self._handle.result())
         await asyncio.wait({hearing, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if (
-            not hearing.done()
-        ):  # It has ended, and what it had said is on its way; whoever else has its stdout is not it.
+        if not hearing.done():  # What it had said is on its way; whoever else still has its stdout is not it.
             await asyncio.wait({hearing}, timeout=LEAVE_S)
             hearing.cancel()
             await asyncio.wait({hearing})
         broken = None if hearing.cancelled() else hearing.exception()
         if broken is None:
             await asyncio.wait({ending}, timeout=LEAVE_S)
-        elif not isinstance(
-            broken, ProtocolError
-        ):  # Whatever it is: who waits for this program must not wait for ever.
+        elif not isinstance(broken, ProtocolError):  # Ours: who waits for the program must not wait for ever.
             _log.error("a program cannot be heard any more", exc_info=broken)
         await self._handle.cancel(f"it broke the rules: {broken}" if broken else "it closed its stdout")
         result = await ending
