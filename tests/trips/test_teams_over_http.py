@@ -26,7 +26,6 @@ from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.services.client.client import Client
 from ramet.services.contract import CreatedTeam
-from ramet.services.types.function import FunctionType
 from ramet.store.sqlite import SqliteStore
 from tests.support.acceptance import (
     Server,
@@ -325,7 +324,6 @@ async def test_control(client: Client, team: CreatedTeam) -> None:
         await client.upload_bundle(tar({"../outside.py": b"x = 1"}))
 
 
-@pytest.mark.skipif("load_bundle" not in FunctionType.operations, reason="no type has the operation yet")
 async def test_code_that_is_loaded_into_an_agent_that_lives(client: Client, team: CreatedTeam) -> None:
     """AC-S3-7: it cannot be imported before, it can after, and it cannot any more once it was taken away."""
     image = await image_of(client, teamkit=KIT)
@@ -352,6 +350,7 @@ async def test_plugins(server: Server, client: Client, team: CreatedTeam) -> Non
         ("nobody", None, Unknown),
         ("shell", {"tools": ["chainsaw"]}, Unknown),
         ("function", {"function": "nowhere:nothing"}, InvalidValue),
+        ("command", {"argv": ["/no/such/program"]}, InvalidValue),
     ]:
         with pytest.raises(error):
             await spawn(client, team, "ada", kind, info)
