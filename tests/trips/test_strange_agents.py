@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -158,3 +159,28 @@ async def test_a_function_that_returns_what_cannot_be_told(folder: pathlib.Path)
         for _ in range(2):
             answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
             assert "urn:ramet:problem:not-shippable" in answer.text
+
+
+async def endless(text: str, history: object) -> AsyncIterator[str]:
+    try:
+        while True:
+            yield "x" * 65_536
+            await asyncio.sleep(0)
+    finally:
+        ENDED.append(text)
+
+
+ENDED: list[str] = []
+
+
+async def test_a_function_that_says_too_much_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it says is kept in the host: its turn fails, it is ended, and no more than that is kept."""
+    monkeypatch.setattr("ramet.services.types.function_agent.MOST_SAID", 1_000_000)
+    ENDED.clear()
+    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+        agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:endless"})
+        answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
+        assert "urn:ramet:problem:output-too-large" in answer.text
+        assert ENDED == ["say it"]
+        history = (await served.ask("GET", f"/v1/agents/{agent}/history", nonce)).json()["messages"]
+        assert sum(len(each["content"]) for each in history) <= 1_100_000

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
+from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, OutputTooLarge, RametError
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
 from ramet.core.policy import Policy
 from ramet.host.safety.gate import SafetyGate
@@ -23,6 +23,8 @@ from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import secrets_of
 from ramet.services.types.turns_file import KeptTurn, TurnsFile
 from ramet.spawn.handle import Handle
+
+MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
 
 
 class FunctionAgent:
@@ -67,7 +69,7 @@ class FunctionAgent:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
 
         Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
-        TaskFailed, of the status that it had, for one that failed.
+        TaskFailed, of the status that it had, for one that failed; OutputTooLarge for an answer without end.
         """
         shape = format_of(format)
         text = shape.read(body)
@@ -83,6 +85,8 @@ class FunctionAgent:
             for chunk in writer.begin():
                 yield chunk
             while (piece := await pieces.next()) is not None:
+                if pieces.size > MOST_SAID:
+                    raise OutputTooLarge("an answer of a function, in characters", size=pieces.size, limit=MOST_SAID)
                 said.append(piece)
                 for chunk in writer.text(piece):
                     yield chunk
@@ -197,6 +201,7 @@ class _Pieces:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[str | None] = asyncio.Queue()
+        self.size = 0  #: characters that were said, those as well that nobody reads any more
 
     def printed(self, stream: str, text: str) -> None:
         """What a sandbox prints; its errors are not for the reader."""
@@ -205,7 +210,9 @@ class _Pieces:
 
     def put(self, text: str) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
+        if self.size <= MOST_SAID:  # Else it is known already that it is too much: nothing more is kept of it.
+            self.size += len(text)
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
     def close(self, _: object) -> None:
         """Nothing more comes: what was put before is read first."""
