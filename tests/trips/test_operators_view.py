@@ -32,8 +32,8 @@ from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
 from ramet.services.client.sync_kernel import SyncKernel
-from ramet.services.kernel import PlainAgent
-from ramet.services.run_views import _Ends
+from ramet.services.views.contract import PlainAgent
+from ramet.services.views.runs import _Ends
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore

@@ -34,7 +34,7 @@ from ramet.services.sockets import Listener, tcp_listener, unix_listener
 from ramet.services.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.types.registry import AgentTypes
-from ramet.services.views import KernelViews, OperatorsView
+from ramet.services.views.operators import KernelViews, OperatorsView
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -8,8 +8,7 @@ from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.app.telling import told
-from ramet.services.gate_views import GateViews
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     GatePolicy,
     GatePolicyPage,
     Paging,
@@ -18,6 +17,7 @@ from ramet.services.kernel import (
     PutGatePolicy,
     WhichVersion,
 )
+from ramet.services.views.gates import GateViews
 
 
 def _gates(call: Call) -> GateViews:

@@ -9,7 +9,7 @@ from ramet.services.app.sse import Streams
 from ramet.services.conversation import TalkLimits
 from ramet.services.packaging.service import PackagingService
 from ramet.services.spawner import AgentSpawnerService
-from ramet.services.views import OperatorsView
+from ramet.services.views.operators import OperatorsView
 
 
 @dataclass(frozen=True, kw_only=True)

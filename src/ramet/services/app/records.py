@@ -6,7 +6,14 @@ from typing import Final
 
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
-from ramet.services.kernel import RecipeFilter, RecipePage, StatePage, StateQuery, StateVersions, VersionsOptions
+from ramet.services.views.contract import (
+    RecipeFilter,
+    RecipePage,
+    StatePage,
+    StateQuery,
+    StateVersions,
+    VersionsOptions,
+)
 
 
 async def _recipes(call: Call) -> RecipePage:

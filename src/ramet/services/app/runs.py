@@ -10,7 +10,7 @@ from ramet.services.app.messages import Mail
 from ramet.services.app.operations import Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.app.telling import told
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     AnswerApproval,
     ApprovalPage,
     EventOptions,
@@ -23,7 +23,7 @@ from ramet.services.kernel import (
     Stopped,
     StopRun,
 )
-from ramet.services.views import KernelViews
+from ramet.services.views.operators import KernelViews
 
 
 def _kernel(call: Call) -> KernelViews:

@@ -7,8 +7,8 @@ from typing import Final
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
-from ramet.services.kernel import AddSchedule, Paging, SchedulePage, TickList
-from ramet.services.schedule_views import ScheduleViews
+from ramet.services.views.contract import AddSchedule, Paging, SchedulePage, TickList
+from ramet.services.views.schedules import ScheduleViews
 
 
 def _schedules(call: Call) -> ScheduleViews:

@@ -22,7 +22,7 @@ from ramet.host.schedules_view import ScheduleView
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
 from ramet.services.client.refusals import error_of
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     MOST,
     USUAL,
     AddSchedule,
@@ -181,7 +181,7 @@ class Kernel:
         jitter_seconds: float = 0.0,
         until: datetime | None = None,
     ) -> ScheduleView:
-        """Have the server run an agent later or again; see `ramet.services.kernel.AddSchedule`.
+        """Have the server run an agent later or again; see `ramet.services.views.contract.AddSchedule`.
 
         Raises InvalidValue, which names the field, and Unknown for a definition that is not there.
         """

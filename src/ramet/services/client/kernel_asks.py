@@ -11,7 +11,7 @@ from ramet.host.safety.inspection import Filter
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.app.messages import Mail
 from ramet.services.client.asking import Ask
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     AddSchedule,
     AnswerApproval,
     ApprovalPage,

@@ -13,7 +13,7 @@ from ramet.host.dynamic.moments import on_record, state_at
 from ramet.host.dynamic.places import branch_of, place_of, prefix_below, standing_on_record
 from ramet.host.dynamic.registries import REGISTRY, REPLACED, Registries
 from ramet.host.journal import Journal
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     MOST,
     RecipeFilter,
     RecipePage,
@@ -23,7 +23,7 @@ from ramet.services.kernel import (
     StateVersion,
     StateVersions,
 )
-from ramet.services.run_views import RunViews, checked_limit
+from ramet.services.views.runs import RunViews, checked_limit
 from ramet.store.state.names import checked_key
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.versioned import Versioned

@@ -10,12 +10,12 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler import AgentScheduler
 from ramet.host.steering import Steering
 from ramet.services.checking import Rules
-from ramet.services.gate_views import GateViews
-from ramet.services.kernel import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.roster import Roster
-from ramet.services.run_views import RunViews, checked_limit
-from ramet.services.schedule_views import ScheduleViews
-from ramet.services.state_views import StateViews
+from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
+from ramet.services.views.gates import GateViews
+from ramet.services.views.runs import RunViews, checked_limit
+from ramet.services.views.schedules import ScheduleViews
+from ramet.services.views.states import StateViews
 
 MOST_REASON = 10_000  #: characters
 STOPPED = "stopped by the operator"

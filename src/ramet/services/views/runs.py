@@ -16,7 +16,7 @@ from ramet.host.lifetimes import lifetime_of
 from ramet.host.records import LOOK_S, RunRow, Telling
 from ramet.host.steering import Steering
 from ramet.services.following import TreeEvent
-from ramet.services.kernel import MOST, EventOptions, Paging, RunFilter, RunPage
+from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.store.contract import Store, Stored
 
 PAGE = 1_000  #: events that are read at once

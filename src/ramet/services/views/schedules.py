@@ -9,8 +9,8 @@ from ramet.host.scheduler import AgentScheduler
 from ramet.host.schedules_asked import Options
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.checking import Rules, grant_by, limits_of
-from ramet.services.kernel import AddSchedule, Paging, PlainAgent, SchedulePage
-from ramet.services.run_views import checked_limit
+from ramet.services.views.contract import AddSchedule, Paging, PlainAgent, SchedulePage
+from ramet.services.views.runs import checked_limit
 
 _TIMES = "exactly one of every_s, in_s, at, cron"
 

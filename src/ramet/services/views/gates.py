@@ -13,7 +13,7 @@ from ramet.host.journal import Journal
 from ramet.host.safety.inspection import KINDS, Filter, Passage, follow, passages
 from ramet.host.safety.policies import POLICY, Pinned, SafetyPolicies
 from ramet.services.following import TreeEvent
-from ramet.services.kernel import (
+from ramet.services.views.contract import (
     GatePolicy,
     GatePolicyPage,
     Paging,
@@ -23,7 +23,7 @@ from ramet.services.kernel import (
     PolicyName,
     PutGatePolicy,
 )
-from ramet.services.run_views import checked_limit
+from ramet.services.views.runs import checked_limit
 
 
 class GateViews:
