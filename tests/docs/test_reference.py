@@ -32,7 +32,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.gate import RetryPolicy
 from ramet.models.prices import Price
-from ramet.services.config import SETTINGS
+from ramet.services.config.reading import SETTINGS
 from ramet.spawn.handle import Handle
 from ramet.store.state.keys import Keys
 from ramet.store.state.versioned import Versioned

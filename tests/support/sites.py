@@ -11,7 +11,6 @@ from typing import Any
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Unknown
 from ramet.host.runtime import AgentRuntime
-from ramet.services.checking import Rules
 from ramet.services.contract import (
     PLAIN,
     CreatedTeam,
@@ -23,7 +22,8 @@ from ramet.services.contract import (
     SpawnAgent,
     SpawnedAgent,
 )
-from ramet.services.spawner import AgentSpawnerService
+from ramet.services.spawning.checking import Rules
+from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
 from tests.support.echo_agents import Echo, EchoType

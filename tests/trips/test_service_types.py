@@ -20,7 +20,7 @@ from ramet.models.dialogue import Call, Fail, Hang, Say, Script
 from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
 from ramet.services.formats.shipped import format_of
 from ramet.services.packaging.service import PackagingService
-from ramet.services.shelves import AgentShelf
+from ramet.services.spawning.shelves import AgentShelf
 from ramet.services.types.function import FunctionInfo, FunctionType
 from ramet.services.types.llm import LlmInfo, LlmType
 from ramet.services.types.llm_agent import Compact, ListTools, SetModel

@@ -16,7 +16,7 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.figures import count
 from ramet.core.errors import InvalidValue
-from ramet.services.config import DEFAULT_FILE, SETTINGS, Config, examine, references
+from ramet.services.config.reading import DEFAULT_FILE, SETTINGS, Config, examine, references
 
 
 def config(options: Namespace) -> int:

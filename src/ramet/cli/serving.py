@@ -13,10 +13,10 @@ from typing import Any
 from ramet.cli.clean import one_line
 from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
-from ramet.services.config import DEFAULT_FILE, Config, load
-from ramet.services.configured import server_of
+from ramet.services.config.building import server_of
+from ramet.services.config.reading import DEFAULT_FILE, Config, load
+from ramet.services.config.settings import TcpAddress
 from ramet.services.server import TOKEN
-from ramet.services.settings import TcpAddress
 
 FORMAT = "%(levelname)s %(name)s: %(message)s"
 

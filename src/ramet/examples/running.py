@@ -21,8 +21,8 @@ import ramet
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
-from ramet.services.config import Config, load
-from ramet.services.configured import server_of
+from ramet.services.config.building import server_of
+from ramet.services.config.reading import Config, load
 from ramet.services.contract import SpawnedAgent
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")

@@ -22,17 +22,17 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
 from ramet.host.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
-from ramet.services.agents import AgentService
-from ramet.services.checking import Rules
 from ramet.services.connections import Bounds, HttpServer
 from ramet.services.contract import AgentType
-from ramet.services.conversation import TalkLimits
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
 from ramet.services.sockets import Listener, tcp_listener, unix_listener
-from ramet.services.spawner import AgentSpawnerService
+from ramet.services.spawning.checking import Rules
+from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
+from ramet.services.talking.agents import AgentService
+from ramet.services.talking.conversation import TalkLimits
 from ramet.services.types.registry import AgentTypes
 from ramet.services.views.operators import KernelViews, OperatorsView
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from ramet.services.contract import CreateTeam
-from ramet.services.spawner import AgentSpawnerService
+from ramet.services.spawning.spawner import AgentSpawnerService
 
 _log = logging.getLogger("ramet.serve")
 

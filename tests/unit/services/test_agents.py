@@ -20,11 +20,11 @@ from ramet.core.outcome import ErrorInfo
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted import ScriptedModel
-from ramet.services.agents import AgentService
 from ramet.services.contract import RIGHTS, AgentInfo, AgentState, Opening, Right
-from ramet.services.conversation import TalkLimits
-from ramet.services.following import TreeEvent
 from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
+from ramet.services.talking.agents import AgentService
+from ramet.services.talking.conversation import TalkLimits
+from ramet.services.talking.following import TreeEvent
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore

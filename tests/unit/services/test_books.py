@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from ramet.core.errors import Conflict, Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
-from ramet.services import keys
-from ramet.services.books import AGENT, TEAM, AgentRow, Books, TeamRow
+from ramet.services.spawning import keys
+from ramet.services.spawning.books import AGENT, TEAM, AgentRow, Books, TeamRow
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore

@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 
 from ramet.agent.files.plain_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
-from ramet.services.config import MAX_FILE, SETTINGS, Config, examine, load, references
-from ramet.services.configured import bundle_limits, installs_of
-from ramet.services.conversation import TalkLimits
-from ramet.services.packaging.contract import BundleLimits
-from ramet.services.packaging.requirements import Installs
-from ramet.services.settings import (
+from ramet.services.config.building import bundle_limits, installs_of
+from ramet.services.config.reading import MAX_FILE, SETTINGS, Config, examine, load, references
+from ramet.services.config.settings import (
     MAX_SECRET,
     BundleSettings,
     InstallSettings,
@@ -29,6 +26,9 @@ from ramet.services.settings import (
     TcpAddress,
     UnixSocket,
 )
+from ramet.services.packaging.contract import BundleLimits
+from ramet.services.packaging.requirements import Installs
+from ramet.services.talking.conversation import TalkLimits
 
 EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "ramet.yaml"
 SECRET = "sk-ant-api03-abcdefghijklmnop"

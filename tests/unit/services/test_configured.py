@@ -8,11 +8,11 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import InvalidValue, ModelFailed
-from ramet.services.backends import find_backend
-from ramet.services.configured import store_of, talk_limits
-from ramet.services.conversation import TalkLimits
-from ramet.services.model_aliases import Models
-from ramet.services.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits
+from ramet.services.config.aliases import Models
+from ramet.services.config.backends import find_backend
+from ramet.services.config.building import store_of, talk_limits
+from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, ServiceLimits
+from ramet.services.talking.conversation import TalkLimits
 from ramet.services.types.llm import LlmType
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite import SqliteStore

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, ModelFailed, NotYours
-from ramet.services.checking import Rules
 from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from ramet.services.spawning.checking import Rules
 from tests.support.sites import Site
 from tests.support.waiting import eventually
 

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.services import keys
 from ramet.services.contract import RIGHTS, Right
-from ramet.services.keys import Keyring
+from ramet.services.spawning import keys
+from ramet.services.spawning.keys import Keyring
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=60)

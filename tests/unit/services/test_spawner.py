@@ -26,10 +26,10 @@ from ramet.core.errors import (
 )
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
-from ramet.services import lives
-from ramet.services.books import Books
-from ramet.services.checking import Rules
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.spawning import lives
+from ramet.services.spawning.books import Books
+from ramet.services.spawning.checking import Rules
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore

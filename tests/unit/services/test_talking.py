@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from ramet.core.errors import Gone, NotYours, Unknown
 from ramet.host.runtime import AgentRuntime
-from ramet.services.agents import AgentService
 from ramet.services.contract import (
     PLAIN,
     Chunk,
@@ -25,8 +24,9 @@ from ramet.services.contract import (
     SpawnAgent,
     SpawnedAgent,
 )
-from ramet.services.spawner import AgentSpawnerService
-from ramet.services.turns import Turn
+from ramet.services.spawning.spawner import AgentSpawnerService
+from ramet.services.talking.agents import AgentService
+from ramet.services.talking.turns import Turn
 from tests.support.echo_agents import EchoType
 from tests.support.waiting import eventually
 

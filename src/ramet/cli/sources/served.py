@@ -16,7 +16,7 @@ from ramet.host.redaction import STARS
 from ramet.host.schedules_view import ScheduleView
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
-from ramet.services.settings import TOKEN_VARIABLE, Reference
+from ramet.services.config.settings import TOKEN_VARIABLE, Reference
 
 _KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is, or it is in a file beside the socket"
 
@@ -141,7 +141,9 @@ def key_in(environ: Mapping[str, str]) -> str | None:
     """The operator's key as `ramet serve` finds it in the environment; None leaves it to the file beside a socket."""
     place = environ.get("RAMET_TOKEN", "")
     if place.strip():
-        from ramet.services.setting_checks import reference_of  # It knows all providers, which takes time to import.
+        from ramet.services.config.checks import (
+            reference_of,  # It knows all providers, which takes time to import.
+        )
 
         reference = reference_of("RAMET_TOKEN", place, Path.cwd())
     elif environ.get(TOKEN_VARIABLE, "").strip():

@@ -23,7 +23,7 @@ from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.shipped import Format, format_of
 from ramet.services.problems import Problem, problem_of
-from ramet.services.turns import Turn
+from ramet.services.talking.turns import Turn
 
 _log = logging.getLogger("ramet.serve")
 #: Of an answer that is asked for as a whole.

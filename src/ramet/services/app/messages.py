@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ramet.services.contract import AgentInfo, Asked, TeamInfo
 from ramet.services.packaging.contract import BundleInfo, ImageInfo
-from ramet.services.turns import OnLeave
+from ramet.services.talking.turns import OnLeave
 
 
 class TurnOptions(Asked):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ramet.services.agents import AgentService
 from ramet.services.app.sse import Streams
-from ramet.services.conversation import TalkLimits
 from ramet.services.packaging.service import PackagingService
-from ramet.services.spawner import AgentSpawnerService
+from ramet.services.spawning.spawner import AgentSpawnerService
+from ramet.services.talking.agents import AgentService
+from ramet.services.talking.conversation import TalkLimits
 from ramet.services.views.operators import OperatorsView
 
 

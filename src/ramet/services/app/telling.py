@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from ramet.core.errors import RametError
-from ramet.services.following import TreeEvent
 from ramet.services.problems import problem_of
+from ramet.services.talking.following import TreeEvent
 from ramet.wire.sse import encode
 
 

@@ -15,7 +15,7 @@ from ramet.services.app.operations import BYTES, Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.app.telling import told
 from ramet.services.problems import problem_of
-from ramet.services.turns import Turn
+from ramet.services.talking.turns import Turn
 from ramet.wire.sse import encode
 
 

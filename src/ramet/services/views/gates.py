@@ -12,7 +12,7 @@ from ramet.core.errors import InvalidValue
 from ramet.host.journal import Journal
 from ramet.host.safety.inspection import KINDS, Filter, Passage, follow, passages
 from ramet.host.safety.policies import POLICY, Pinned, SafetyPolicies
-from ramet.services.following import TreeEvent
+from ramet.services.talking.following import TreeEvent
 from ramet.services.views.contract import (
     GatePolicy,
     GatePolicyPage,

@@ -9,8 +9,8 @@ from ramet.host.records import RunRow
 from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler import AgentScheduler
 from ramet.host.steering import Steering
-from ramet.services.checking import Rules
-from ramet.services.roster import Roster
+from ramet.services.spawning.checking import Rules
+from ramet.services.spawning.roster import Roster
 from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.views.gates import GateViews
 from ramet.services.views.runs import RunViews, checked_limit

@@ -15,7 +15,7 @@ from ramet.host.journal import TREES, Journal
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.records import LOOK_S, RunRow, Telling
 from ramet.host.steering import Steering
-from ramet.services.following import TreeEvent
+from ramet.services.talking.following import TreeEvent
 from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.store.contract import Store, Stored
 

@@ -8,7 +8,7 @@ from ramet.core.ticks import TickResult
 from ramet.host.scheduler import AgentScheduler
 from ramet.host.schedules_asked import Options
 from ramet.host.schedules_view import ScheduleView
-from ramet.services.checking import Rules, grant_by, limits_of
+from ramet.services.spawning.checking import Rules, grant_by, limits_of
 from ramet.services.views.contract import AddSchedule, Paging, PlainAgent, SchedulePage
 from ramet.services.views.runs import checked_limit
 

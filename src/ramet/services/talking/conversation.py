@@ -28,7 +28,7 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Served
 from ramet.services.refusals import BodyTooLarge, Missed
-from ramet.services.turns import ON_LEAVE, OnLeave, Shelf, Turn
+from ramet.services.talking.turns import ON_LEAVE, OnLeave, Shelf, Turn
 
 _log = logging.getLogger("ramet.services")
 

@@ -20,10 +20,10 @@ from msgspec import Raw
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
 from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Opening, Right, Served, decoded, formats_of
-from ramet.services.conversation import Conversation, Moment, TalkLimits, how_it_ended
-from ramet.services.following import TreeEvent, tree_events
 from ramet.services.refusals import BodyTooLarge
-from ramet.services.turns import OnLeave, Turn
+from ramet.services.talking.conversation import Conversation, Moment, TalkLimits, how_it_ended
+from ramet.services.talking.following import TreeEvent, tree_events
+from ramet.services.talking.turns import OnLeave, Turn
 
 _log = logging.getLogger("ramet.services")
 
@@ -84,7 +84,7 @@ class AgentService:
         """Say something to it; the answer is read from the turn that is returned, also by others.
 
         `body` reaches the agent byte for byte, in the transport format that was set at its spawn, or in `format`,
-        another one that its type declares. What `on_leave` means is in `ramet.services.conversation`.
+        another one that its type declares. What `on_leave` means is in `ramet.services.talking.conversation`.
 
         Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
         that has ended.

@@ -15,7 +15,7 @@ from ramet.core.errors import Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services.contract import AgentState
-from ramet.services.keys import Keyring
+from ramet.services.spawning.keys import Keyring
 from ramet.store.contract import Put, Store
 
 TEAM, AGENT = "team", "served"

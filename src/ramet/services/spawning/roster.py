@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Gone, InvalidValue, NotYours
-from ramet.services import keys
-from ramet.services.books import AgentRow, Books
 from ramet.services.contract import RIGHTS, AgentInfo, AgentState, AgentType, Opening, Right, Served
+from ramet.services.spawning import keys
+from ramet.services.spawning.books import AgentRow, Books
 
 #: What is looked through for an agent that there is not, so that it takes as long as for one that there is.
 _NOBODY = keys.Keyring(owner=keys.hash_of("nobody has this key"))

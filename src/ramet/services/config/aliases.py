@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
 from ramet.models.resolve import resolve
-from ramet.services.settings import ModelAlias
+from ramet.services.config.settings import ModelAlias
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -19,9 +19,6 @@ from ramet.core.errors import Aborted, InvalidValue, NotYours, SpawnRefused
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
-from ramet.services import keys
-from ramet.services.books import AgentRow, Books, TeamRow
-from ramet.services.checking import Checks, Rules, checked_wait, kept, without_values
 from ramet.services.contract import (
     AgentInfo,
     AgentType,
@@ -35,12 +32,15 @@ from ramet.services.contract import (
     SpawnedAgent,
     TeamInfo,
 )
-from ramet.services.failed import checked_keep_failed
-from ramet.services.lives import Lives
-from ramet.services.owners import Owners
-from ramet.services.recovery import Recovery
-from ramet.services.rooms import Room
-from ramet.services.roster import Roster
+from ramet.services.spawning import keys
+from ramet.services.spawning.books import AgentRow, Books, TeamRow
+from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, without_values
+from ramet.services.spawning.failed import checked_keep_failed
+from ramet.services.spawning.lives import Lives
+from ramet.services.spawning.owners import Owners
+from ramet.services.spawning.recovery import Recovery
+from ramet.services.spawning.rooms import Room
+from ramet.services.spawning.roster import Roster
 
 _log = logging.getLogger("ramet.services")
 

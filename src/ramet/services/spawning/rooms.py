@@ -17,8 +17,8 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end, within
 from ramet.core.errors import InvalidValue, OverCapacity
 from ramet.core.team import Team
-from ramet.services.books import AgentRow, Books, TeamRow
 from ramet.services.contract import TeamInfo
+from ramet.services.spawning.books import AgentRow, Books, TeamRow
 
 #: What a team counts of the machine, and how a reservation of its sandboxes says that.
 RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}

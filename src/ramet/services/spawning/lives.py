@@ -21,14 +21,14 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation import trees
-from ramet.services.books import AgentRow, Books
-from ramet.services.checking import Checked
 from ramet.services.contract import Opening
-from ramet.services.departed import Departed
-from ramet.services.failed import FailedAgents
 from ramet.services.problems import error_of, told
-from ramet.services.rooms import Room
-from ramet.services.roster import Living, Roster
+from ramet.services.spawning.books import AgentRow, Books
+from ramet.services.spawning.checking import Checked
+from ramet.services.spawning.departed import Departed
+from ramet.services.spawning.failed import FailedAgents
+from ramet.services.spawning.rooms import Room
+from ramet.services.spawning.roster import Living, Roster
 
 T = TypeVar("T")
 _log = logging.getLogger("ramet.services")

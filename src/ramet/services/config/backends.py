@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
-from ramet.services.setting_checks import BACKENDS_GROUP
+from ramet.services.config.checks import BACKENDS_GROUP
 
 _METHODS: Final = ("probe", "start", "adopt", "reap", "close")
 _ACCEPTED: Final = "what makes a backend (ramet.isolation.contract.Backend) when it is called with `runs`"

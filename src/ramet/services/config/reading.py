@@ -16,8 +16,8 @@ from msgspec import Struct
 from ramet.agent.files import plain_yaml
 from ramet.agent.files.reading import Unreadable, read_text
 from ramet.core.errors import InvalidValue
-from ramet.services import setting_checks as checks
-from ramet.services.settings import (
+from ramet.services.config import checks
+from ramet.services.config.settings import (
     TOKEN_VARIABLE,
     BundleSettings,
     InstallSettings,

@@ -14,8 +14,8 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.sandboxes import Sandboxes
-from ramet.services.books import AgentRow
-from ramet.services.roster import Kept, Living
+from ramet.services.spawning.books import AgentRow
+from ramet.services.spawning.roster import Kept, Living
 
 #: How long they may be kept at most, if a server does not say otherwise: a week.
 MOST_KEPT_S: Final = 7 * 86_400

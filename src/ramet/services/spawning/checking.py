@@ -20,11 +20,11 @@ from ramet.core.policy import Grant, Policy, grant_root
 from ramet.core.reservation import Reservation
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
-from ramet.services.books import AgentRow
 from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
-from ramet.services.failed import MOST_KEPT_S
-from ramet.services.rooms import RESERVED
-from ramet.services.shelves import AgentShelf
+from ramet.services.spawning.books import AgentRow
+from ramet.services.spawning.failed import MOST_KEPT_S
+from ramet.services.spawning.rooms import RESERVED
+from ramet.services.spawning.shelves import AgentShelf
 
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")

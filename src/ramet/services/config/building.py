@@ -6,15 +6,22 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from ramet.services.backends import find_backend
-from ramet.services.checking import Rules
-from ramet.services.config import Config
-from ramet.services.conversation import TalkLimits
-from ramet.services.model_aliases import Models
+from ramet.services.config.aliases import Models
+from ramet.services.config.backends import find_backend
+from ramet.services.config.reading import Config
+from ramet.services.config.settings import (
+    BundleSettings,
+    InstallSettings,
+    PostgresUrl,
+    ServiceLimits,
+    TcpAddress,
+    UnixSocket,
+)
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
 from ramet.services.server import Server, installed
-from ramet.services.settings import BundleSettings, InstallSettings, PostgresUrl, ServiceLimits, TcpAddress, UnixSocket
+from ramet.services.spawning.checking import Rules
+from ramet.services.talking.conversation import TalkLimits
 from ramet.store.contract import Store
 
 

@@ -22,7 +22,7 @@ from ramet.core.team import resources
 from ramet.host.redaction import STARS, Redaction
 from ramet.host.sandboxes import BackendName
 from ramet.models import resolve
-from ramet.services.settings import ModelAlias, PostgresUrl, Reference, TcpAddress, UnixSocket
+from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, TcpAddress, UnixSocket
 
 #: Backends of other packages; their names may be given beside our own.
 BACKENDS_GROUP: Final = "ramet.backends"

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours
-from ramet.services import keys
 from ramet.services.contract import RIGHTS, Delegate, DelegatedKey
-from ramet.services.roster import Admitted, Roster
+from ramet.services.spawning import keys
+from ramet.services.spawning.roster import Admitted, Roster
 
 
 class Owners:

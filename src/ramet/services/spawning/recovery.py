@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ramet.services.books import AgentRow, Books
-from ramet.services.checking import Checks, with_values
-from ramet.services.lives import Lives
 from ramet.services.problems import error_of
-from ramet.services.rooms import Room
+from ramet.services.spawning.books import AgentRow, Books
+from ramet.services.spawning.checking import Checks, with_values
+from ramet.services.spawning.lives import Lives
+from ramet.services.spawning.rooms import Room
 
 _log = logging.getLogger("ramet.services")
 _AT_A_TIME = 8  #: agents that are opened again at the same time

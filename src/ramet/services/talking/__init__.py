@@ -1,0 +1,1 @@
+"""AgentService: turns with one agent, in order, for whoever has its key."""
