@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ramet.services.app.table import OPERATIONS
+from ramet.services.conversation import TalkLimits
 from tests.support import schemathesis_hooks
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import ParrotType
@@ -78,7 +79,7 @@ async def settings(served: Served) -> str:
     lines = [
         f"hooks = {json.dumps(schemathesis_hooks.__file__)}",
         f"checks.positive_data_acceptance.expected-statuses = {json.dumps(REFUSED)}",
-        'phases.coverage.unexpected-methods = ["PATCH", "TRACE"]',
+        'phases.coverage.unexpected-methods = ["PATCH"]',
     ]
     for operation, names in (await placed(served)).items():
         lines += ["[[operations]]", f'include-operation-id = "{operation}"']
@@ -114,8 +115,9 @@ async def run(served: Served, folder: pathlib.Path, *options: str) -> tuple[int,
 async def test_no_answer_contradicts_the_document(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """Every status, content type and body is one that the document tells; what it forbids is refused, never a 500."""
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
-    async with serving(folder, types=types, listen=("127.0.0.1", 0)) as served:
-        status, said = await run(served, folder, "--phases", "coverage,fuzzing", "--max-examples", "5")
+    kept = TalkLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
+    async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=kept) as served:
+        status, said = await run(served, folder, "--phases", "coverage,fuzzing", "--max-examples", "3")
 
     assert status == 0, said
     # All but that of the document, which it has read before, and the one.
