@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ramet.services.app.table import OPERATIONS
-from ramet.services.conversation import TalkLimits
+from ramet.services.talking.conversation import TalkLimits
 from tests.support import schemathesis_hooks
 from tests.support.echo_agents import EchoType
 from tests.support.parrot_agents import ParrotType
