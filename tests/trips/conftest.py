@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import postgres
 from tests.support.empty_places import place
+
+if TYPE_CHECKING:
+    from ramet.services.client.client import Client
+    from tests.support.serving import Served
 
 __all__ = ["place"]
 
@@ -37,3 +43,30 @@ def nobody_hangs() -> Iterator[None]:
 def server_of_the_stores(request: pytest.FixtureRequest) -> None:
     """PostgreSQL, if one of the tests that will run needs it."""
     postgres.start_if_used(request)
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """A folder of a short name, for a server's socket."""
+    from tests.support.serving import short_folder
+
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    """A server over it, in the test's own event loop."""
+    from tests.support.serving import serving
+
+    async with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[Client]:
+    """A client of it, that has shown no key yet."""
+    import ramet
+
+    async with ramet.connect(served.server.where) as found:
+        yield found

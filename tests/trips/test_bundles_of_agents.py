@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +24,6 @@ from ramet.services.refusals import InUse
 from ramet.services.server import Server
 from ramet.services.types.function import FunctionType
 from ramet.services.types.llm import LlmType
-from tests.support.serving import short_folder
 from tests.support.tars import member, tar
 from tests.support.waiting import eventually
 
@@ -63,12 +62,6 @@ def answer(text):
         except ImportError:
             time.sleep(0.01)
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 class Site(NamedTuple):

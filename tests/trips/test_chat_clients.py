@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -12,14 +12,8 @@ import openai
 import pytest
 
 from tests.support.parrot_agents import ParrotType, said
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 @pytest.fixture

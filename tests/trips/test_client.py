@@ -8,7 +8,6 @@ import io
 import pathlib
 import ssl
 import tarfile
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -18,27 +17,9 @@ from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.refusals import Undecodable
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served
 from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder) as found:
-        yield found
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[Client]:
-    async with ramet.connect(served.server.where) as found:
-        yield found
 
 
 async def test_the_whole_way(client: Client, served: Served) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import pathlib
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ import ramet
 from ramet.core.errors import Denied, Gone, InvalidValue, NotYours, ProtocolError
 from ramet.services.client.refusals import error_of
 from tests.support.http import Answer, Received, serve
-from tests.support.serving import serving, short_folder
+from tests.support.serving import serving
 
 #: Listens as another user, and tells what each connection has said to it.
 STRANGER = """
@@ -30,12 +30,6 @@ while True:
     print(connection.recv(65536), flush=True)
     connection.close()
 """
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -38,28 +38,10 @@ from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
 from ramet.wire.sse import ServerSentEvent
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 from tests.trips import own_state_agents, scheduled
 from tests.trips.approvals_program import effects, lead, living, model, tools
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder) as found:
-        yield found
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[Client]:
-    async with ramet.connect(served.server.where) as found:
-        yield found
 
 
 async def bill(served: Served) -> Handle:

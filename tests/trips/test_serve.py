@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import signal
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -15,13 +14,6 @@ from ramet.services.client.client import Client
 from ramet.services.contract import Chunk
 from tests.support.parrot_agents import said
 from tests.support.serve_process import plugin, serve
-from tests.support.serving import short_folder
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 async def an_agent(client: Client, agent_type: str) -> tuple[str, str]:

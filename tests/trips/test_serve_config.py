@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import signal
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,18 +26,11 @@ from tests.support.postgres import Server as Postgres
 from tests.support.postgres import own_postgres
 from tests.support.providers import provider
 from tests.support.serve_process import plugin, serve
-from tests.support.serving import short_folder
 
 __all__ = ["own_postgres"]
 
 TOKEN = "a-token-of-my-own-choice"
 KEY = "key-that-nobody-is-shown"
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 def written(folder: pathlib.Path, settings: str) -> pathlib.Path:

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pathlib
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from ramet.wire.sse import Parser, ServerSentEvent
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder) as found:
-        yield found
 
 
 async def read(served: Served, method: str, path: str, key: str, **options: object) -> list[ServerSentEvent]:

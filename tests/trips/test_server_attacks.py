@@ -7,27 +7,13 @@ import contextlib
 import json
 import logging
 import pathlib
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
-    async with serving(folder) as found:
-        yield found
-
 
 ROUTES = [
     ("GET", ""), ("DELETE", ""), ("GET", "/history"), ("GET", "/events"), ("POST", "/interrupt"), ("POST", "/turns"),

@@ -7,7 +7,7 @@ import contextlib
 import json
 import pathlib
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -18,20 +18,8 @@ from ramet.services.connections import Bounds
 from ramet.services.contract import Opening, Served
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served as Serving
-from tests.support.serving import serving, short_folder
+from tests.support.serving import serving
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
-
-
-@pytest.fixture
-async def served(folder: pathlib.Path) -> AsyncIterator[Serving]:
-    async with serving(folder) as found:
-        yield found
 
 
 @pytest.fixture

@@ -14,16 +14,10 @@ from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
 from ramet.services.types.function import FunctionType
 from tests.support.echo_agents import Echo, EchoType
-from tests.support.serving import Served, serving, short_folder
+from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 
 PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
-
-
-@pytest.fixture
-def folder() -> Iterator[pathlib.Path]:
-    with short_folder() as path:
-        yield path
 
 
 class Says(EchoType):
