@@ -21,6 +21,7 @@ from ramet.core.errors import (
     BusyError,
     InvalidValue,
     MailRefused,
+    OutputTooLarge,
     RametError,
     SpawnRefused,
     TaskFailed,
@@ -261,6 +262,18 @@ async def test_bodies_of_its_own_formats_pass_byte_for_byte(tmp_path: pathlib.Pa
             assert asked("x") in b"".join(heard), "declared by the program: it was not translated"
     assert HERE.formats_of(start.info) == ("raw", "openai")
     assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
+
+
+async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
+    monkeypatch.setattr("ramet.services.types.turns_file.MOST_SAID", 1_000)
+    async with runtime_of(tmp_path, None) as runtime:
+        start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
+        async with opened(start) as agent:
+            with pytest.raises(OutputTooLarge):
+                [chunk async for chunk in agent.turn(b"x" * 1_001, "raw")]
+            assert [chunk async for chunk in agent.turn(b"y" * 1_000, "raw")] == [b"y" * 1_000]
+            assert [each["content"] for each in await agent.history()][1::2] == ["", "y" * 1_000]
 
 
 @twice

@@ -32,7 +32,7 @@ from ramet.services.types.ends import as_spent
 from ramet.services.types.program import Started
 from ramet.services.types.program_calls import Calls
 from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
-from ramet.services.types.turns_file import KeptTurn, TurnsFile
+from ramet.services.types.turns_file import KeptTurn, Said, TurnsFile
 from ramet.wire import programs
 from ramet.wire.frames import Frame
 
@@ -104,7 +104,8 @@ class CommandAgent:
 
         A format that the program declared passes as it is; of the others it gets the newest text, and says text.
         Raises InvalidValue for a body that is none, BusyError for a program that does not read; after what was said
-        Aborted for a turn that was interrupted, and TaskFailed for one that failed, or whose program ended.
+        Aborted for a turn that was interrupted, TaskFailed for one that failed, or whose program ended, and
+        OutputTooLarge for an answer without end.
         """
         passes = format in self._passes
         text = body.decode(errors="replace") if passes else format_of(format).read(body)
@@ -113,7 +114,7 @@ class CommandAgent:
         number = self._number + 1
         told = programs.Turn(turn=number, format=format if passes else "text")
         self._line.say(told, body if passes else text.encode())
-        self._number, said = number, list[str]()
+        self._number, said = number, Said()
         answering = self._answering = Answering(number)
         timing = None if self._seconds is None else asyncio.create_task(self._time_out(answering, self._seconds))
         try:
@@ -127,7 +128,7 @@ class CommandAgent:
             answering.leave()
             if not answering.is_over:
                 self._tell_interrupt(answering)
-            self._turns.keep(KeptTurn(asked=text, said="".join(said)))
+            self._turns.keep(KeptTurn(asked=text, said=said.text))
 
     async def interrupt(self) -> None:
         """Tell the program to end the turn under way, keeping it and its history."""
@@ -236,12 +237,12 @@ class CommandAgent:
             case programs.Error():
                 answering.end(TaskFailed(programs.words(body), status=str(Status.FAILED), run=self.run))
 
-    async def _pieces(self, answering: Answering, format: str | None, said: list[str]) -> AsyncGenerator[bytes]:
+    async def _pieces(self, answering: Answering, format: str | None, said: Said) -> AsyncGenerator[bytes]:
         """The answer as it goes to the reader: as it comes, or written in a format. `said` gets its text."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         if format is None:
             while (piece := await answering.next()) is not None:
-                said.append(decoder.decode(piece))
+                said.take(decoder.decode(piece))
                 yield piece
             return
         created = int(self._clock.now().timestamp())
@@ -250,7 +251,7 @@ class CommandAgent:
             yield chunk
         while (piece := await answering.next()) is not None:
             if text := decoder.decode(piece):
-                said.append(text)
+                said.take(text)
                 for chunk in writer.text(text):
                     yield chunk
         for chunk in writer.end(NOTHING_USED):

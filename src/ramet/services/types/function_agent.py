@@ -9,22 +9,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, OutputTooLarge, RametError
+from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
 from ramet.core.policy import Policy
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
-from ramet.services.types import calling, loading
+from ramet.services.types import calling, loading, turns_file
 from ramet.services.types.again import left_of
 from ramet.services.types.ends import as_spent, problem_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import secrets_of
-from ramet.services.types.turns_file import KeptTurn, TurnsFile
+from ramet.services.types.turns_file import KeptTurn, Said, TurnsFile
 from ramet.spawn.handle import Handle
-
-MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
 
 
 class FunctionAgent:
@@ -75,7 +73,7 @@ class FunctionAgent:
         text = shape.read(body)
         if self.ended.done():
             raise RametError("this agent has ended")
-        pieces, said = _Pieces(), list[str]()
+        pieces, said = _Pieces(), Said()
         handle = self._handle = await self._started(text, pieces)
         ending = asyncio.ensure_future(handle.result())
         ending.add_done_callback(pieces.close)
@@ -85,14 +83,12 @@ class FunctionAgent:
             for chunk in writer.begin():
                 yield chunk
             while (piece := await pieces.next()) is not None:
-                if pieces.size > MOST_SAID:
-                    raise OutputTooLarge("an answer of a function, in characters", size=pieces.size, limit=MOST_SAID)
-                said.append(piece)
+                said.take(piece)
                 for chunk in writer.text(piece):
                     yield chunk
             result = ending.result()
             if rest := _rest(result, said):
-                said.append(rest)
+                said.take(rest)
                 for chunk in writer.text(rest):
                     yield chunk
         finally:
@@ -100,7 +96,7 @@ class FunctionAgent:
                 await handle.cancel("the reader left")
                 await ending
             self._handle = None
-            self._keep(KeptTurn(asked=text, said="".join(said), used=ending.result().usage_subtree))
+            self._keep(KeptTurn(asked=text, said=said.text, used=ending.result().usage_subtree))
         problem = problem_of(result, handle.id)
         if problem is not None:
             raise problem
@@ -210,7 +206,9 @@ class _Pieces:
 
     def put(self, text: str) -> None:
         """From any thread."""
-        if self.size <= MOST_SAID:  # Else it is known already that it is too much: nothing more is kept of it.
+        if (
+            self.size <= turns_file.MOST_SAID
+        ):  # Else it is known already that it is too much: nothing more is kept of it.
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
@@ -223,7 +221,7 @@ class _Pieces:
         return await self._queue.get()
 
 
-def _rest(result: Result, said: Sequence[str]) -> str:
+def _rest(result: Result, said: Said) -> str:
     """What it returned, as text, behind what it has said."""
     value = result.value
     if value is None:
@@ -232,7 +230,7 @@ def _rest(result: Result, said: Sequence[str]) -> str:
         text = _unicode(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
     except (ValueError, TypeError, RecursionError) as problem:
         raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
-    return f"\n{text}" if said and not said[-1].endswith("\n") else text
+    return text if said.ends_a_line else f"\n{text}"
 
 
 def _unicode(text: str) -> str:

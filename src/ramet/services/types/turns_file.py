@@ -9,9 +9,36 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
+from ramet.core.errors import OutputTooLarge
 from ramet.core.outcome import NOTHING_USED, Usage
 
 NAME = "turns.jsonl"
+MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
+
+
+class Said:
+    """The text of one answer while it comes, to be kept: so it has an end."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def take(self, piece: str) -> None:
+        """Its next piece. Raises OutputTooLarge."""
+        self._size += len(piece)
+        if self._size > MOST_SAID:
+            raise OutputTooLarge("an answer, in characters", size=self._size, limit=MOST_SAID)
+        self._pieces.append(piece)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self._pieces)
+
+    @property
+    def ends_a_line(self) -> bool:
+        """Whether what is said next begins a line."""
+        return not self._pieces or self._pieces[-1].endswith("\n")
 
 
 class KeptTurn(Struct, frozen=True, kw_only=True):
