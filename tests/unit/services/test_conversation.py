@@ -529,7 +529,7 @@ async def test_a_reader_that_does_not_read_stalls_nobody(talking: Talking) -> No
     assert (await read(turn, missed.value.first - 1))[0].number == missed.value.first
 
 
-async def test_what_fell_off_the_shelf_is_missed_at_once(talking: Talking) -> None:
+async def test_what_fell_out_of_the_buffer_is_missed_at_once(talking: Talking) -> None:
     """Who asks for the beginning of a long answer is not given its end."""
     conversation = talking(Flood(100_000, 1_000), kept_bytes=10 * (1_000 + CHUNK_BYTES))
     turn = conversation.turn(b"flood", "words")
@@ -554,7 +554,7 @@ async def test_a_long_answer_drives_out_the_answers_before_it(talking: Talking) 
     assert conversation.kept_bytes <= 50_000
 
 
-async def test_a_chunk_that_fits_on_no_shelf_ends_its_turn(talking: Talking) -> None:
+async def test_a_chunk_that_fits_into_no_buffer_ends_its_turn(talking: Talking) -> None:
     """It is not cut in pieces: the host does not know what it is."""
     conversation = talking(Flood(20_000, 10_000), kept_bytes=5_000)
 

@@ -28,7 +28,7 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Served
 from ramet.services.refusals import BodyTooLarge, Missed
-from ramet.services.talking.turns import ON_LEAVE, OnLeave, Shelf, Turn
+from ramet.services.talking.turns import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
 
@@ -71,7 +71,7 @@ class Conversation:
         self._turns: dict[str, Turn] = {}  #: that wait, are under way, or are kept
         self._waiting: deque[Turn] = deque()
         self._over: deque[tuple[Turn, float]] = deque()  #: with the time at which each is forgotten
-        self._shelf = Shelf(self.limits.kept_bytes)
+        self._buffer = ReplayBuffer(self.limits.kept_bytes)
         self._now: Turn | None = None
         self._answering: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class Conversation:
     @property
     def kept_bytes(self) -> int:
         """What the answers take now that can be read."""
-        return self._shelf.used
+        return self._buffer.used
 
     # ---- turns
 
@@ -114,7 +114,7 @@ class Conversation:
         if self._is_busy:
             self._check_room(body)
         self.turns += 1
-        turn = Turn(f"{self._life}{self.turns}", body, format, on_leave, self._shelf, self._left)
+        turn = Turn(f"{self._life}{self.turns}", body, format, on_leave, self._buffer, self._left)
         self._turns[turn.id] = turn
         self._waiting.append(turn)
         self._go_on()
@@ -291,7 +291,7 @@ class Conversation:
     def _forget_oldest(self) -> None:
         turn, _ = self._over.popleft()
         del self._turns[turn.id]
-        self._shelf.remove(turn)
+        self._buffer.remove(turn)
 
 
 def how_it_ended(served: Served) -> Gone:

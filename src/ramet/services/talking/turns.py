@@ -1,7 +1,7 @@
 """One turn of an agent: its answer in chunks, which any number of readers read, each at its own pace.
 
-Chunks are kept on a shelf that all turns of one agent share. The agent never waits for a reader, and a reader never
-for another one: where the shelf is full the oldest chunks go, and whoever wanted them is told `Missed`. Nobody is ever
+Chunks are kept in a buffer that all turns of one agent share. The agent never waits for a reader, and a reader never
+for another one: where it is full the oldest chunks go, and whoever wanted them is told `Missed`. Nobody is ever
 given less without being told.
 """
 
@@ -28,7 +28,7 @@ CHUNK_BYTES = 250  #: that a chunk takes beside its body
 BATCH = 256  #: chunks that a reader gets at once
 
 
-class Shelf:
+class ReplayBuffer:
     """Room for the chunks of all turns of one agent: `limit` bytes, what holds them together included."""
 
     def __init__(self, limit: int) -> None:
@@ -68,7 +68,13 @@ class Turn:
     """One turn: asked, answered in chunks, and over with a last one, of the kind `done` or `error`."""
 
     def __init__(
-        self, id: str, body: bytes, format: str, on_leave: OnLeave, shelf: Shelf, on_left: Callable[[Turn], None]
+        self,
+        id: str,
+        body: bytes,
+        format: str,
+        on_leave: OnLeave,
+        buffer: ReplayBuffer,
+        on_left: Callable[[Turn], None],
     ) -> None:
         self.id, self.format, self.on_leave = id, format, on_leave
         self.body = body  #: until it begins: then it is the agent's
@@ -76,7 +82,7 @@ class Turn:
         self.is_over = False
         self.last = 0  #: number of its newest chunk
         self._kept: deque[Chunk] = deque()
-        self._shelf, self._on_left = shelf, on_left
+        self._buffer, self._on_left = buffer, on_left
         self._readers = 0
         self._newest = Batch()  #: the one that was read last
         self._news = asyncio.Event()
@@ -84,8 +90,8 @@ class Turn:
     # ---- what the agent says
 
     def put(self, body: bytes) -> None:
-        """Take the next chunk in, and wake who waits for it. Raises OutputTooLarge for one that fits on no shelf."""
-        most = self._shelf.limit - CHUNK_BYTES
+        """Take the next chunk in, and wake who waits for it. Raises OutputTooLarge for one that fits into no buffer."""
+        most = self._buffer.limit - CHUNK_BYTES
         if len(body) > most:
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=most)
         self._put(Chunk(self.id, self.last + 1, "chunk", body))
@@ -101,13 +107,13 @@ class Turn:
             self._put(Chunk(self.id, self.last + 1, "error", problem_of(error).encode()))
 
     def drop_oldest(self) -> int:
-        """Keep the oldest chunk no longer; the bytes that this frees, 0 if there is none. For the shelf."""
+        """Keep the oldest chunk no longer; the bytes that this frees, 0 if there is none. For the buffer."""
         return _size(self._kept.popleft()) if self._kept else 0
 
     def _put(self, chunk: Chunk) -> None:
         self.last = chunk.number
         self._kept.append(chunk)
-        self._shelf.put(self, _size(chunk))
+        self._buffer.put(self, _size(chunk))
         self._news.set()
 
     async def _more(self) -> None:
