@@ -291,6 +291,20 @@ async def test_a_failed_agent_stays_listed(site: Site, later: pathlib.Path) -> N
         assert await again.left() == ([], [])
 
 
+async def test_an_agent_that_was_killed_with_its_server_while_it_failed_holds_nothing(
+    site: Site, later: pathlib.Path
+) -> None:
+    """Its state comes on record when its turn is over, before what it held is free: it must not hold that for ever."""
+    team = await site.team()
+    spawned = await site.agent(team)
+    await change(site, "served", state="failed", error={"type": "ModelFailed", "message": "it died"})
+    async with await site.as_killed(later) as again:
+        assert (await again.spawner.get_agent(spawned.agent.id, spawned.nonce)).state == "failed"
+        assert await again.free(team) == 3
+        await again.spawner.kill_agent(spawned.agent.id, spawned.nonce)
+        assert await again.free(team) == 3
+
+
 async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Their values are not on record; without them the agent is failed, and says which one is missing."""
     team = await site.team()

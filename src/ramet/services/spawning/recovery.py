@@ -57,6 +57,8 @@ class Recovery:
             return
         room.take_name(row.name)
         if is_over:
+            if row.id in room.team.held:  # The server was killed before what had failed let go of its part.
+                await self.lives.release(room, row.id, _used(row))
             await self.lives.add_departed(row)
         else:
             await self._open(room, row)
