@@ -10,6 +10,8 @@ from msgspec import Struct
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 
+LEAST, MOST = 0.01, 2.0**24  #: of each amount
+
 
 class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sandboxes with a reservation of the same name use at most this, all of them together; None is no bound."""
@@ -22,8 +24,8 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         checked_name("policy.reservation.name", self.name)
         for field in ("cpu_cores", "memory_mb"):
             value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not 0.01 <= value <= 2**24):
-                raise InvalidValue(f"policy.reservation.{field}", value, "a number from 0.01 to 16777216")
+            if value is not None and (isinstance(value, bool) or not LEAST <= value <= MOST):
+                raise InvalidValue(f"policy.reservation.{field}", value, f"a number from {LEAST} to {MOST:.0f}")
 
 
 def checked(field: str, value: object) -> Reservation:

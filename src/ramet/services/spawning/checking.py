@@ -17,7 +17,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import Grant, Policy, grant_root
-from ramet.core.reservation import Reservation
+from ramet.core.reservation import LEAST, MOST, Reservation
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
@@ -145,7 +145,8 @@ def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> 
         return None
     if policy.reservation is not None:
         raise InvalidValue("policy.reservation", policy.reservation.name, "none: an agent has its team's")
-    amounts = {field: counted[name] for name, field in RESERVED.items() if counted.get(name)}
+    # A team may count more than any machine has, or less than an agent can: that is for its book to say.
+    amounts = {field: min(max(counted[name], LEAST), MOST) for name, field in RESERVED.items() if counted.get(name)}
     return replace(policy, reservation=Reservation(name=team, **amounts)) if amounts else policy
 
 
