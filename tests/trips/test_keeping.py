@@ -11,13 +11,17 @@ from datetime import timedelta
 import pytest
 
 from ramet import AgentRuntime, Policy
+from ramet.cli.main import main
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Expired, InvalidValue, Unknown
 from ramet.host.journal import TREES
 from ramet.host.keeping import Caretaker
 from ramet.host.retention import EXPIRED
 from ramet.isolation.folders import RunFolders
+from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
+from ramet.services.server import Server
 from ramet.store.sqlite import SqliteStore
+from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips import scheduled
 from tests.trips.terminal import Done, environment, ramet
@@ -182,3 +186,30 @@ async def test_a_tree_is_kept_from_the_command_line_beside_a_kernel_and_without_
     async with AgentRuntime(tmp_path) as runtime:
         with pytest.raises(Expired):
             await runtime.result(run)
+
+
+def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that is stopped leaves trees that are over; with them its agents would be gone."""
+    body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "Hello"}]}).encode()
+
+    async def first(folder: pathlib.Path) -> SpawnedAgent:
+        async with Server(folder) as server:
+            team = await server.spawner.create_team(CreateTeam(resources={"agents": 2}), server.operator)
+            asked = [SpawnAgent(team=team.team.id, name=name, agent_type="llm") for name in ("stays", "goes")]
+            agents = [await server.spawner.spawn_agent(each, team.key) for each in asked]
+            for each in agents:
+                async for _ in server.agents.turn(each.agent.id, each.nonce, body).read():
+                    pass
+            await server.spawner.kill_agent(agents[1].agent.id, agents[1].nonce)
+            return agents[0]
+
+    async def later(folder: pathlib.Path, agent: SpawnedAgent) -> tuple[str, list[str]]:
+        async with Server(folder) as server:
+            said = await server.agents.history(agent.agent.id, agent.nonce)
+            return server.agents.info(agent.agent.id, agent.nonce).state, [each["role"] for each in said]
+
+    with short_folder() as folder:
+        stays = asyncio.run(first(folder))
+        assert main(["gc", "--older-than", "0", "--json", "--dir", str(folder)]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 1
+        assert asyncio.run(later(folder, stays)) == ("idle", ["user", "assistant"])

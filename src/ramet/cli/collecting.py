@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,8 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
-from ramet.host.records import journal_in
+from ramet.core.errors import Unknown
+from ramet.host.records import Records, journal_in
 from ramet.host.retention import Gone, sweep
 from ramet.store.sqlite import SqliteStore
 
@@ -62,9 +64,22 @@ async def _sweep(options: Namespace) -> list[Gone]:
     before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
     await store.open()
     try:
-        return await sweep(store, options.dir, before=before, now=now, keep=options.keep, dry_run=options.dry_run)
+        keep = [*options.keep, *await _needed(store)]
+        return await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
     finally:
         await store.close()
+
+
+async def _needed(store: SqliteStore) -> list[str]:
+    """What agents of a server that is not at work now go on from, when the next one is; though their trees are over."""
+    from ramet.services.spawning.books import Books
+
+    records, needed = Records(store, ()), list[str]()
+    for row in await Books(store).agents():
+        if row.run and row.state not in ("failed", "ended"):
+            with suppress(Unknown):  # Nothing of it is left.
+                needed.append(await records.tree_of(row.run))
+    return needed
 
 
 VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}
