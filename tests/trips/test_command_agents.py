@@ -145,6 +145,32 @@ async def test_a_program_that_is_never_ready(tmp_path: pathlib.Path, backend: Ba
                 await HERE.open(opening(runtime, tmp_path / "ada", backend, **sh("exec >&-; sleep 600")))
 
 
+async def test_a_server_that_begins_waits_for_no_program(tmp_path: pathlib.Path) -> None:
+    """The turns of its agent do, until it is ready."""
+    slow = f"while ! [ -e {tmp_path}/there ]; do sleep 0.01; done; {READY}"
+    answers = r"""while read -r told; do case $told in *'"turn"'*) printf '{"type":"done","turn":1}\n';; esac; done"""
+    async with runtime_of(tmp_path, None) as runtime:
+        start = opening(runtime, tmp_path / "a", None, run="run-0", start_s=3600, **sh(slow + answers))
+        async with opened(start) as agent:
+            asking = asyncio.create_task(say(agent, "one"))
+            await asyncio.sleep(0)
+            (tmp_path / "there").touch()
+            assert await asking == ""
+
+
+@twice
+async def test_a_program_that_is_never_ready_again(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """After a restart its agent has failed when the time for that is over, and nothing of it is left."""
+    async with runtime_of(tmp_path, backend) as runtime:
+        start = opening(runtime, tmp_path / "a", backend, run="run-0", start_s=0.05, **sh("read line; exec sleep 60"))
+        async with opened(start) as agent:
+            with pytest.raises(TaskFailed, match="did not say that it is ready"):
+                await say(agent, "one")
+            error = agent.ended.result()
+            assert error is not None
+            assert "within 0.05 s" in error.message
+
+
 async def test_a_file_that_is_no_program(tmp_path: pathlib.Path) -> None:
     """Found in its image, and not executable."""
     image = Image("sha-1", (tmp_path / "bundle",))

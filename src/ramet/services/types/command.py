@@ -83,6 +83,7 @@ class CommandType:
     async def open(self, opening: Opening) -> Served:
         """One that has said that it is ready. After a restart it is started anew, and told what was said before.
 
+        Then nobody waits for it but its turns: a server that begins must not wait for the slowest program of anybody.
         Raises like `check`; InvalidValue for a program that is not there, SpawnRefused for one that is not ready.
         """
         policy = policy_of(opening)
@@ -93,7 +94,10 @@ class CommandType:
             await _end_what_is_left(opening, policy)
         seconds = _seconds_of(opening, policy)
         agent = CommandAgent(opening, turns, await _started(opening, policy), isolation, seconds)
-        await agent.begin()
+        if opening.run:
+            agent.begin_again()
+        else:
+            await agent.begin()
         return agent
 
 

@@ -72,6 +72,8 @@ class CommandAgent:
         self._number = 0  #: of the newest turn
         self._calls = Calls(self._line, self._clock)
         self._closing = False
+        self._failure: TaskFailed | None = None  #: once it has ended
+        self._beginning: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[ErrorInfo | None] = loop.create_future()
         self._living = asyncio.create_task(self._live(), name=f"ramet hears {opening.path}")
 
@@ -80,22 +82,23 @@ class CommandAgent:
 
         Raises InvalidValue for a program that cannot be started, SpawnRefused for one that is not ready in time.
         """
-        opening = self._opening
-        start = programs.Start(protocol=programs.VERSION, agent=opening.id, name=opening.name, path=opening.path)
         try:
-            self._line.say(start, self._turns.newest(_TOLD_BYTES))
-            waits: set[asyncio.Future[Any]] = {self._ready, self._living}
-            either = asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            await within(either, clock=self._clock, seconds=opening.info.start_s)
+            self._tell_start()
+            await within(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
             if not self._ready.done():
                 raise self._refusal(self._living.result())
         except TimeoutError:
             await to_its_end(self.close("it was not ready in time"))
-            why = f"the program did not say that it is ready within {opening.info.start_s:g} s{last_words(self._log())}"
+            why = f"the program {self._not_ready()}{last_words(self._log())}"
             raise SpawnRefused("spawn_info.start_s", why) from None
         except BaseException:
             await to_its_end(self.close("it could not be begun with"))
             raise
+
+    def begin_again(self) -> None:
+        """The same after a restart, which waits for no program: turns do. One that is not ready in time has failed."""
+        self._tell_start()
+        self._beginning = asyncio.create_task(self._end_unless_ready(), name=f"ramet waits for {self._opening.path}")
 
     # ---- talking
 
@@ -111,6 +114,7 @@ class CommandAgent:
         text = body.decode(errors="replace") if passes else format_of(format).read(body)
         if self.ended.done():
             raise RametError("this agent has ended")
+        await self._said_ready()
         number = self._number + 1
         told = programs.Turn(turn=number, format=format if passes else "text")
         self._line.say(told, body if passes else text.encode())
@@ -137,7 +141,7 @@ class CommandAgent:
 
     async def mail(self, text: str) -> None:
         """A message that the program reads when it likes. Raises MailRefused where it did not say that it reads any."""
-        if self.ended.done() or not self._ready.result().mail:
+        if self.ended.done() or not (await self._said_ready()).mail:
             raise MailRefused(self._opening.path, "its program reads no mail" if not self.ended.done() else "it ended")
         self._line.say(programs.Mail(), text.encode())
 
@@ -152,6 +156,8 @@ class CommandAgent:
         except TimeoutError:
             await self._handle.cancel(reason)
             await asyncio.shield(self._living)
+        if self._beginning is not None:
+            await asyncio.wait({self._beginning})
 
     # ---- looking
 
@@ -171,7 +177,7 @@ class CommandAgent:
             case Log():
                 return {"stderr": self._log()}
             case Call():
-                known = self._ready.result().operations
+                known = (await self._said_ready()).operations
                 if operation.operation not in known:
                     raise Unknown("operation of the program", operation.operation, known)
                 return await self._calls.ask(operation.operation, bytes(operation.arguments), operation.timeout_s)
@@ -197,7 +203,7 @@ class CommandAgent:
         self._line.close()
         why = None if self._closing else how_it_ended(result, broken, self._log())
         told = f"{why.message} ({why.type})" if why is not None else "the agent was closed"
-        failure = TaskFailed(told, status=status_of(result), run=self.run)
+        self._failure = failure = TaskFailed(told, status=status_of(result), run=self.run)
         if self._answering is not None:
             self._answering.end(failure)
         self._calls.fail(failure)
@@ -258,6 +264,33 @@ class CommandAgent:
             yield chunk
 
     # ----
+
+    def _tell_start(self) -> None:
+        opening = self._opening
+        start = programs.Start(protocol=programs.VERSION, agent=opening.id, name=opening.name, path=opening.path)
+        self._line.say(start, self._turns.newest(_TOLD_BYTES))
+
+    async def _ready_or_over(self) -> None:
+        waits: set[asyncio.Future[Any]] = {self._ready, self._living}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _said_ready(self) -> programs.Ready:
+        """What it said when it was ready. Raises TaskFailed for one that has ended before."""
+        if not self._ready.done():
+            await self._ready_or_over()
+            if not self._ready.done():
+                assert self._failure is not None, "it is over"
+                raise self._failure
+        return self._ready.result()
+
+    async def _end_unless_ready(self) -> None:
+        try:
+            await within(self._ready_or_over(), clock=self._clock, seconds=self._opening.info.start_s)
+        except TimeoutError:
+            await self._handle.cancel(f"it {self._not_ready()}")
+
+    def _not_ready(self) -> str:
+        return f"did not say that it is ready within {self._opening.info.start_s:g} s"
 
     def _tell_interrupt(self, answering: Answering) -> None:
         if not answering.is_interrupted:
