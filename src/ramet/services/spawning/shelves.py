@@ -96,12 +96,7 @@ class AgentShelf:
             bundle = next((each for each in self._loaded if each.id == id), None)
             if bundle is None:
                 raise Unknown("loaded bundle", id, tuple(each.id for each in self._loaded))
-            before, self._loaded = self._loaded, tuple(each for each in self._loaded if each is not bundle)
-            try:
-                await to_its_end(_awaited(self.keep()))
-            except BaseException:
-                self._loaded = before
-                raise
+            await self._note(tuple(each for each in self._loaded if each is not bundle))
             await self._off(partial(take_away, bundle, self.folder))
             return bundle
 
@@ -109,14 +104,23 @@ class AgentShelf:
         bundle = await self._images.loadable(id, self._beside)
         check(bundle)
         await self._off(partial(place, bundle, self.folder))
-        before, self._loaded = self._loaded, (*self._loaded, bundle)
+        try:
+            await self._note((*self._loaded, bundle))
+        except BaseException:
+            await self._off(partial(take_away, bundle, self.folder))
+            raise
+        return bundle
+
+    async def _note(self, loaded: tuple[Loadable, ...]) -> None:
+        """Have these loaded, on record; those of before if that cannot be, or is called off."""
+        before, self._loaded = self._loaded, loaded
         try:
             await to_its_end(_awaited(self.keep()))
         except BaseException:
             self._loaded = before
-            await self._off(partial(take_away, bundle, self.folder))
+            with contextlib.suppress(Exception):  # What was called off has been written all the same.
+                await to_its_end(_awaited(self.keep()))
             raise
-        return bundle
 
     @property
     def _beside(self) -> tuple[str, ...]:

@@ -1,0 +1,81 @@
+"""What is loaded into one agent, when loading is called off: it is the same in memory, on record and on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Sequence
+
+import pytest
+
+from ramet.core.errors import StoreFailed
+from ramet.isolation.folders import RunFolders
+from ramet.services.contract import PLAIN, Image, Loadable
+from ramet.services.spawning.shelves import AgentShelf
+
+
+class Images:
+    """Has each bundle that is asked for: of one module, of its name."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+
+    async def image(self, id: str) -> Image:
+        return PLAIN
+
+    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        folder = self._folder / id
+        folder.mkdir(exist_ok=True)
+        (folder / f"{id}.py").write_text("")
+        return Loadable(id, folder, (f"{id}.py",), (), ())
+
+
+class Record:
+    """What is on record of a shelf, which takes as long as `go_on` says; `failing` is whether it can be written."""
+
+    def __init__(self, shelf: AgentShelf) -> None:
+        self._shelf = shelf
+        self.loaded: list[str] = []
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.failing = False
+
+    async def keep(self) -> None:
+        loaded = [each.id for each in self._shelf.loaded]
+        self.begun.set()
+        await self.go_on.wait()
+        if self.failing:
+            raise StoreFailed("journal.db", "the disk is full")
+        self.loaded = loaded
+
+
+async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
+    """One with the bundle "old" on it."""
+    shelf = AgentShelf("agent-0", lambda: RunFolders(folder), Images(folder), PLAIN, ())
+    await shelf.open()
+    record = Record(shelf)
+    shelf.keep = record.keep
+    record.go_on.set()
+    await shelf.load("old", lambda _: None)
+    record.begun.clear()
+    record.go_on.clear()
+    return shelf, record
+
+
+@pytest.mark.parametrize("how", ["called off", "failed"])
+@pytest.mark.parametrize("what", ["load", "unload"])
+async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, how: str) -> None:
+    """Else a bundle could be deleted that a later server takes its agent up with."""
+    shelf, record = await a_shelf(tmp_path)
+    changing = asyncio.create_task(shelf.load("new", lambda _: None) if what == "load" else shelf.unload("old"))
+    await record.begun.wait()
+    record.failing = how == "failed"
+    if how == "called off":
+        changing.cancel()
+        await asyncio.sleep(0)
+    record.go_on.set()
+    with pytest.raises(asyncio.CancelledError if how == "called off" else StoreFailed):
+        await changing
+    assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
+    assert shelf.needs == ("old",)
+    assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
+    await shelf.close()
