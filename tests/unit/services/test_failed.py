@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, ModelFailed, NotYours
-from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from ramet.services.contract import AgentInfo, CreatedTeam, Delegate, SpawnedAgent
 from ramet.services.spawning.checking import Rules
-from tests.support.sites import Site
+from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 
 HOUR_S = 3600.0
@@ -71,6 +71,15 @@ async def test_it_is_kept_for_its_time_and_then_gone(site: Site) -> None:
     await eventually(lambda: not own.exists() and not sandbox.exists())
     assert ((await info(site, stays)).kept, (await info(site, stays)).kept_until) == ([], "")
     assert (site.agents / stays.agent.id / "note").exists()
+
+
+async def test_where_it_is_kept_is_not_told_to_a_narrower_key(site: Site) -> None:
+    """Its holder may be anybody, and need not know where on its host a server keeps things."""
+    spawned = await failed(site, await site.team(), "a", 600)
+    narrow = await site.spawner.delegate(spawned.agent.id, spawned.nonce, Delegate(rights=["info"]))
+    told = await site.spawner.get_agent(spawned.agent.id, narrow.key)
+    assert (told.kept, told.kept_until) == ([], "2026-01-01T00:10:00+00:00")
+    assert len((await site.spawner.get_agent(spawned.agent.id, OPERATOR)).kept) == 2
 
 
 async def test_whoever_kills_it_need_not_wait(site: Site) -> None:

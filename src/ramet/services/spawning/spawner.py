@@ -214,8 +214,9 @@ class AgentSpawnerService:
         await self._now.lives.end(self.roster.admit(agent, key, "kill"), "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
-        """What an agent is and does. Raises NotYours."""
-        return self.roster.admit(agent, key, "info").info()
+        """What an agent is and does; to a narrower key without the places on this host. Raises NotYours."""
+        living, held = self.roster.admitted(agent, key, "info")
+        return living.info() if held.id == keys.OWNER else replace(living.info(), kept=[])
 
     async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:
         """The agents of a team, for its key, or of all teams for the operator's; the oldest first. Raises NotYours."""
