@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
 _STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
 _OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
+_WRITING = threading.Lock()  #: what is known of a run: its end and a word to keep it come from two threads
 _Time = Annotated[datetime, Meta(tz=True)]
 
 
@@ -101,7 +103,8 @@ class RunFolder:
 
     def keep(self, keep: bool = True) -> None:
         """Have retention pass over it, or no longer."""
-        self._write(structs.replace(self.about(), keep=keep))
+        with _WRITING:
+            self._write(structs.replace(self.about(), keep=keep))
 
     def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
         """Keep a value instead of the one before; it is on the disk when this returns. See `checkpoint.save`."""
@@ -130,7 +133,8 @@ class RunFolder:
             _remove(gone)
 
     def _turn(self, ended: datetime | None) -> None:
-        self._write(structs.replace(self.about(), ended=ended))
+        with _WRITING:
+            self._write(structs.replace(self.about(), ended=ended))
         checkpoint.clear_drafts(self.path)
 
     def _set_aside(self) -> Path | None:

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,20 @@ async def test_who_lives_or_is_marked_stays(tmp_path: Path, clock: FakeClock) ->
 
     strict.find("run-1").keep(False)
     assert sorted(await strict.tidy(set())) == ["run-0", "run-1"]
+
+
+def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
+    """Its end is written down in a thread of its own, while who found it failed says in another that it is to stay."""
+    folders = RunFolders(tmp_path)
+    for number in range(50):
+        folder = folders.create(f"run-{number}")
+        with ThreadPoolExecutor(2) as threads:
+            ending, keeping = threads.submit(folder.ended), threads.submit(folders.find(folder.id).keep)
+            ending.result()
+            keeping.result()
+        about = folder.about()
+        assert about.keep
+        assert about.ended is not None
 
 
 async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, clock: FakeClock) -> None:
