@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import signal
 import sqlite3
 from collections.abc import Mapping
@@ -57,7 +58,9 @@ async def test_the_file_of_the_folder_is_found_and_options_go_before_it(folder: 
     (folder / "sub").mkdir()
     async with serve(folder) as process:
         assert str(folder / "sub" / "a.sock") in process.line
-        assert "DEBUG" in (await process.end(signal.SIGTERM))[1]
+        log = (await process.end(signal.SIGTERM))[1].splitlines()
+    assert any(" DEBUG " in line for line in log)
+    assert all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \w", line) for line in log)
     environment = {"RAMET_LISTEN": str(folder / "b.sock"), "RAMET_LOG_LEVEL": "error"}
     async with serve(folder, "--socket", str(folder / "c.sock"), **environment) as process:
         assert str(folder / "c.sock") in process.line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -176,16 +177,23 @@ async def until_none(served: Served) -> None:
 
 
 async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each."""
+    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each, and why."""
     with caplog.at_level("INFO", logger="ramet.serve"):
         agent, nonce = await served.agent()
         await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "query"})
         await served.ask("GET", "/v1/agents/%0aWARNING", "agent_wrong")
+        await served.ask(
+            "POST", "/v1/teams", served.server.operator, json={"resources": {}, "label": {"a": "personal"}}
+        )
 
-    lines = [(each.levelname, each.getMessage().rpartition(" ")[0].rpartition(" ")[0]) for each in caplog.records]
+    took = re.compile(r" \d+\.\d ms")
+    lines = [(each.levelname, took.sub("", each.getMessage())) for each in caplog.records]
     assert ("INFO", f"GET /v1/agents/{agent} 200") in lines
-    assert ("WARNING", "GET /v1/agents/\\nWARNING 404") in lines
-    assert not any(secret in caplog.text for secret in (nonce, served.server.operator, "agent_wrong", "query"))
+    line = "GET /v1/agents/\\nWARNING 404: there is no agent '\\\\nWARNING' that this key opens"
+    assert ("WARNING", line) in lines
+    assert any(line.startswith("POST /v1/teams 422: label: expected ") for _, line in lines)
+    secrets = (nonce, served.server.operator, "agent_wrong", "query", "personal")
+    assert not any(secret in caplog.text for secret in secrets)
 
 
 async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> None:

@@ -13,18 +13,18 @@ from typing import Any
 from ramet.cli.clean import one_line
 from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
+from ramet.host.logs import setup_logging
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import DEFAULT_FILE, Config, load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.server import TOKEN
 
-FORMAT = "%(levelname)s %(name)s: %(message)s"
-
 
 def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status is 0 then."""
     config = load(_file(options), os.environ, _flags(options))
-    logging.basicConfig(level=config.log_level or logging.WARNING, format=FORMAT, stream=sys.stderr, force=True)
+    logging.basicConfig(handlers=[], force=True)
+    setup_logging(structured=False, level=config.log_level or logging.WARNING)
     logging.captureWarnings(True)
     asyncio.run(_serve(config))
     return 0

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ramet.core.budget import Limits
-from ramet.core.errors import InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
+from ramet.services.misfits import misfit
 from ramet.services.refusals import Undecodable
 
 if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
@@ -324,6 +324,7 @@ def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
     """JSON as a structure. Raises InvalidValue, which names the field; of those Undecodable for what is no JSON."""
     try:
         return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as problem:
+        raise misfit(problem, kind, data, what, within=what) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        refusal = InvalidValue if isinstance(problem, msgspec.ValidationError) else Undecodable
-        raise refusal(what, bytes(data)[:80].decode(errors="replace"), str(problem)) from None
+        raise Undecodable(what, bytes(data)[:80].decode(errors="replace"), f"JSON ({problem})") from None

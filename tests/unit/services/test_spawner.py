@@ -265,7 +265,7 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
     "type": ({"type": "nobody"}, Unknown, "agent type 'nobody'; known: echo, slow"),
     "info of another shape": ({"spawn_info": Raw(b"[]")}, InvalidValue, "spawn_info"),
     "info with an unknown field": ({"spawn_info": Raw(b'{"prefx": "a"}')}, InvalidValue, "prefx"),
-    "info of a wrong type": ({"spawn_info": Raw(b'{"prefix": 3}')}, InvalidValue, r"\$.prefix"),
+    "info of a wrong type": ({"spawn_info": Raw(b'{"prefix": 3}')}, InvalidValue, r"spawn_info.prefix"),
     "info that is no JSON": ({"spawn_info": Raw(b'{"prefix')}, InvalidValue, "spawn_info"),
     "format": ({"transport_format": "smoke"}, InvalidValue, "one of words, letters"),
     "name": ({"name": "a/b"}, InvalidValue, "name"),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -22,7 +23,16 @@ from ramet.services.app.table import OPERATIONS
 from ramet.services.problems import problem_of
 
 HEAD_BYTES = 64 * 1024  #: of all headers and the path
+_WHY_CHARS = 300  #: of what a refusal says, in the log
 _log = logging.getLogger("ramet.serve")
+
+
+class _Refused(msgspec.Struct):
+    """What a log says of a problem document."""
+
+    detail: str = ""
+    field: str = ""
+    accepted: str = ""
 
 
 class Application:
@@ -39,12 +49,14 @@ class Application:
         """Answer a request; anything else than HTTP is refused."""
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
-        began, status = time.perf_counter(), 0
+        began, status, why = time.perf_counter(), 0, ""
 
         async def told(message: Message) -> None:
-            nonlocal status
+            nonlocal status, why
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif status >= 400 and not why:
+                why = _why(message.get("body", b""))
             await send(message)
 
         try:
@@ -60,7 +72,8 @@ class Application:
             level = logging.INFO if 0 < status < 400 else logging.WARNING if status < 500 else logging.ERROR
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - began) * 1000
-                _log.log(level, "%s %s %d %.1f ms", scope["method"], ascii(scope["path"])[1:-1], status, took_ms)
+                request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
+                _log.log(level, "%s %d %.1f ms%s", request, status, took_ms, why)
 
 
 class _Endpoint:
@@ -110,6 +123,16 @@ async def _refused(call: Call, error: Exception) -> Response:
     except ClientDisconnect:
         pass
     return response
+
+
+def _why(body: bytes) -> str:
+    """What a refusal says of itself, without the value of a field: a log is no place for what a client sent."""
+    try:
+        said = msgspec.json.decode(body, type=_Refused)
+    except (msgspec.DecodeError, UnicodeError):
+        return ""
+    why = said.detail if not said.field else f"{said.field}: expected {said.accepted}" if said.accepted else said.field
+    return f": {ascii(why)[1:-1][:_WHY_CHARS]}" if why else ""
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

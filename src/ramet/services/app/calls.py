@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Coroutine
 from functools import cache
 from http import HTTPStatus
@@ -14,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
+from ramet.services.misfits import misfit
 from ramet.services.refusals import BodyTooLarge, Undecodable
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class Call:
         try:
             return msgspec.convert(values, kind, strict=False)
         except msgspec.ValidationError as problem:
-            field = _field(str(problem), "query")
-            raise InvalidValue(field, values.get(field), str(problem)) from None
+            raise misfit(problem, kind, values, "query") from None
 
     def after(self, query_after: int, of: str = "") -> int:
         """What is read on from: Last-Event-ID, which begins with `of` if that is given, or what the query says."""
@@ -82,7 +81,7 @@ class Call:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as problem:
-            raise InvalidValue(_field(str(problem), "body"), _shown(data), str(problem)) from None
+            raise misfit(problem, kind, data, "body") from None
         except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
             raise Undecodable("body", _shown(data), f"JSON ({problem})") from None
 
@@ -164,14 +163,6 @@ def key_of(request: Request) -> str:
 def _sequences(kind: Any) -> frozenset[str]:
     """The fields of a query that may be given more than once."""
     return frozenset(field.name for field in msgspec.structs.fields(kind) if field.default == ())
-
-
-def _field(message: str, whole: str) -> str:
-    """Which field a refusal of msgspec is about: "$.limits.tokens" is limits.tokens."""
-    path = re.search(r" - at `\$\.?([^`]*)`$", message)
-    named = re.search(r"^Object (?:contains unknown|missing required) field `([^`]*)`", message)
-    parts = [each[1] for each in (path, named) if each is not None and each[1]]
-    return ".".join(parts) or whole
 
 
 def _shown(data: bytes) -> str:

@@ -221,4 +221,4 @@ def _operation(data: bytes, known: Mapping[str, type]) -> Any:
     name: str = decoded(str, fields.pop("@type"), "operation.@type")
     if name not in known:
         raise Unknown("operation", name, tuple(known))
-    return decoded(known[name], msgspec.json.encode(fields), f"operation {name!r}")
+    return decoded(known[name], msgspec.json.encode(fields), "operation")

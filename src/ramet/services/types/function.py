@@ -75,9 +75,14 @@ class FunctionType:
             if opening.policy is not None:
                 pack(function)
             return function
-        brought = ", and what the image brings" if opening.policy is not None else ""
-        known = ", ".join(self._allowed) or "nothing"
-        raise InvalidValue(imports.FIELD, opening.info.function, f"what lies below: {known}{brought}")
+        raise InvalidValue(imports.FIELD, opening.info.function, self._may_be_called(opening))
+
+    def _may_be_called(self, opening: Opening) -> str:
+        """For whoever asked for something else."""
+        below = f"a function of {', '.join(self._allowed)}" if self._allowed else ""
+        if opening.policy is None:
+            return below or "a policy and an image with its code: this server calls no function in its own process"
+        return f"a function at the top of a module of the agent's image{', or ' if below else ''}{below}"
 
 
 async def _gate(opening: Opening) -> SafetyGate | None:

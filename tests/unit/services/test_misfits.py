@@ -1,0 +1,48 @@
+"""Refusals of JSON that is of another kind: each names the field, its value, and what would be accepted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.services.contract import decoded
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    size: int = 0
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    resources: dict[str, float] = {}
+    inner: Inner = Inner()
+    sizes: list[int] = []
+    kind: Literal["red", "blue"] = "red"
+    few: Annotated[int, msgspec.Meta(le=5)] = 2
+
+
+REFUSED = {
+    '{"name": "a", "nmae": "b"}': "info.nmae: 'nmae' is not accepted; expected one of the fields name, resources, ",
+    "{}": "info.name: None is not accepted; expected a value: it is required",
+    '{"name": 1}': "info.name: 1 is not accepted; expected str, not int",
+    '{"name": "a", "inner": {"siz": 1}}': "info.inner.siz: 'siz' is not accepted; expected no field of this name",
+    '{"name": "a", "inner": {"size": "x"}}': "info.inner.size: 'x' is not accepted; expected int, not str",
+    '{"name": "a", "sizes": [1, "x"]}': "info.sizes[1]: 'x' is not accepted; expected int, not str",
+    '{"name": "a", "resources": {"cpu": "x"}}': 'info.resources[...]: \'{"cpu":"x"}\' is not accepted; expected float',
+    '{"name": "a", "kind": "green"}': "info.kind: 'green' is not accepted; expected ",
+    '{"name": "a", "few": 9}': "info.few: 9 is not accepted; expected `int` <= 5",
+    '{"name": 1, "x": ' + "[" * 9_000: "info.",
+    '{"name": ' + "7" * 9_000 + "}": "info.name: ",
+    "[]": "info: '[]' is not accepted; expected object, not array",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:30])
+def test_a_refusal_names_field_value_and_what_is_accepted(text: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        decoded(Outer, text.encode(), "info")
+
+    assert str(refused.value).startswith(REFUSED[text])
