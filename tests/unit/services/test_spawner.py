@@ -120,7 +120,7 @@ async def test_an_agent_holds_what_its_policy_and_limits_say(site: Site) -> None
 @pytest.mark.parametrize("resource", ["cpu", "memory_mb"])
 async def test_a_team_may_count_more_than_any_machine_has(site: Site, resource: str) -> None:
     """Its agents come all the same: what they share is bounded by what a bound may be."""
-    team = await site.team(**{resource: 2.0**40})
+    team = await site.team("", **{resource: 2.0**40})
     await site.agent(team, policy=Policy(cpu_cores=1, memory_mb=64))
     assert await site.free(team, resource) == 2.0**40 - {"cpu": 1, "memory_mb": 64}[resource]
 
