@@ -35,11 +35,14 @@ async def runtime(backend: Name, tmp_path: pathlib.Path) -> AsyncIterator[ramet.
 
 
 def marked(mark: str) -> list[int]:
-    """The living processes that have a mark as a comment in their command line."""
-    found: list[int] = []
+    """The living processes that have a mark as a comment in their command line.
+
+    A child of one of them is left out: a shell's, that is about to be another program.
+    """
+    found: dict[int, int] = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             if b"# " + mark.encode() in (folder / "cmdline").read_bytes() and state not in "ZX":
-                found.append(int(folder.name))
-    return found
+                found[int(folder.name)] = int(parent)
+    return [pid for pid, parent in found.items() if parent not in found]
