@@ -68,6 +68,19 @@ async def main() -> None:
 asyncio.run(main())
 """
 
+SILENT = """
+import asyncio, sys
+from ramet import AgentRuntime, Session
+
+async def main() -> None:
+    async with AgentRuntime(sys.argv[1]) as runtime:
+        await runtime.open_store()
+        async with Session(model="offline", runtime=runtime, cwd=sys.argv[1]):
+            await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -195,6 +208,24 @@ async def test_what_was_killed_is_interrupted_and_gone_on_with(project: Path) ->
     assert [each["state"] for each in await rows(project, "--all")] == ["completed"]
     again = await on(project, "resume")
     assert (again.status, again.out, again.err) == (0, "", "nothing was left behind here\n")
+
+
+async def test_a_conversation_that_was_never_begun_holds_up_nobody(project: Path) -> None:
+    """It waits for its first word, so there is nothing to go on with: resume comes to its end."""
+    (project / "silent.py").write_text(SILENT)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(project / "silent.py"), str(project), env=environment(None)
+    )
+    try:
+        await until(project, lambda rows: process.returncode is not None or len(rows) == 1)
+    finally:
+        process.kill()
+        await process.wait()
+
+    async with asyncio.timeout(60):
+        done = await on(project, "resume")
+
+    assert (done.status, done.out.strip()) == (0, "")
 
 
 async def test_what_only_a_process_can_hold_is_one_line_and_stands_in_nobodys_way(project: Path) -> None:

@@ -36,6 +36,7 @@ from ramet.host.references import is_reference, resolve
 from ramet.host.resuming import left_behind
 from ramet.host.runtime import AgentRuntime
 from ramet.spawn.handle import Handle
+from ramet.spawn.run import Run
 
 
 def run(options: Namespace) -> int:
@@ -139,7 +140,7 @@ async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Resul
         return result
     reader = opened.recorder.subscribe(past=False)
     async with aclosing(reader.items()) as items:
-        while any(run.state is not State.IDLE for run in opened.tree.register.living()):
+        while any(_has_work(run) for run in opened.tree.register.living()):
             if await anext(items, None) is None:
                 break
     if handle.run.result is not None:
@@ -148,6 +149,12 @@ async def _end(runtime: AgentRuntime, handle: Handle, opened: OpenTree) -> Resul
     said = [each for each in (await runtime.journal.story(handle.id)).root.messages if each.get("type") == "ai"]
     text = said[-1].get("content", "") if said else ""
     return Result(status=Status.COMPLETED, value=text if isinstance(text, str) else json.dumps(text))
+
+
+def _has_work(run: Run) -> bool:
+    """Whether it does something, or will: a conversation waits for its next word, also for its first one."""
+    waits_for_its_first = run.persistent and run.state is State.STARTING and run.turns == 0
+    return run.state is not State.IDLE and not waits_for_its_first
 
 
 async def _all_over(opened: OpenTree) -> None:
