@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Self, TypeVar
@@ -335,7 +336,9 @@ class Client:
 
     def _gone(self, problem: Exception) -> Gone:
         where = self._place.socket or self._place.url
-        return Gone(f"no server answers at {where}: {str(problem) or type(problem).__name__}")
+        why = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
+        hint = "; is `ramet serve` at work there?" if self._place.socket else ""
+        return Gone(f"no server answers at {where}: {why}{hint}")
 
 
 def _answer(ask: Ask[T], data: bytes) -> T:
