@@ -182,6 +182,7 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
         agent, nonce = await served.agent()
         await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "query"})
         await served.ask("GET", "/v1/agents/%0aWARNING", "agent_wrong")
+        await served.ask("POST", "/v1/teams", "agent_wrong", json={"resources": {"agents": 1}})
         await served.ask(
             "POST", "/v1/teams", served.server.operator, json={"resources": {}, "label": {"a": "personal"}}
         )
@@ -191,6 +192,7 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
     assert ("INFO", f"GET /v1/agents/{agent} 200") in lines
     line = "GET /v1/agents/\\nWARNING 404: there is no agent '\\\\nWARNING' that this key opens"
     assert ("WARNING", line) in lines
+    assert ("WARNING", "POST /v1/teams 404: there is no team that this key opens") in lines
     assert any(line.startswith("POST /v1/teams 422: label: expected ") for _, line in lines)
     secrets = (nonce, served.server.operator, "agent_wrong", "query", "personal")
     assert not any(secret in caplog.text for secret in secrets)

@@ -75,7 +75,8 @@ class NotYours(RametError, LookupError):
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, _short(name)
-        super().__init__(f"there is no {kind} {self.name!r} that this key opens")
+        asked = f"{kind} {self.name!r}" if name else kind
+        super().__init__(f"there is no {asked} that this key opens")
 
 
 class MailRefused(RametError):

@@ -105,3 +105,9 @@ def test_a_key_that_cannot_be_used_is_refused_and_not_shown(environ: dict[str, s
 
     assert next(iter(environ)) in str(refused.value) or "NOT_HERE" in str(refused.value)
     assert not any(value in str(refused.value) for value in environ.values() if "env:" not in value)
+
+
+def test_a_place_that_holds_no_key_is_named_with_the_variable_that_says_it() -> None:
+    """The name of the empty variable alone would not tell who asked for it."""
+    with pytest.raises(InvalidValue, match=r"^RAMET_TOKEN: env:NOT_HERE: "):
+        key_in({"RAMET_TOKEN": "env:NOT_HERE"})

@@ -139,18 +139,21 @@ class Served:
 
 def key_in(environ: Mapping[str, str]) -> str | None:
     """The operator's key as `ramet serve` finds it in the environment; None leaves it to the file beside a socket."""
-    place = environ.get("RAMET_TOKEN", "")
+    place, said_by = environ.get("RAMET_TOKEN", ""), ""
     if place.strip():
         from ramet.services.config.checks import (
             reference_of,  # It knows all providers, which takes time to import.
         )
 
-        reference = reference_of("RAMET_TOKEN", place, Path.cwd())
+        reference, said_by = reference_of("RAMET_TOKEN", place, Path.cwd()), "RAMET_TOKEN: "
     elif environ.get(TOKEN_VARIABLE, "").strip():
         reference = Reference("env", TOKEN_VARIABLE)
     else:
         return None
-    key = reference.read(environ)
+    try:
+        key = reference.read(environ)
+    except InvalidValue as problem:
+        raise InvalidValue(f"{said_by}{problem.field}", problem.value, problem.accepted) from None
     if not key.isascii():  # It could not be sent.
         raise InvalidValue(str(reference), STARS, "a key of ASCII letters, digits and signs")
     return key
