@@ -385,6 +385,7 @@ async def test_the_offline_model_needs_no_key(tmp_path: pathlib.Path) -> None:
     info = LlmInfo(model="offline", tools=["*"])
     async with AgentRuntime() as runtime, opened(LlmType(), opening(runtime, tmp_path, info)) as agent:
         assert "offline" in (await say(agent, "Which timeout is in the log?")).lower()
+        assert runtime.get(agent.run).run.agent.name == "ada", "whoever lists runs tells agents apart by it"
 
 
 async def test_its_tools_are_listed_and_its_model_is_set(tmp_path: pathlib.Path) -> None:

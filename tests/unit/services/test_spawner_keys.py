@@ -41,11 +41,11 @@ OF_A_TEAM: dict[str, Operation] = {
 }
 
 
-async def refusal(asked: Awaitable[Any]) -> tuple[str, ...]:
+async def refusal(asked: Awaitable[Any]) -> str:
     """What somebody is told to whom a thing is not open, without its name, which he said himself."""
     with pytest.raises(NotYours) as refused:
         await asked
-    return tuple(str(refused.value).split(f"{refused.value.name!r}"))
+    return str(refused.value).replace(f" {refused.value.name!r}", "")
 
 
 @pytest.mark.parametrize("operation", OF_AN_AGENT)

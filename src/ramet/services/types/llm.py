@@ -183,7 +183,7 @@ class LlmType:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
         text = render_skills(load_skills((*opening.image.preloaded, *info.skills), _skills(opening)))
         return Agent(
-            name="main",
+            name=opening.name,
             instructions=f"{info.system_prompt}\n\n{text}".strip(),
             model=self.model(info.model),
             max_turns=info.max_turns,
