@@ -1,8 +1,9 @@
-"""A store whose process ends by SIGKILL at a write: before it is made, or as soon as it is there for good."""
+"""A store that meets its fate at a write: killed before it is made or as soon as it is there, or its disk is full."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
@@ -12,9 +13,12 @@ from ramet.store.contract import Document, Entry, Store
 
 
 class Kill(NamedTuple):
-    """A moment to die at: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`."""
+    """A moment of fate: the n-th write of a kind. As text: `before:tool_started:2`, `after:*:17`.
 
-    when: str  #: before | after
+    `full:model_asked:1` does not kill: from that write on, the disk that the log lies on has no room left.
+    """
+
+    when: str  #: before | after | full
     what: str  #: an event's tag, `document`, or `*` for any
     nth: int
 
@@ -46,7 +50,9 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
             file.write(f"{kill} {what} {whose}\n")
         if kill.when == "before":
             die()
-        return True
+        if kill.when == "full":
+            fill(log.parent / "disk")
+        return kill.when == "after"
 
     async def die_after(ticket: int) -> None:
         await store.durable(ticket)
@@ -67,6 +73,13 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
         return written
 
     store.append, store.put = deadly_append, deadly_put  # type: ignore[method-assign]
+
+
+def fill(disk: pathlib.Path) -> None:
+    """Leave no room on this disk: nothing can grow there until `ballast` is removed."""
+    with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(b"\0" * 4096)
 
 
 def die() -> NoReturn:
