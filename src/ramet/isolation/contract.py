@@ -83,7 +83,7 @@ class Sandbox(Protocol):
     def stderr(self) -> int: ...
     @property
     def pid(self) -> int:
-        """Of its first process, as the host counts."""
+        """Of its first process, as the host counts; -1 if it runs on another machine."""
 
     @property
     def level(self) -> Isolation:
@@ -104,6 +104,13 @@ class Sandbox(Protocol):
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         """Run a command beside it, in the same sandbox under the same limits. Raises Gone, TimeoutError."""
 
+    async def sync(self) -> None:
+        """Have both sides see the same files: what it made in its workspace here, what was put on its shelf there.
+
+        Nothing is to be done where they share a disk. Elsewhere this is when files travel, with its start and
+        `clean_up`. After its end what was left can be had until `clean_up`. Raises SandboxFailed if they cannot travel.
+        """
+
     async def clean_up(self) -> None:
         """Let go of everything of the host that it held: descriptors, cgroup. Kills what still lives. Idempotent."""
 
@@ -119,6 +126,7 @@ class Probe(NamedTuple):
     missing: tuple[str, ...] = ()
     remedy: str = ""
     together: frozenset[str] = frozenset()  #: of "cpu_cores" and "memory_mb": what of a reservation it enforces
+    remote: bool = False  #: sandboxes run on another machine: files travel when they are told to (`Sandbox.sync`)
 
 
 class Backend(Protocol):

@@ -103,6 +103,9 @@ class ForkedSandbox:
         """Run a command beside it. Raises Gone, TimeoutError."""
         return await beside.run(self._keeper, self._child, self._given, argv, timeout_s=timeout_s, max_bytes=max_bytes)
 
+    async def sync(self) -> None:
+        """Both sides see the same files at any time."""
+
     async def clean_up(self) -> None:
         """Kill what lives, close what is open. Idempotent."""
         if not self._child.ended.done():
