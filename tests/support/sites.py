@@ -11,6 +11,7 @@ from typing import Any
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Unknown
 from ramet.host.runtime import AgentRuntime
+from ramet.isolation.contract import Backend
 from ramet.services.contract import (
     PLAIN,
     CreatedTeam,
@@ -72,10 +73,11 @@ class Site:
         *,
         rules: Rules | None = None,
         secrets: Mapping[str, str] | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.folder, self.agents = folder, folder / "agents"
         self.clock, self.echo, self.slow = FakeClock(), EchoType(), SlowType()
-        self.runtime = AgentRuntime(store=store or MemoryStore(), clock=self.clock)
+        self.runtime = AgentRuntime(store=store or MemoryStore(), clock=self.clock, backend=backend)
         types: dict[str, Any] = {"echo": self.echo, "slow": self.slow}
         self.spawner = AgentSpawnerService(
             self.runtime, types, Images(), self.agents, OPERATOR, rules=rules, secrets=secrets

@@ -19,6 +19,8 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: str
     cpu_cores: float | None = None
     memory_mb: float | None = None  #: MiB
+    #: For how many it is meant: no bound, but a backend whose sandboxes cost something beside makes room for so many.
+    sandboxes: int | None = None
 
     def __post_init__(self) -> None:
         checked_name("policy.reservation.name", self.name)
@@ -26,6 +28,9 @@ class Reservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             value = getattr(self, field)
             if value is not None and (isinstance(value, bool) or not LEAST <= value <= MOST):
                 raise InvalidValue(f"policy.reservation.{field}", value, f"a number from {LEAST} to {MOST:.0f}")
+        many = self.sandboxes
+        if many is not None and (isinstance(many, bool) or not 1 <= many <= MOST):
+            raise InvalidValue("policy.reservation.sandboxes", many, f"a whole number from 1 to {MOST:.0f}")
 
 
 def checked(field: str, value: object) -> Reservation:

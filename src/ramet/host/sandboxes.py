@@ -17,6 +17,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, IsolationUnavailable, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
+from ramet.core.reservation import Reservation
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
 from ramet.isolation.contract import Backend, ReservingBackend
@@ -92,11 +93,17 @@ class Sandboxes:
         """What of a reservation the machine itself bounds; nothing before the backend is open, for nobody knows."""
         return self._together
 
+    async def reserve(self, reservation: Reservation) -> None:
+        """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed."""
+        if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
+            await self._wanted.reserve(reservation)
+
     async def disband(self, name: str) -> None:
         """Let go of a reservation whose sandboxes have ended. What goes wrong is for the next runtime to find."""
-        if isinstance(self._backend, ReservingBackend):
+        backend = self._backend or self._wanted  # What was reserved may have had no sandbox.
+        if isinstance(backend, ReservingBackend):
             try:
-                await self._backend.disband(name)
+                await backend.disband(name)
             except SandboxFailed as problem:
                 _log.warning("the control group of %s stays for now: %s", name, problem)
 
@@ -114,6 +121,7 @@ class Sandboxes:
             assert not isinstance(wanted, str), "checked when it was given"
             assert wanted is not None, "as above"
             self._together = (await wanted.probe()).together
+            await wanted.reap()
             return wanted
         probe = await backend.probe()
         if backend.name == "bwrap" and probe.level.rank < Isolation.L2.rank:

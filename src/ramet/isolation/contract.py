@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ramet.core.policy import Grant, Isolation
+from ramet.core.reservation import Reservation
 
 #: What a process has imported when it starts: what functions need, or langchain-core and the loop too.
 Image = Literal["bare", "llm"]
@@ -159,6 +160,12 @@ class Backend(Protocol):
 @runtime_checkable
 class ReservingBackend(Backend, Protocol):
     """Bounds what the sandboxes of a reservation use together, from the start of the first of them on."""
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Have it before the first sandbox starts, where that means anything. Idempotent.
+
+        Raises SpawnRefused if there is not so much, SandboxFailed; nothing is left then.
+        """
 
     async def disband(self, name: str) -> None:
         """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""

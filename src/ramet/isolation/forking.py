@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
 from ramet.core.policy import DEFAULTS, Grant, Isolation
+from ramet.core.reservation import Reservation
 from ramet.isolation import bubblewrap, lifeline, runtime
 from ramet.isolation.admission import absolute, admit, let_through
 from ramet.isolation.cgroups import Cgroup, Cgroups
@@ -134,6 +135,9 @@ class Forking:
             return mine
 
         return await in_thread(sweep, name="ramet-reap")
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Nothing: a control group holds nothing free, and is made with the first sandbox."""
 
     async def disband(self, name: str) -> None:
         """See `ramet.isolation.contract.ReservingBackend`."""

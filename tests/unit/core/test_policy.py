@@ -610,6 +610,7 @@ def test_a_reservation_is_its_parents() -> None:
         ({"name": "a/b"}, ".name"),
         ({"name": "crew", "memory_mb": 0}, ".memory_mb"),
         ({"name": "crew", "cpu_cores": float("nan")}, ".cpu_cores"),
+        ({"name": "crew", "sandboxes": 0}, ".sandboxes"),
     ],
 )
 def test_what_is_no_reservation_is_refused(value: object, field: str) -> None:

@@ -26,6 +26,8 @@ from ramet.core.errors import (
 )
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
+from ramet.core.reservation import Reservation
+from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
 from ramet.services.spawning import lives
 from ramet.services.spawning.books import Books
@@ -669,3 +671,39 @@ def test_a_request_names_the_field_that_is_none_of_it() -> None:
     """Strictly, also in Python."""
     with pytest.raises(msgspec.ValidationError, match="nme"):
         msgspec.json.decode(b'{"team": "t", "nme": "a", "agent_type": "echo"}', type=SpawnAgent)
+
+
+# ---- what the machine sets aside
+
+
+class Machine(LocalBackend):
+    """One that sets aside what is reserved, up to 1 GiB in all."""
+
+    def __init__(self, runs: pathlib.Path) -> None:
+        super().__init__(runs)
+        self.reserved: dict[str, Reservation] = {}
+
+    async def reserve(self, reservation: Reservation) -> None:
+        asked = sum(each.memory_mb or 0 for each in (*self.reserved.values(), reservation))
+        if asked > 1024:
+            raise SpawnRefused("memory_mb", "this machine has 1024 in all", free=0)
+        self.reserved[reservation.name] = reservation
+
+    async def disband(self, name: str) -> None:
+        self.reserved.pop(name, None)
+        await super().disband(name)
+
+
+async def test_a_team_has_what_the_machine_has_set_aside_for_it(tmp_path: pathlib.Path) -> None:
+    """From its creation until it is deleted; a team that the machine has no room for is not made."""
+    machine = Machine(tmp_path / "runs")
+    async with Site(tmp_path, backend=machine) as site:
+        team = await site.team("crew", agents=3, cpu=2, memory_mb=700)
+        assert machine.reserved == {
+            team.team.id: Reservation(name=team.team.id, cpu_cores=2, memory_mb=700, sandboxes=3)
+        }
+        with pytest.raises(SpawnRefused, match="1024 in all"):
+            await site.team("more", memory_mb=700)
+        assert [each.name for each in await site.spawner.list_teams(OPERATOR)] == ["crew"]
+        await site.spawner.delete_team(team.team.id, team.key)
+        assert machine.reserved == {}

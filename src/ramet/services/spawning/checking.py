@@ -145,9 +145,17 @@ def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> 
         return None
     if policy.reservation is not None:
         raise InvalidValue("policy.reservation", policy.reservation.name, "none: an agent has its team's")
+    reservation = reservation_of(team, counted)
+    return policy if reservation is None else replace(policy, reservation=reservation)
+
+
+def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | None:
+    """What a team has of the machine, all its agents together; None if it counts nothing of it."""
     # A team may count more than any machine has, or less than an agent can: that is for its book to say.
     amounts = {field: min(max(counted[name], LEAST), MOST) for name, field in RESERVED.items() if counted.get(name)}
-    return replace(policy, reservation=Reservation(name=team, **amounts)) if amounts else policy
+    if not amounts:
+        return None
+    return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MOST)), **amounts)
 
 
 def without_values(policy: Policy | None) -> Policy | None:

@@ -34,7 +34,7 @@ from ramet.services.contract import (
 )
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import AgentRow, Books, TeamRow
-from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, without_values
+from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, reservation_of, without_values
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
@@ -160,9 +160,11 @@ class AgentSpawnerService:
         self._rooms[room.id] = room  # At once: nobody else may take its name.
         try:
             await room.write()
+            if (reservation := reservation_of(row.id, total)) is not None:
+                await self._runtime.sandboxes.reserve(reservation)
         except BaseException:
             del self._rooms[room.id]
-            await to_its_end(room.remove())
+            await to_its_end(self._undone(room))
             raise
         return CreatedTeam(self._info(room), own)
 
@@ -307,6 +309,10 @@ class AgentSpawnerService:
             for living in self.roster:
                 if living.id == birth.result().agent.id:
                     await lives.end(living, "whoever asked for it has gone")
+
+    async def _undone(self, room: Room) -> None:
+        await self._runtime.sandboxes.disband(room.id)
+        await room.remove()
 
     async def _delete(self, room: Room, lives: Lives) -> None:
         await room.write()  # Doomed from now on, whatever becomes of this server.
