@@ -22,16 +22,22 @@ CREATECLUSTER := /etc/postgresql-common/createcluster.conf
 no_cluster = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! grep -qs '^create_main_cluster' $(CREATECLUSTER); then \
 	  mkdir -p $(dir $(CREATECLUSTER)) && echo 'create_main_cluster = false' >>$(CREATECLUSTER); fi; export UCF_FORCE_CONFFOLD=1
 
-# The same of its registry, which tests start on a port of their own: its unit is masked, unless there is one already.
-REGISTRY := /etc/systemd/system/docker-registry.service
-no_registry = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && [ ! -e $(REGISTRY) ] && [ ! -L $(REGISTRY) ]; then \
-	  mkdir -p $(dir $(REGISTRY)) && ln -s /dev/null $(REGISTRY); fi
+# The same of its registry, etcd and containerd, which tests start by themselves: $(call no_unit,name) masks a unit before its
+# package comes, unless there is one already.
+UNITS := /etc/systemd/system
+no_unit = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && [ ! -e $(UNITS)/$(1).service ] && [ ! -L $(UNITS)/$(1).service ]; then \
+	  mkdir -p $(UNITS) && ln -s /dev/null $(UNITS)/$(1).service; fi
 
-.PHONY: help setup tools demo check test chaos format bench clean
+# What tests/cluster/cluster.sh runs, by package; what it has none of to run is only there to be installed.
+CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:docker-registry skopeo:skopeo umoci:umoci \
+  iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
+  /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
+
+.PHONY: help setup tools cluster-tools demo check test test-kubernetes chaos format bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap, PostgreSQL and a container registry (the other targets call it)
 
@@ -47,6 +53,9 @@ check: setup ## format, lint, types, layers and fast tests, two minutes
 
 test: setup ## every test, JOBS (2) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
+
+test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
+	tests/cluster/cluster.sh run $(BIN)/pytest -m kubernetes $(ARGS)
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
 	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) tests/chaos $(ARGS)
@@ -76,7 +85,13 @@ tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
 	command -v curl >/dev/null || missing="$${missing:+$$missing }curl"; \
 	command -v skopeo >/dev/null || missing="$${missing:+$$missing }skopeo"; \
-	command -v docker-registry >/dev/null || { missing="$${missing:+$$missing }docker-registry"; $(no_registry); }; \
+	command -v docker-registry >/dev/null || { missing="$${missing:+$$missing }docker-registry"; $(call no_unit,docker-registry); }; \
 	if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
 	  missing="$${missing:+$$missing }postgresql"; $(no_cluster); fi; \
 	if [ -n "$$missing" ]; then { $(call apt,$$missing); } || echo "== going on without: $$missing" >&2; fi
+
+cluster-tools:
+	@missing=""; [ -n "$$KUBECONFIG" ] || ! tests/cluster/cluster.sh kube >/dev/null 2>&1 || for each in $(CLUSTER); do what=$${each%%:*}; package=$${each#*:}; \
+	  [ -e "$$what" ] || PATH=$$PATH:/usr/sbin:/sbin command -v "$$what" >/dev/null && continue; missing="$$missing $$package"; \
+	  case $$what in etcd|containerd|docker-registry) $(call no_unit,$$what);; esac; done; \
+	if [ -n "$$missing" ]; then { $(call apt,$$missing); } || true; fi

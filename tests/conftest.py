@@ -42,6 +42,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a cluster say so where none is given. A KUBECONFIG alone may be of a cluster that is in use."""
+    if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
+        for item in items:
+            if item.get_closest_marker("kubernetes"):
+                why = "no cluster is given (KUBECONFIG and REGISTRY): `make test-kubernetes` brings one up"
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
 # --- several at a time ----------------------------------------------------------------------------------------------
 
 

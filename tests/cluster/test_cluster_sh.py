@@ -1,0 +1,94 @@
+"""`cluster.sh` finds the server programs where README.md says, says so where there are none, and cleans up what is its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NOTHING = "no Kubernetes server programs"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone that has nothing but the script, with nothing beside it."""
+    made = tmp_path / "here" / "clone"
+    (made / "tests").mkdir(parents=True)
+    shutil.copytree(HERE, made / "tests" / "cluster", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    subprocess.run(["git", "init", "-q", str(made)], check=True)
+    return made
+
+
+def sh(clone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`cluster.sh` of a clone, in an environment that names no cluster."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "REGISTRY", "RAMET_KUBE", "CI")}
+    script = clone / "tests" / "cluster" / "cluster.sh"
+    return subprocess.run([script, *words], env=kept | env, capture_output=True, text=True, check=False)
+
+
+def test_without_programs_nothing_is_run_and_ci_fails(clone: Path) -> None:
+    """A run says in one line that there is no cluster, and is done; where CI asks, that is a failure."""
+    calm, ci = sh(clone, "run", "echo", "ran"), sh(clone, "run", "echo", "ran", CI="true")
+
+    assert (calm.returncode, calm.stdout, calm.stderr.count("\n")) == (0, "", 1)
+    assert calm.stderr.startswith("== NOT RUN")
+    assert (ci.returncode, ci.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_file_beside_it_is_taken_only_with_its_checksum(clone: Path, tmp_path: Path, hops: int) -> None:
+    """Beside the clone, or beside what it was cloned from: found there, and refused because it is another file."""
+    for hop in range(hops):
+        further = tmp_path / f"hop-{hop}" / "clone"
+        subprocess.run(["git", "clone", "-q", str(clone), str(further)], check=True, capture_output=True)
+        shutil.copytree(clone / "tests", further / "tests", dirs_exist_ok=True)
+        clone = further
+    foreign = tmp_path / "here" / "shared" / "k8s" / "kube-multi.xz"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("something else")
+
+    said = sh(clone, "kube")
+
+    assert said.returncode == 1
+    assert "not the expected file" in said.stderr
+    assert "here/" in said.stderr or hops == 0
+    assert NOTHING in said.stderr
+
+
+def test_ramet_kube_names_a_file_or_a_folder(clone: Path, tmp_path: Path) -> None:
+    """What the user names is taken as it is; where it is not, the refusal says what would be accepted."""
+    file = tmp_path / "kube-multi.xz"
+    file.write_text("the user's own")
+
+    assert sh(clone, "kube", RAMET_KUBE=str(file)).stdout.strip() == str(file)
+    assert sh(clone, "kube", RAMET_KUBE=str(tmp_path)).stdout.strip() == str(file)
+    wrong = sh(clone, "kube", RAMET_KUBE=str(tmp_path / "nothing"))
+    assert wrong.returncode == 1
+    assert "expected kube-multi.xz, a folder that has it, or the word build" in wrong.stderr
+
+
+def test_a_cluster_of_ones_own_is_used_with_its_registry(clone: Path) -> None:
+    """With KUBECONFIG a command is just run; without the registry's address it is refused."""
+    ran = sh(clone, "run", "sh", "-c", "echo $KUBECONFIG $REGISTRY; exit 7", KUBECONFIG="mine", REGISTRY="r:1")
+
+    assert (ran.returncode, ran.stdout) == (7, "mine r:1\n")
+    assert sh(clone, "run", "echo", "ran", KUBECONFIG="mine").returncode == 2
+
+
+def test_down_ends_nobody_else(clone: Path, tmp_path: Path) -> None:
+    """The number of a process that has come again since is not ours to end."""
+    home = tmp_path / "kube"
+    (home / "run").mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (home / "run" / "ns.pid").write_text(f"{other.pid} 1\n")
+
+        down = sh(clone, "down", KUBE_HOME=str(home))
+
+        assert (down.returncode, down.stderr) == (0, "")
+        assert other.poll() is None
+        other.terminate()
+    assert not (home / "run").exists()
