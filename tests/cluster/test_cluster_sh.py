@@ -1,4 +1,4 @@
-"""`cluster.sh` finds the server programs where README.md says, says so where there are none, and cleans up what is its own."""
+"""`cluster.sh` finds the server programs where README.md says, says where there are none, and ends only its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def clone(tmp_path: Path) -> Path:
 
 def sh(clone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`cluster.sh` of a clone, in an environment that names no cluster."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "REGISTRY", "RAMET_KUBE", "CI")}
+    named = ("KUBECONFIG", "REGISTRY", "RAMET_KUBE", "CI")
+    kept = {key: value for key, value in os.environ.items() if key not in named}
     script = clone / "tests" / "cluster" / "cluster.sh"
     return subprocess.run([script, *words], env=kept | env, capture_output=True, text=True, check=False)
 
