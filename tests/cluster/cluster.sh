@@ -202,7 +202,7 @@ lives() { # lives FILE: whether the process is there that FILE names
   local pid start; read -r pid start 2>/dev/null < "$1" && [ -n "$start" ] && [ "$(born "$pid")" = "$start" ]; }
 pid_1() { read -r pid _ < "$RUN/ns.pid"; echo "$pid"; }
 
-enter() { nsenter -t "$(pid_1)" -n -- env KUBECONFIG="$RUN/kubeconfig" REGISTRY=$REG "$@"; }
+enter() { nsenter -t "$(pid_1)" -n -- env KUBECONFIG="$RUN/kubeconfig" REGISTRY=$REG RAMET_CLUSTER="${OURS:-}" "$@"; }
 
 up() {
   if lives "$RUN/ns.pid"; then echo "cluster is already up"; return; fi
@@ -255,7 +255,7 @@ run() {
   sweep; at "$(mktemp -d /tmp/ramet-kube.XXXXXX)"; echo "$$ $(born $$)" > "$K/owner"
   LEASH="setpriv --pdeathsig KILL"                    # should this script be killed, the cluster ends with it
   trap 'down; rm -rf "$K"' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM HUP
-  up; enter "$@"
+  up; OURS=own enter "$@"                             # nobody else is at work there
 }
 
 sweep() { # what a `run` that was killed by force left: an empty group, and a folder

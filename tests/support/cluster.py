@@ -1,0 +1,186 @@
+"""The Kubernetes that KUBECONFIG names, for tests marked `kubernetes`: a namespace for each, none left in the end.
+
+`make test-kubernetes` starts one (tests/cluster). A module, or the conftest of a folder, imports the fixtures it uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+from lightkube import ApiError, AsyncClient, Client, KubeConfig, SingleConfig
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources import batch_v1, coordination_v1, core_v1, networking_v1, rbac_authorization_v1
+
+MANAGED = {"app.kubernetes.io/managed-by": "ramet"}  #: what ramet makes bears this
+_GONE_S = 60.0  #: what an end may take, and a namespace its 5 s to begin with; passed only by a run that fails
+_KINDS = (
+    core_v1.Pod, core_v1.Secret, core_v1.ServiceAccount, core_v1.ConfigMap, core_v1.Service, core_v1.ResourceQuota,
+    core_v1.LimitRange, core_v1.PersistentVolumeClaim, rbac_authorization_v1.Role, rbac_authorization_v1.RoleBinding,
+    networking_v1.NetworkPolicy, coordination_v1.Lease, batch_v1.Job,
+)  # fmt: skip
+_WIDE_KINDS = (core_v1.Namespace, rbac_authorization_v1.ClusterRole, rbac_authorization_v1.ClusterRoleBinding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where it is, and how to talk to it."""
+
+    kubeconfig: Path
+    registry: str  #: host and port, as nodes and tests reach it, over plain HTTP
+    host: str  #: the address of this machine, as pods reach it
+
+    @property
+    def base_image(self) -> str:
+        """Debian with python3.11 and nothing of ours."""
+        return f"{self.registry}/base:1"
+
+    @property
+    def config(self) -> SingleConfig:
+        """For clients of lightkube."""
+        found = KubeConfig.from_file(self.kubeconfig).get()
+        assert found is not None, f"{self.kubeconfig} has no current context"
+        return found
+
+    def client(self, namespace: str = "default") -> AsyncClient:
+        """A client with all rights. Close it: a test that leaves its connections behind fails."""
+        return AsyncClient(self.config, namespace=namespace, trust_env=False)
+
+    def blocking_client(self, namespace: str = "default") -> Client:
+        """The same for what is not async."""
+        return Client(self.config, namespace=namespace, timeout=httpx2.Timeout(30), trust_env=False)
+
+
+class Leftovers:
+    """The namespaces of this session; at its end, the run fails if something of them, or of ramet, is still there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._names = cluster, list[str]()
+        self._left = list[str]()
+
+    def new_name(self) -> str:
+        """For a namespace that nobody else has. One that begins with it is looked for, too."""
+        self._names.append(f"ramet-test-{secrets.token_hex(4)}")
+        return self._names[-1]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Wait until all is gone, or fail."""
+        with self._cluster.blocking_client() as kube:
+            _until(lambda: not self._look(kube))
+        if self._left:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what is left."""
+        if self._left:
+            terminalreporter.section("left behind in the cluster", red=True)
+            terminalreporter.write_line("\n".join(self._left))
+
+    def _look(self, kube: Client) -> list[str]:
+        spaces = [each.metadata.name for each in kube.list(core_v1.Namespace) if each.metadata]
+        ours = [name for name in spaces if any((name or "").startswith(mine) for mine in self._names)]
+        self._left = [f"namespace {name}" for name in ours]
+        # Only where nobody else is at work can all that ramet has made be told from what is in use.
+        if os.environ.get("RAMET_CLUSTER") == "own" and "PYTEST_XDIST_WORKER" not in os.environ:
+            for kind in (*_KINDS, *_WIDE_KINDS):
+                where = {} if kind in _WIDE_KINDS else {"namespace": "*"}
+                for each in kube.list(kind, labels=MANAGED, **where):  # type: ignore[call-overload]  # of any of them
+                    self._left.append(f"{kind.__name__} {each.metadata.namespace or ''}/{each.metadata.name}")
+        return self._left
+
+
+def _until(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _GONE_S
+    while not (held := holds()) and time.monotonic() < deadline:
+        time.sleep(0.1)  # no loop runs where this waits
+    return held
+
+
+def _host_of(server: str) -> str:
+    """The address of this machine on the way to a server."""
+    url = urllib.parse.urlsplit(server)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((url.hostname or "", url.port or 443))
+        return str(way.getsockname()[0])
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster of this session; without one, tests marked `kubernetes` are skipped before they ask for it."""
+    kubeconfig, registry = os.environ.get("KUBECONFIG"), os.environ.get("REGISTRY")
+    assert kubeconfig, "a test that uses `cluster` is marked `kubernetes`"
+    assert registry, "a test that uses `cluster` is marked `kubernetes`"
+    found = Cluster(kubeconfig=Path(kubeconfig), registry=registry, host="")
+    return Cluster(kubeconfig=Path(kubeconfig), registry=registry, host=_host_of(found.config.cluster.server))
+
+
+@pytest.fixture
+def base_image(cluster: Cluster) -> str:
+    """An image for pods: Debian with python3.11."""
+    return cluster.base_image
+
+
+def _leftovers(config: pytest.Config, cluster: Cluster) -> Leftovers:
+    plugin = config.pluginmanager.get_plugin("leftovers-in-the-cluster")
+    if plugin is None:
+        plugin = Leftovers(cluster)
+        config.pluginmanager.register(plugin, "leftovers-in-the-cluster")
+    assert isinstance(plugin, Leftovers)
+    return plugin
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
+    """A fresh namespace, ready for pods; in the end its pods are gone, and all else soon after.
+
+    A namespace takes 5 s to begin to go: the end of the session waits for that, and fails if one stays.
+    """
+    name = _leftovers(pytestconfig, cluster).new_name()
+    with cluster.blocking_client(name) as kube:
+        kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))
+    try:
+        with cluster.blocking_client(name) as kube:
+            assert _until(partial(_takes_pods, kube)), "no service account for pods"
+        yield name
+    finally:
+        with cluster.blocking_client(name) as kube:
+            remove_namespaces(kube, name)
+
+
+def remove_namespaces(kube: Client, prefix: str) -> None:
+    """Remove each namespace whose name begins so; returns when their pods are gone, the rest follows."""
+    for each in kube.list(core_v1.Namespace):
+        if each.metadata and (name := each.metadata.name) and name.startswith(prefix):
+            with _absent_is_fine():
+                kube.delete(core_v1.Namespace, name)
+            with _absent_is_fine():
+                kube.deletecollection(core_v1.Pod, namespace=name, grace_period=0)
+            assert _until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
+
+
+def _is_empty(kube: Client, namespace: str) -> bool:
+    return not list(kube.list(core_v1.Pod, namespace=namespace))
+
+
+def _takes_pods(kube: Client) -> bool:
+    return any(each.metadata and each.metadata.name == "default" for each in kube.list(core_v1.ServiceAccount))
+
+
+@contextlib.contextmanager
+def _absent_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except ApiError as problem:
+        if problem.status.code != 404:
+            raise
