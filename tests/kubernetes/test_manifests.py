@@ -1,0 +1,143 @@
+"""`deploy/` says nothing that Kubernetes does not know, its parts fit each other, and what it runs is locked in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from ramet.host.sandboxes import BackendName
+from ramet.services.app.table import OPERATIONS
+from ramet.services.config.reading import load
+from ramet.services.connections import Bounds
+from tests.support.manifests import DEPLOY, Manifest, built, files_of, misread, one
+
+
+@pytest.fixture(scope="module")
+def example() -> list[Manifest]:
+    """All that the example brings to a cluster."""
+    return built(DEPLOY / "example")
+
+
+@pytest.fixture(scope="module")
+def pod(example: list[Manifest]) -> Any:
+    """A kernel's pod, as its StatefulSet has it."""
+    return one(example, "StatefulSet")["spec"]["template"]
+
+
+def test_every_field_is_one_of_kubernetes(example: list[Manifest]) -> None:
+    """No name is misspelt, no value is of another kind: a cluster would leave out what it does not know."""
+    assert {each["kind"] for each in example} >= {"StatefulSet", "PodDisruptionBudget", "ValidatingAdmissionPolicy"}
+    assert [wrong for each in example for wrong in misread(each)] == []
+
+
+def test_a_misspelt_field_is_found() -> None:
+    """The strict reading is one: at any depth, in lists as well."""
+    spec = {"podSelector": {}, "egress": [{"ports": [{"port": 1, "potocol": "TCP"}]}]}
+    manifest = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec}
+
+    assert misread(manifest) == ["NetworkPolicy.spec.egress[0].ports[0].potocol"]
+
+
+def test_no_file_is_left_out() -> None:
+    """Each manifest in the folder is part of the example."""
+    extra = {"kustomization.yaml", "ramet.yaml"}
+    there = {file for file in DEPLOY.rglob("*.yaml") if file.name not in extra}
+
+    assert set(files_of(DEPLOY / "example")) == there
+
+
+def test_selectors_and_ports_meet_the_kernels(example: list[Manifest], pod: Any) -> None:
+    """Services, the disruption budget and the policies select kernels, by labels and ports that these have."""
+    labels, ports = pod["metadata"]["labels"], {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
+    policy, way_out = one(example, "NetworkPolicy", "kernels"), one(example, "NetworkPolicy", "to-kernels")
+    services = [one(example, "Service", name)["spec"] for name in ("ramet", "ramet-kernels")]
+    (rule,), (inward,) = way_out["spec"]["egress"], policy["spec"]["ingress"]
+    selectors = [
+        one(example, "StatefulSet")["spec"]["selector"]["matchLabels"],
+        one(example, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        policy["spec"]["podSelector"]["matchLabels"],
+        rule["to"][0]["podSelector"]["matchLabels"],
+        *(each["selector"] for each in services),
+    ]
+
+    assert all(selector and selector.items() <= labels.items() for selector in selectors)
+    named = [
+        *(each["ports"][0]["targetPort"] for each in services),
+        rule["ports"][0]["port"],
+        inward["ports"][0]["port"],
+    ]
+    assert set(named) <= ports
+    assert one(example, "StatefulSet")["spec"]["serviceName"] == "ramet-kernels"
+
+
+def test_policies_meet_the_namespaces(example: list[Manifest]) -> None:
+    """Kernels let in who is in the namespace of agents, by the label that it has."""
+    agents = one(example, "Namespace", "ramet-agents")["metadata"]["labels"]
+    (inward,) = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
+
+    assert inward["from"][1]["namespaceSelector"]["matchLabels"].items() <= agents.items()
+
+
+def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
+    """What is not said is denied both ways, and one rule is all that is said."""
+    policies = [each["spec"] for each in example if each["kind"] == "NetworkPolicy"]
+    (deny,) = (each for each in policies if len(each["policyTypes"]) == 2)
+
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"][0].keys() == {"to", "ports"}
+
+
+def test_probes_ask_what_is_there(pod: Any) -> None:
+    """Each probe asks for a path that a kernel answers without a key; for readiness, one that is about that if it can."""
+    container = pod["spec"]["containers"][0]
+    open_to_all = {each.path for each in OPERATIONS if each.method == "GET" and not each.needs_key}
+    asked = {kind: container[kind]["httpGet"]["path"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
+
+    assert set(asked.values()) <= open_to_all
+    assert asked["readinessProbe"] == ("/readyz" if "/readyz" in open_to_all else "/healthz")
+
+
+def test_there_is_time_to_end(pod: Any) -> None:
+    """The grace of a pod is longer than the sleep before the signal and all that a server waits for after it."""
+    sleep = int(pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= 2 * (sleep + 2 * Bounds().end_s)
+
+
+def test_a_kernel_has_no_privileges(pod: Any) -> None:
+    """The restricted profile of the pod security standards, a root that is read-only, and bounds."""
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"].keys() >= {"memory", "ephemeral-storage"}
+    assert not any("hostPath" in each for each in spec["volumes"])
+    assert spec["enableServiceLinks"] is False
+
+
+def test_no_secret_is_in_a_manifest(example: list[Manifest], pod: Any) -> None:
+    """Secrets are named, and made by whoever has them."""
+    assert not [each for each in example if each["kind"] == "Secret"]
+    env = {each["name"]: each.get("valueFrom", {}) for each in pod["spec"]["containers"][0]["env"]}
+    assert all("secretKeyRef" in env[name] for name in ("RAMET_STORE", "RAMET_OPERATOR_TOKEN"))
+
+
+def test_the_settings_are_understood(tmp_path: Path) -> None:
+    """`ramet serve` takes the file as it is, but for a backend that this version has not."""
+    settings = yaml.safe_load((DEPLOY / "base" / "ramet.yaml").read_text())
+    if "kubernetes" not in get_args(BackendName):
+        assert settings.pop("backend") == "kubernetes"
+    (tmp_path / "ramet.yaml").write_text(yaml.safe_dump(settings))
+
+    config = load(tmp_path / "ramet.yaml", {}, {})
+
+    assert (config.namespace, str(config.listen)) == ("ramet-agents", "0.0.0.0:8470")

@@ -1,0 +1,59 @@
+"""The manifests of `deploy/`, as they reach a cluster, and as strictly read as no cluster reads them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightkube.codecs import from_dict
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+Manifest = dict[str, Any]
+
+
+def built(folder: Path) -> list[Manifest]:
+    """What `kubectl apply -k` would send; where there is no kubectl, what the files say."""
+    if shutil.which("kubectl"):
+        command = ["kubectl", "kustomize", str(folder)]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stderr
+        return list(yaml.safe_load_all(said.stdout))
+    return [each for file in files_of(folder) for each in yaml.safe_load_all(file.read_text())]
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """The files of manifests that a kustomization takes in, wherever they are."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    for name in (*kustomization.get("resources", ()), *kustomization.get("components", ())):
+        named = (folder / name).resolve()
+        yield from files_of(named) if named.is_dir() else [named]
+
+
+def misread(manifest: Manifest) -> list[str]:
+    """The paths of what a manifest says and Kubernetes does not know; lightkube's types are those of its schema.
+
+    Raises msgspec.ValidationError for a value of another kind.
+    """
+    read: Any = from_dict(manifest)  # of any kind
+    return list(_lost(manifest, read.to_dict(), manifest["kind"]))
+
+
+def _lost(said: Any, read: Any, path: str) -> Iterator[str]:
+    if isinstance(said, Mapping) and isinstance(read, Mapping):
+        for key, value in said.items():
+            yield from _lost(value, read[key], f"{path}.{key}") if key in read else [f"{path}.{key}"]
+    elif isinstance(said, Sequence) and not isinstance(said, str) and isinstance(read, Sequence):
+        for number, pair in enumerate(zip(said, read, strict=True)):
+            yield from _lost(*pair, f"{path}[{number}]")
+    elif said != read:
+        yield path
+
+
+def one(manifests: Sequence[Manifest], kind: str, name: str = "ramet") -> Manifest:
+    """The manifest of this kind and name."""
+    (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
+    return found
