@@ -1,5 +1,56 @@
 """What tests with a real cluster use."""
 
-from tests.support.cluster import base_image, cluster, namespace
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from lightkube import Client, SingleConfig
+from lightkube.codecs import from_dict
+from lightkube.config.models import Context, User
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ServiceAccountToken
+
+from tests.support.cluster import Cluster, base_image, cluster, may, namespace, until
+from tests.support.manifests import DEPLOY, built, relocated
 
 __all__ = ["base_image", "cluster", "namespace"]
+
+
+@pytest.fixture
+def kernel_config(cluster: Cluster, namespace: str) -> Iterator[SingleConfig]:
+    """What a kernel of `deploy/` may, with agents in `namespace`; the names of its roles begin with that and a dash."""
+    rights: list[Any] = [
+        from_dict(each)
+        for each in relocated(built(DEPLOY / "example"), namespace)
+        if each["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "RoleBinding")
+    ]
+    wide = [each for each in rights if each.metadata.namespace is None]
+    with cluster.blocking_client(namespace) as kube:
+        try:
+            for each in rights:
+                if each.metadata.name != "default":
+                    kube.create(each)
+            asked = ServiceAccountToken(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
+            answer = kube.create(asked, "ramet-kernel")
+            assert answer.status
+            config = cluster.config
+            kernel = SingleConfig(
+                context_name="kernel",
+                context=Context(cluster=config.context.cluster, namespace=namespace, user="kernel"),
+                cluster=config.cluster,
+                user=User(token=answer.status.token),
+                fname=config.fname,
+            )
+            with Client(kernel, trust_env=False) as it:
+                in_force = all(
+                    until(partial(may, it, "create", *each)) for each in (("pods", namespace), ("namespaces", ""))
+                )
+                assert in_force, "what is granted is not in force"
+            yield kernel
+        finally:
+            for each in wide:
+                kube.delete(type(each), each.metadata.name)

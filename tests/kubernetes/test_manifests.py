@@ -91,7 +91,7 @@ def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
 
 
 def test_probes_ask_what_is_there(pod: Any) -> None:
-    """Each probe asks for a path that a kernel answers without a key; for readiness, one that is about that if it can."""
+    """Each probe asks for a path that a kernel answers without a key; the one for readiness for that, if it can."""
     container = pod["spec"]["containers"][0]
     open_to_all = {each.path for each in OPERATIONS if each.method == "GET" and not each.needs_key}
     asked = {kind: container[kind]["httpGet"]["path"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}

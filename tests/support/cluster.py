@@ -15,12 +15,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from lightkube import ApiError, AsyncClient, Client, KubeConfig, SingleConfig
+from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources import batch_v1, coordination_v1, core_v1, networking_v1, rbac_authorization_v1
+from lightkube.resources import (
+    authorization_v1,
+    batch_v1,
+    coordination_v1,
+    core_v1,
+    networking_v1,
+    rbac_authorization_v1,
+)
 
 MANAGED = {"app.kubernetes.io/managed-by": "ramet"}  #: what ramet makes bears this
 _GONE_S = 60.0  #: what an end may take, and a namespace its 5 s to begin with; passed only by a run that fails
@@ -77,7 +86,7 @@ class Leftovers:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Wait until all is gone, or fail."""
         with self._cluster.blocking_client() as kube:
-            _until(lambda: not self._look(kube))
+            until(lambda: not self._look(kube))
         if self._left:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -88,19 +97,34 @@ class Leftovers:
             terminalreporter.write_line("\n".join(self._left))
 
     def _look(self, kube: Client) -> list[str]:
-        spaces = [each.metadata.name for each in kube.list(core_v1.Namespace) if each.metadata]
-        ours = [name for name in spaces if any((name or "").startswith(mine) for mine in self._names)]
-        self._left = [f"namespace {name}" for name in ours]
+        self._left = [
+            told for kind in _WIDE_KINDS for told in _named(kube, kind) if told.startswith(tuple(self._names))
+        ]
         # Only where nobody else is at work can all that ramet has made be told from what is in use.
         if os.environ.get("RAMET_CLUSTER") == "own" and "PYTEST_XDIST_WORKER" not in os.environ:
-            for kind in (*_KINDS, *_WIDE_KINDS):
-                where = {} if kind in _WIDE_KINDS else {"namespace": "*"}
-                for each in kube.list(kind, labels=MANAGED, **where):  # type: ignore[call-overload]  # of any of them
-                    self._left.append(f"{kind.__name__} {each.metadata.namespace or ''}/{each.metadata.name}")
+            labelled = [_named(kube, kind, labels=MANAGED) for kind in _WIDE_KINDS]
+            labelled += [_named(kube, kind, labels=MANAGED, namespace="*") for kind in _KINDS]
+            self._left += [told for names in labelled for told in names]
         return self._left
 
 
-def _until(holds: Callable[[], bool]) -> bool:
+def may(kube: Client, verb: str, resource: str, namespace: str) -> bool:
+    """What the API server says that it would let a client do; a resource is `pods`, or a part of one, `pods/log`."""
+    what, _, part = resource.partition("/")
+    asked = ResourceAttributes(verb=verb, resource=what, subresource=part, namespace=namespace)
+    answer = kube.create(
+        authorization_v1.SelfSubjectAccessReview(spec=SelfSubjectAccessReviewSpec(resourceAttributes=asked))
+    )
+    assert answer.status
+    return answer.status.allowed
+
+
+def _named(kube: Any, kind: Any, **where: Any) -> list[str]:
+    return [f"{each.metadata.name} ({kind.__name__})" for each in kube.list(kind, **where)]
+
+
+def until(holds: Callable[[], bool]) -> bool:
+    """Whether something comes to be true within a minute; blocks, for what is not async."""
     deadline = time.monotonic() + _GONE_S
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.1)  # no loop runs where this waits
@@ -151,7 +175,7 @@ def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
         kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))
     try:
         with cluster.blocking_client(name) as kube:
-            assert _until(partial(_takes_pods, kube)), "no service account for pods"
+            assert until(partial(_takes_pods, kube)), "no service account for pods"
         yield name
     finally:
         with cluster.blocking_client(name) as kube:
@@ -166,7 +190,7 @@ def remove_namespaces(kube: Client, prefix: str) -> None:
                 kube.delete(core_v1.Namespace, name)
             with _absent_is_fine():
                 kube.deletecollection(core_v1.Pod, namespace=name, grace_period=0)
-            assert _until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
+            assert until(partial(_is_empty, kube, name)), f"pods of {name} do not end"
 
 
 def _is_empty(kube: Client, namespace: str) -> bool:

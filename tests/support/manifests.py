@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,3 +58,23 @@ def one(manifests: Sequence[Manifest], kind: str, name: str = "ramet") -> Manife
     """The manifest of this kind and name."""
     (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
     return found
+
+
+def relocated(manifests: Sequence[Manifest], namespace: str) -> list[Manifest]:
+    """The same in one other namespace; what belongs to no namespace has its name in front of its own."""
+    made = copy.deepcopy(list(manifests))
+    wide = {each["metadata"]["name"] for each in made if each["kind"] == "ClusterRole"}
+    for each in made:
+        if "namespace" in each["metadata"]:
+            each["metadata"]["namespace"] = namespace
+        else:
+            each["metadata"]["name"] = f"{namespace}-{each['metadata']['name']}"
+        if each.get("roleRef", {}).get("name") in wide:
+            each["roleRef"]["name"] = f"{namespace}-{each['roleRef']['name']}"
+        for subject in each.get("subjects", ()):
+            subject["namespace"] = namespace
+        for rule in each.get("rules", ()):
+            if "resourceNames" in rule:
+                names = rule["resourceNames"]
+                rule["resourceNames"] = [f"{namespace}-{name}" if name in wide else name for name in names]
+    return made
