@@ -15,16 +15,15 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
+from ramet.services.packaging.layers import Layer, write_layer
 from ramet.services.packaging.oci import (
     TYPES,
     Descriptor,
-    Layer,
     append,
     digest_of,
     of_platform,
     places,
     read_manifest,
-    write_layer,
 )
 from ramet.services.packaging.publishing import LABEL, publish
 from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, RegistryFailed, reference

@@ -1,21 +1,16 @@
-"""Images for container registries: one layer with an image's folders, appended to a base. No network here.
-
-The same folders are the same layer, wherever and whenever it is packed: names are sorted, times and owners are zero.
-"""
+"""Images for container registries: manifests and configs, and one layer more than a base. No network here."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import stat
-import tarfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
+from ramet.services.packaging.layers import Layer
 
 Kind = Literal["manifest", "config", "layer", "index"]
 #: What Docker and OCI call the same things; what is appended to a base speaks its language.
@@ -34,8 +29,6 @@ TYPES: Mapping[str, Mapping[Kind, str]] = {
     },
 }
 PLACE = "opt/ramet"  #: where an image's folders lie in a container
-_BYTECODE = "__pycache__"
-_LEVEL = 6
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -44,14 +37,6 @@ class Descriptor(NamedTuple):
 
     media_type: str
     digest: str
-    size: int
-
-
-class Layer(NamedTuple):
-    """A packed layer: `digest` and `size` are of the packed data, `diff_id` is the digest of what it unpacks to."""
-
-    digest: str
-    diff_id: str
     size: int
 
 
@@ -81,36 +66,6 @@ def places(image: Image) -> dict[str, Path]:
     """Where each folder of an image lies in a container, in the order of imports: below the root, no leading slash."""
     bundles = {f"{PLACE}/bundles/{each.name}": each for each in image.folders}
     return bundles | {f"{PLACE}/packages/{each.name}": each for each in image.packages}
-
-
-def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
-    """Pack folders, each below its path, into a layer. Waits for the disk.
-
-    Links and special files are left out, and `__pycache__`, which those who import may have left in them meanwhile.
-    """
-    packed = _Packed(out)
-    made: set[str] = set()
-    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for place in sorted(folders):
-            for path in (folders[place], *sorted(folders[place].rglob("*"))):
-                parts = (place, *path.relative_to(folders[place]).parts)
-                if _BYTECODE in parts:
-                    continue
-                name = "/".join(parts)
-                mode = path.lstat().st_mode
-                if stat.S_ISDIR(mode):
-                    steps = name.split("/")
-                    for end in range(1, len(steps) + 1):
-                        top = "/".join(steps[:end])
-                        if top not in made:
-                            made.add(top)
-                            tar.addfile(_entry(top, tarfile.DIRTYPE, 0o755))
-                elif stat.S_ISREG(mode):
-                    entry = _entry(name, tarfile.REGTYPE, 0o555 if mode & stat.S_IXUSR else 0o444)
-                    entry.size = path.stat().st_size
-                    with path.open("rb") as file:
-                        tar.addfile(entry, file)
-    return packed.finish()
 
 
 def read_manifest(body: bytes, media_type: str) -> Manifest:
@@ -190,34 +145,3 @@ def _json(data: bytes, what: str) -> dict[str, Any]:
 
 def _written(said: Mapping[str, Any]) -> bytes:
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)  # Times and owners of a new one are zero.
-    entry.type, entry.mode = kind, mode
-    return entry
-
-
-class _Packed:
-    """Packs what is written, and hashes both sides."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out, self._size = out, 0
-        self._inner, self._outer = hashlib.sha256(), hashlib.sha256()
-        self._packer = zlib.compressobj(_LEVEL, wbits=31)  # gzip without a time and a name
-
-    def write(self, data: bytes) -> int:
-        """As of a file."""
-        self._inner.update(data)
-        self._put(self._packer.compress(data))
-        return len(data)
-
-    def finish(self) -> Layer:
-        """All that was written, as a layer."""
-        self._put(self._packer.flush())
-        return Layer(f"sha256:{self._outer.hexdigest()}", f"sha256:{self._inner.hexdigest()}", self._size)
-
-    def _put(self, data: bytes) -> None:
-        self._outer.update(data)
-        self._out.write(data)
-        self._size += len(data)

@@ -10,7 +10,8 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.services.contract import Image
-from ramet.services.packaging.oci import Descriptor, append, digest_of, places, write_layer
+from ramet.services.packaging.layers import write_layer
+from ramet.services.packaging.oci import Descriptor, append, digest_of, places
 from ramet.services.packaging.registry import Reference, Registry, reference
 
 LABEL = "ramet.image"

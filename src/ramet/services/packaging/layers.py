@@ -1,0 +1,98 @@
+"""Layers of images: files packed into a tar with gzip, the same bytes for the same files, wherever and whenever."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, NamedTuple
+
+_BYTECODE = "__pycache__"
+_LEVEL = 6
+
+
+class Layer(NamedTuple):
+    """A packed layer: `digest` and `size` are of the packed data, `diff_id` is the digest of what it unpacks to."""
+
+    digest: str
+    diff_id: str
+    size: int
+
+
+class Entry(NamedTuple):
+    """A file of a layer, or a folder, by its place below the root, without a leading slash."""
+
+    place: str
+    file: Path | None  #: where its content is; None for a folder
+    executable: bool = False
+
+
+def write_layer(out: IO[bytes], folders: Mapping[str, Path]) -> Layer:
+    """Pack folders, each below its path, into a layer. Waits for the disk.
+
+    Links and special files are left out, and `__pycache__`, which those who import may have left in them meanwhile.
+    """
+    return write_entries(out, _found(folders))
+
+
+def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
+    """Pack files and folders in the order given, each below the folders that it is in. Waits for the disk."""
+    packed = _Packed(out)
+    made: set[str] = set()
+    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        for place, file, executable in entries:
+            steps = place.split("/")
+            for end in range(1, len(steps) + (file is None)):
+                top = "/".join(steps[:end])
+                if top not in made:
+                    made.add(top)
+                    tar.addfile(_header(top, tarfile.DIRTYPE, 0o755))
+            if file is not None:
+                header = _header(place, tarfile.REGTYPE, 0o555 if executable else 0o444)
+                with file.open("rb") as content:
+                    header.size = file.stat().st_size
+                    tar.addfile(header, content)
+    return packed.finish()
+
+
+def _found(folders: Mapping[str, Path]) -> Iterator[Entry]:
+    for place in sorted(folders):
+        for path in (folders[place], *sorted(folders[place].rglob("*"))):
+            parts = (place, *path.relative_to(folders[place]).parts)
+            mode = path.lstat().st_mode
+            if _BYTECODE not in parts and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                yield Entry("/".join(parts), path if stat.S_ISREG(mode) else None, bool(mode & stat.S_IXUSR))
+
+
+def _header(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)  # Times and owners of a new one are zero.
+    header.type, header.mode = kind, mode
+    return header
+
+
+class _Packed:
+    """Packs what is written, and hashes both sides."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out, self._size = out, 0
+        self._inner, self._outer = hashlib.sha256(), hashlib.sha256()
+        self._packer = zlib.compressobj(_LEVEL, wbits=31)  # gzip without a time and a name
+
+    def write(self, data: bytes) -> int:
+        """As of a file."""
+        self._inner.update(data)
+        self._put(self._packer.compress(data))
+        return len(data)
+
+    def finish(self) -> Layer:
+        """All that was written, as a layer."""
+        self._put(self._packer.flush())
+        return Layer(f"sha256:{self._outer.hexdigest()}", f"sha256:{self._inner.hexdigest()}", self._size)
+
+    def _put(self, data: bytes) -> None:
+        self._outer.update(data)
+        self._out.write(data)
+        self._size += len(data)
