@@ -15,6 +15,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
+from ramet.services.packaging.authentication import Login, RegistryFailed
 from ramet.services.packaging.layers import Layer, write_layer
 from ramet.services.packaging.oci import (
     TYPES,
@@ -26,7 +27,7 @@ from ramet.services.packaging.oci import (
     read_manifest,
 )
 from ramet.services.packaging.publishing import LABEL, publish
-from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, RegistryFailed, reference
+from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, reference
 from ramet.services.packaging.service import PackagingService
 from tests.support.http import Answer, Handler, Received, serve
 from tests.support.registries import PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
@@ -156,7 +157,7 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
 def test_a_password_goes_only_where_it_is_safe(url: str) -> None:
     """To https, or to this machine; and what is no address is refused."""
     with pytest.raises(InvalidValue):
-        Registry(url, username=USER, password=PASSWORD)
+        Registry(url, login=Login(USER, PASSWORD))
 
 
 # --- with Debian's registry -----------------------------------------------------------------------------------------
@@ -216,11 +217,11 @@ async def test_a_registry_with_a_password_is_opened_with_it(tmp_path: Path) -> N
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
         for name, wrong in (("", ""), (USER, "wrong")):
-            async with Registry(f"http://{host}", username=name, password=wrong) as there:
+            async with Registry(f"http://{host}", login=Login(name, wrong)) as there:
                 with pytest.raises(RegistryFailed) as refusal:
                     await publish(image, there, base="base:1", to="worker:1")
                 assert refusal.value.status == 401
-        async with Registry(f"http://{host}", username=USER, password=PASSWORD) as there:
+        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as there:
             with pytest.raises(Unknown):
                 await there.manifest(reference("worker:1"))
             name = await publish(image, there, base="base:1", to="worker:1")
@@ -235,11 +236,11 @@ async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp
     async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
         base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
         await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
-        async with Registry(f"http://{host}", username=USER, password="wrong") as there:
+        async with Registry(f"http://{host}", login=Login(USER, "wrong")) as there:
             with pytest.raises(RegistryFailed, match="no token"):
                 await there.manifest(reference("base:1"))
         tokens.asked.clear()
-        async with Registry(f"http://{host}", username=USER, password=PASSWORD) as there:
+        async with Registry(f"http://{host}", login=Login(USER, PASSWORD)) as there:
             name = await publish(image, there, base="base:1", to="worker:1")
             assert len((await there.manifest(reference(name))).layers) == 2
 

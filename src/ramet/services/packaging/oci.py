@@ -102,15 +102,24 @@ def of_platform(index: bytes, platform: str) -> str:
     return found[platform]
 
 
-def append(base: Manifest, config: bytes, layer: Layer, *, paths: Sequence[str], labels: Mapping[str, str]) -> Appended:
+def append(
+    base: Manifest,
+    config: bytes,
+    layer: Layer,
+    *,
+    paths: Sequence[str],
+    labels: Mapping[str, str],
+    comment: str = "bundles",
+) -> Appended:
     """A base with one layer more, whose `paths` Python imports from first. What is not ours in it stays as it is."""
     kinds = next(each for each in TYPES.values() if each["manifest"] == base.media_type)
     said, inner = _json(base.body, "manifest"), _json(config, "config")
     try:
         inner["rootfs"]["diff_ids"].append(layer.diff_id)
-        inner.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": "bundles"})
+        inner.setdefault("history", []).append({"created": _EPOCH, "created_by": "ramet", "comment": comment})
         run = inner["config"] = inner.get("config") or {}
-        run["Env"] = _importing(run.get("Env") or [], paths)
+        if paths:
+            run["Env"] = _importing(run.get("Env") or [], paths)
         run["Labels"] = {**(run.get("Labels") or {}), **labels}
     except (KeyError, TypeError, AttributeError):
         raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None

@@ -3,48 +3,111 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
-from typing import IO
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import IO, NamedTuple
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.services.contract import Image
-from ramet.services.packaging.layers import write_layer
-from ramet.services.packaging.oci import Descriptor, append, digest_of, places
-from ramet.services.packaging.registry import Reference, Registry, reference
+from ramet.services.packaging.layers import Layer, write_layer
+from ramet.services.packaging.oci import Descriptor, Manifest, append, digest_of, places
+from ramet.services.packaging.registry import Body, Reference, Registry, reference
 
 LABEL = "ramet.image"
 _PIECE = 256 * 1024
 
 
-async def publish(image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64") -> str:
+class Progress(NamedTuple):
+    """How much of a step is done, in bytes; `total` is 0 where nobody knows."""
+
+    step: str
+    done: int = 0
+    total: int = 0
+
+
+Told = Callable[[Progress], object]  #: hears of progress, in the event loop
+
+
+def nobody(_: Progress) -> None:
+    """For whoever does not want to hear."""
+
+
+class Base(NamedTuple):
+    """An image of a registry, which may be another than the one that is pushed to."""
+
+    registry: Registry
+    name: Reference
+    manifest: Manifest
+    config: bytes
+
+
+async def base_of(registry: Registry, name: str, platform: str) -> Base:
+    """Look an image up, for a platform. Raises Unknown, InvalidValue, RegistryFailed."""
+    below = reference(name)
+    manifest = await registry.manifest(below, platform)
+    return Base(registry, below, manifest, await registry.small_blob(below.repository, manifest.config))
+
+
+async def publish(
+    image: Image, registry: Registry, *, base: str, to: str, platform: str = "linux/amd64", told: Told = nobody
+) -> str:
     """Push an image on top of `base` as `to`, both in one registry; its name by digest, "repository@sha256:…".
 
     Its folders lie below /opt/ramet in a container, and are on PYTHONPATH. What is there already is not sent again; the
     tag is moved last, so that a push that breaks off changes nothing. Raises Unknown, InvalidValue, RegistryFailed.
     """
-    below, name = reference(base), reference(to)
+    name = reference(to)
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
-    manifest = await registry.manifest(below, platform)
-    config = await registry.small_blob(below.repository, manifest.config)
+    below = await base_of(registry, base, platform)
     folders = places(image)
     with tempfile.TemporaryFile() as packed:
+        told(Progress("packing"))
         layer = await to_its_end(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
         paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
-        whole = append(manifest, config, layer, paths=paths, labels=labels)
-        for blob in manifest.layers:
-            await _copy(registry, below.repository, name, blob)
-        await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), lambda: _read(packed))
-    made = Descriptor("", digest_of(whole.config), len(whole.config))
-    await registry.push_blob(name.repository, made, lambda: _once(whole.config))
-    digest = await registry.push_manifest(name, whole.manifest, whole.media_type)
+        digest = await push(registry, name, below, layer, packed, paths=paths, labels=labels, told=told)
     return f"{name.repository}@{digest}"
 
 
-async def _copy(registry: Registry, source: str, name: Reference, blob: Descriptor) -> None:
-    await registry.push_blob(name.repository, blob, lambda: registry.pieces(source, blob), of=source)
+async def push(
+    registry: Registry,
+    name: Reference,
+    below: Base,
+    layer: Layer,
+    packed: IO[bytes],
+    *,
+    paths: Sequence[str] = (),
+    labels: Mapping[str, str],
+    comment: str = "bundles",
+    told: Told = nobody,
+) -> str:
+    """Push an image that is a base and one layer, the tag last; the digest of its manifest. Raises RegistryFailed."""
+    whole = append(below.manifest, below.config, layer, paths=paths, labels=labels, comment=comment)
+    of = below.name.repository if below.registry is registry else ""
+    for blob in below.manifest.layers:
+        body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), told)
+        await registry.push_blob(name.repository, blob, body, of=of)
+    body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
+    await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
+    made = Descriptor("", digest_of(whole.config), len(whole.config))
+    await registry.push_blob(name.repository, made, lambda: _once(whole.config))
+    return await registry.push_manifest(name, whole.manifest, whole.media_type)
+
+
+def _copied(below: Base, blob: Descriptor) -> Body:
+    return lambda: below.registry.pieces(below.name.repository, blob)
+
+
+def _counted(body: Body, progress: Progress, told: Told) -> Body:
+    async def pieces() -> AsyncIterator[bytes]:
+        done = 0
+        async for piece in body():
+            yield piece
+            done += len(piece)
+            told(progress._replace(done=done))
+
+    return pieces
 
 
 async def _read(file: IO[bytes]) -> AsyncIterator[bytes]:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import httpx2
 
-from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.services.packaging.authentication import NOBODY, Login, RegistryFailed, authorization, is_loopback
 from ramet.services.packaging.oci import TYPES, Descriptor, Manifest, digest_of, is_index, of_platform, read_manifest
 
 MAX_JSON = 4 * 1024 * 1024  #: bytes of a manifest or a config, the registry's own limit
 _REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _PIECE = 256 * 1024
 
 Body = Callable[[], AsyncIterator[bytes]]  #: what is sent, from its beginning: a request may have to be repeated
-
-
-class RegistryFailed(RametError):
-    """A registry that did not do what was asked. `status` is its HTTP status, 0 if it could not be reached."""
-
-    def __init__(self, registry: str, what: str, status: int, reason: str) -> None:
-        self.registry, self.what, self.status, self.reason = registry, what, status, reason[:500]
-        super().__init__(f"{registry}: {what} failed" + (f" (HTTP {status})" if status else "") + f": {self.reason}")
 
 
 class Reference(NamedTuple):
@@ -52,15 +43,15 @@ def reference(text: str) -> Reference:
 class Registry:
     """One registry, for whoever's name it is used in. Between `async with`."""
 
-    def __init__(self, url: str, *, username: str = "", password: str = "", timeout_s: float = 60.0) -> None:
-        """`url` is its scheme and host. Raises InvalidValue, also for a password that would go unencrypted."""
+    def __init__(self, url: str, *, login: Login = NOBODY, timeout_s: float = 60.0) -> None:
+        """`url` is its scheme and host. Raises InvalidValue, also for a login that would go unencrypted."""
         self._url = httpx2.URL(url)
         if self._url.scheme not in ("http", "https") or not self._url.host or self._url.path.strip("/"):
             raise InvalidValue("url", url, "the scheme and host of a registry, as in https://registry.example.org")
-        if username and self._url.scheme == "http" and self._url.host not in ("localhost", "127.0.0.1", "::1"):
-            raise InvalidValue("url", url, "https where there is a password, or this machine")
+        if login and self._url.scheme == "http" and not is_loopback(self._url.host):
+            raise InvalidValue("url", url, "https where there is a login, or this machine")
         self.name = self._url.netloc.decode()
-        self._basic = base64.b64encode(f"{username}:{password}".encode()).decode() if username else ""
+        self._login = login
         self._tokens: dict[str, str] = {}  #: what each repository is opened with
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=False)
 
@@ -207,26 +198,11 @@ class Registry:
 
     async def _opened(self, repository: str, also: str, challenge: str) -> bool:
         """Answer a challenge; whether there is something to try again with. Raises RegistryFailed."""
-        scheme, _, rest = challenge.partition(" ")
-        if scheme.lower() == "basic" and self._basic:
-            self._tokens[repository] = f"Basic {self._basic}"
-            return True
-        if scheme.lower() != "bearer":
-            return False
-        said = dict(_PARAMETER.findall(rest))
-        realm = httpx2.URL(said.get("realm", ""))
-        if realm.scheme != "https" and self._url.scheme == "https":
-            raise RegistryFailed(self.name, "authentication", 401, f"its tokens come unencrypted, from {realm}")
         scopes = [f"repository:{repository}:pull,push"] + ([f"repository:{also}:pull"] if also else [])
-        query: list[tuple[str, Any]] = [("service", said.get("service", "")), *(("scope", each) for each in scopes)]
-        headers = {"authorization": f"Basic {self._basic}"} if self._basic else {}
-        answer = await self._client.get(realm, params=query, headers=headers)
-        try:
-            token = answer.json().get("token") or answer.json()["access_token"]
-        except (ValueError, KeyError, AttributeError):
-            raise RegistryFailed(self.name, "authentication", answer.status_code, "it gave no token") from None
-        self._tokens[repository] = f"Bearer {token}"
-        return True
+        found = await authorization(self._client, self._url, challenge, self._login, scopes)
+        if found:
+            self._tokens[repository] = found
+        return bool(found)
 
     def _expect(self, answer: _Answer, status: int, what: str) -> None:
         if answer.status != status:

@@ -1,0 +1,109 @@
+"""How a registry is opened: by a name and a password, by an identity token, or by what it gives to anybody."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import httpx2
+
+from ramet.core.errors import RametError
+
+MAX_TOKEN = 256 * 1024  #: bytes of a token server's answer
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_CLIENT = "ramet"
+
+
+class RegistryFailed(RametError):
+    """A registry that did not do what was asked. `status` is its HTTP status, 0 if it could not be reached."""
+
+    def __init__(self, registry: str, what: str, status: int, reason: str) -> None:
+        self.registry, self.what, self.status, self.reason = registry, what, status, reason[:500]
+        super().__init__(f"{registry}: {what} failed" + (f" (HTTP {status})" if status else "") + f": {self.reason}")
+
+
+class Login(NamedTuple):
+    """Who somebody is at a registry. Never shown."""
+
+    username: str = ""
+    password: str = ""
+    identity_token: str = ""  #: stands for both, where a token server takes it
+
+    def __repr__(self) -> str:
+        return "Login(…)" if self else "Login()"
+
+    def __bool__(self) -> bool:
+        return bool(self.username or self.identity_token)
+
+    @property
+    def basic(self) -> str:
+        """Name and password as a header has them."""
+        return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
+
+
+NOBODY = Login()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what goes there stays on this machine."""
+    return host in _LOOPBACK
+
+
+async def authorization(
+    client: httpx2.AsyncClient, registry: httpx2.URL, challenge: str, login: Login, scopes: Sequence[str]
+) -> str:
+    """The header that answers a challenge, "" where there is none that could. Raises RegistryFailed, HTTPError."""
+    scheme, _, rest = challenge.partition(" ")
+    if scheme.lower() == "basic" and login.username:
+        return login.basic
+    if scheme.lower() != "bearer":
+        return ""
+    name, said = registry.netloc.decode(), dict(_PARAMETER.findall(rest))
+    realm = httpx2.URL(said.get("realm", ""))
+    if realm.scheme != "https" and not (realm.scheme == "http" == registry.scheme and _is_same(realm, registry)):
+        where = str(realm.copy_with(query=None, userinfo=b""))
+        raise RegistryFailed(name, "authentication", 401, f"its tokens come unencrypted, from {where or 'nowhere'}")
+    service = said.get("service", "")
+    if login.identity_token:
+        wanted = {
+            "grant_type": "refresh_token",
+            "service": service,
+            "client_id": _CLIENT,
+            "scope": " ".join(scopes),
+            "refresh_token": login.identity_token,
+        }
+        request = client.build_request("POST", realm, data=wanted)
+    else:
+        query = [("service", service), *(("scope", each) for each in scopes)]
+        headers = {"authorization": login.basic} if login else {}
+        request = client.build_request("GET", realm.copy_merge_params(query), headers=headers)
+    answer = await client.send(request, stream=True)
+    try:
+        data = bytearray()
+        async for piece in answer.aiter_bytes():
+            data += piece
+            if len(data) > MAX_TOKEN:
+                raise RegistryFailed(name, "authentication", answer.status_code, f"more than {MAX_TOKEN} bytes")
+    finally:
+        await answer.aclose()
+    token = _token(data) if answer.status_code == 200 else ""
+    if not token:  # What it says instead may repeat what it was told.
+        raise RegistryFailed(name, "authentication", answer.status_code, "it gave no token")
+    return f"Bearer {token}"
+
+
+def _is_same(one: httpx2.URL, other: httpx2.URL) -> bool:
+    return one.host == other.host or (is_loopback(one.host) and is_loopback(other.host))
+
+
+def _token(data: bytearray) -> str:
+    try:
+        said = json.loads(data)
+        token = said.get("token") or said.get("access_token")
+    except (ValueError, RecursionError, AttributeError):
+        return ""
+    return token if isinstance(token, str) and token.isascii() and token.isprintable() else ""
