@@ -26,18 +26,17 @@ class NotCompiled(RametError):
         super().__init__(f"the sources could not be compiled ({reason}): {output}".rstrip(": "))
 
 
-async def compiled(files: Mapping[PurePosixPath, Path], below: str, folder: Path) -> dict[PurePosixPath, Path]:
-    """Compile every source among `files` for its place below `below`, into `folder`; the bytecode, by its place.
+async def compiled(files: Mapping[PurePosixPath, Path], folder: Path) -> dict[PurePosixPath, Path]:
+    """Compile sources into `folder`; the bytecode, by its place below a `pycache_prefix`. Raises NotCompiled.
 
-    Python takes it as it is and never compares it with its source (PEP 552). Raises NotCompiled.
+    `files` are by the places that they will have; what is no Python of this version is passed over.
     """
     made: dict[PurePosixPath, Path] = {}
     work: list[list[tuple[str, str, str]]] = [[] for _ in range(_PARTS)]
-    for number, (place, file) in enumerate(files.items()):
-        if place.suffix == ".py":
-            out = folder / f"{number}.pyc"
-            made[place.parent / "__pycache__" / f"{place.stem}.{sys.implementation.cache_tag}.pyc"] = out
-            work[number % _PARTS].append((str(file), f"{below}/{place}", str(out)))
+    for number, (place, source) in enumerate(files.items()):
+        out = folder / f"{number}.pyc"
+        made[place.with_name(f"{place.stem}.{sys.implementation.cache_tag}.pyc")] = out
+        work[number % _PARTS].append((str(source), str(place), str(out)))
     async with asyncio.TaskGroup() as group:
         for part in work:
             group.create_task(_compile(part, folder))

@@ -9,11 +9,11 @@ import warnings
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
-_UNCHECKED = 0b01  #: bytecode of this source, which nobody looks at any more
+_UNCHECKED = 0b01  #: bytecode of this source, which nobody looks at any more (PEP 552)
 
 
 def main() -> None:
-    """For each `[source, place, out]` of a list on stdin; what is no Python of this version is passed over."""
+    """For each `[source, place, out]` on stdin; what is no Python of this version is passed over."""
     warnings.simplefilter("ignore")
     for source, place, out in json.load(sys.stdin):
         data = Path(source).read_bytes()

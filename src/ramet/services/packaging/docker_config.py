@@ -1,6 +1,6 @@
 """Logins as users of containers have them already: Docker's configuration file, and credential helpers.
 
-As Docker reads it: `credHelpers` names a helper for one registry, `credsStore` one for all, `auths` holds logins itself.
+As Docker reads it: `credHelpers` names a helper for one registry, `credsStore` one for all; `auths` has logins itself.
 """
 
 from __future__ import annotations

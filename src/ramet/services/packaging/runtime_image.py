@@ -9,12 +9,13 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
+from ramet.services.packaging.base_library import library_of
 from ramet.services.packaging.bytecode import compiled
 from ramet.services.packaging.layers import Entry, write_entries
 from ramet.services.packaging.oci import digest_of, places
@@ -25,6 +26,8 @@ from ramet.services.packaging.runtime_files import LIB, PYTHON, Kind, content_di
 RUNTIME_LABEL = "ramet.runtime"
 PYTHON_LABEL = "ramet.python"  #: of a base that says which Python it has
 _SAYS = "PYTHON_VERSION"  #: what the images of Docker's library have in their environment
+#: Where the bytecode lies, by the paths of its sources (`pycache_prefix`): a container need not write, nor compile.
+BYTECODE = "/opt/ramet/bytecode"
 _FORM = 1  #: of the layer: another number is another image
 
 
@@ -40,7 +43,7 @@ class RuntimeImage(NamedTuple):
     def program(self, module: str) -> tuple[str, ...]:
         """The command line that calls `main` of a module of ramet, whatever the image's environment says."""
         call = f"import sys; sys.path.insert(0, {LIB!r}); from {module} import main; main()"
-        return (self.python, "-I", "-c", call)
+        return (self.python, "-I", "-B", "-X", f"pycache_prefix={BYTECODE}", "-c", call)
 
 
 async def runtime_image(
@@ -66,7 +69,7 @@ async def runtime_image(
     name = _named(into or f"ramet-{kind}", made_of)
     digest = await _found(registry, name)
     if digest is None:
-        digest = await _push(registry, name, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
+        digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
     return RuntimeImage(f"{registry.name}/{name.repository}@{digest}", digest, f"python{PYTHON}")
 
 
@@ -114,15 +117,22 @@ async def _found(registry: Registry, name: Reference) -> str | None:
 async def _push(
     registry: Registry,
     name: Reference,
+    base: str,
     below: Base,
     files: Mapping[PurePosixPath, Path],
     labels: Mapping[str, str],
     told: Told,
 ) -> str:
     with tempfile.TemporaryDirectory(prefix="ramet-runtime-") as folder, tempfile.TemporaryFile() as packed:
+        library = await library_of(below, PYTHON, Path(folder), told)
+        if library.versions and PYTHON not in library.versions:
+            _refuse(base, ", ".join(sorted(library.versions)))
         told(Progress("compiling"))
-        whole = {**files, **await compiled(files, LIB, Path(folder))}
-        entries = [Entry(f"{LIB[1:]}/{place}", file) for place, file in whole.items()]
+        ours = {PurePosixPath(LIB, place): file for place, file in files.items()}
+        sources = library.sources | {place: file for place, file in ours.items() if place.suffix == ".py"}
+        made = await compiled(sources, Path(folder))
+        whole = ours | {PurePosixPath(BYTECODE, *place.parts[1:]): out for place, out in made.items()}
+        entries = [Entry(str(place)[1:], file) for place, file in whole.items()]
         told(Progress("packing"))
         layer = await to_its_end(in_thread(lambda: write_entries(packed, entries), name="ramet-layer"))
         return await push(registry, name, below, layer, packed, labels=labels, comment="runtime", told=told)
@@ -140,4 +150,8 @@ def _refuse_other(base: str, below: Base) -> None:
         name, _, value = each.partition("=")
         version = value if name == _SAYS else version
     if version and version != PYTHON and not version.startswith(f"{PYTHON}."):
-        raise InvalidValue("base", f"{base} (Python {version})", f"an image with Python {PYTHON}, which this one is")
+        _refuse(base, version)
+
+
+def _refuse(base: str, version: str) -> NoReturn:
+    raise InvalidValue("base", f"{base} (Python {version})", f"an image with Python {PYTHON}, which this one is")
