@@ -64,6 +64,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli.config import config
 
             return config(options)
+        case "images":
+            from ramet.cli.images import images
+
+            return images(options)
         case "ps" | "tree" | "show":
             from ramet.cli import looking
 

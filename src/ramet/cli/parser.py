@@ -43,6 +43,7 @@ def build_parser() -> Parser:
     _agents(commands)
     _trust(commands)
     _config(commands)
+    _images(commands)
     add_verbs(commands, STATUSES)
     return parser
 
@@ -147,3 +148,32 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     check.add_argument("file", nargs="?", type=name, metavar="FILE", help="default: ramet.yaml in this folder, if any")
     check.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _images(commands: argparse._SubParsersAction[Parser]) -> None:
+    images = commands.add_parser(
+        "images",
+        usage="ramet images runtime [options]",
+        help="make the images that pods start from",
+        description="Images for pods, made and pushed without Docker.",
+        allow_abbrev=False,
+    )
+    verbs = images.add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", prog=images.prog, required=True, parser_class=Parser
+    )
+    runtime = verbs.add_parser(
+        "runtime",
+        usage="ramet images runtime [--base IMAGE] [--registry URL] [options]",
+        help="push an image with ramet on top of a base with Python, and print its name",
+        description="Push an image with ramet, and what its guests import, on top of a base with Python, and print its "
+        "name by digest. What was pushed once is found again. The login is the one of the settings "
+        "registry_username and registry_password, or Docker's.",
+        allow_abbrev=False,
+    )
+    runtime.add_argument(
+        "--base", type=name, metavar="IMAGE", help="of the same registry, or host/name:tag (default: base_image)"
+    )
+    runtime.add_argument("--registry", type=name, metavar="URL", help="or host:port (default: registry_url)")
+    runtime.add_argument("--kind", choices=["bare", "llm"], default="llm", help="functions, or model agents as well")
+    runtime.add_argument("--into", type=name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
+    runtime.add_argument("--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if any)")

@@ -55,6 +55,8 @@ class Config(Struct, frozen=True, kw_only=True):
     base_image: str | None = None
     kubeconfig: pathlib.Path | None = None
     registry_url: str | None = None
+    registry_username: str | None = None  #: None: whoever Docker's configuration says
+    registry_password: Reference | None = None
     origins: Mapping[str, str] = {}  #: by dotted name: `limits.queue`, `models.fast`
 
 
@@ -99,6 +101,8 @@ SETTINGS: Final = (
     Setting("base_image", _plain(checks.plain_text)),
     Setting("kubeconfig", checks.path_of),
     Setting("registry_url", _plain(checks.plain_text)),
+    Setting("registry_username", _plain(checks.plain_text)),
+    Setting("registry_password", checks.reference_of),
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
@@ -121,6 +125,8 @@ class Examined(NamedTuple):
 def references(config: Config) -> Mapping[str, Reference]:
     """Where the secrets are that a configuration speaks of, by dotted name."""
     found = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
+    if config.registry_password is not None:
+        found["registry_password"] = config.registry_password
     return found if config.token is None else {"token": config.token, **found}
 
 

@@ -48,12 +48,16 @@ class Registry:
         self._url = httpx2.URL(url)
         if self._url.scheme not in ("http", "https") or not self._url.host or self._url.path.strip("/"):
             raise InvalidValue("url", url, "the scheme and host of a registry, as in https://registry.example.org")
-        if login and self._url.scheme == "http" and not is_loopback(self._url.host):
-            raise InvalidValue("url", url, "https where there is a login, or this machine")
         self.name = self._url.netloc.decode()
-        self._login = login
+        self.sign_in(login)
         self._tokens: dict[str, str] = {}  #: what each repository is opened with
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=False)
+
+    def sign_in(self, login: Login) -> None:
+        """Be somebody from now on. Raises InvalidValue for a login that would go unencrypted."""
+        if login and self._url.scheme == "http" and not is_loopback(self._url.host):
+            raise InvalidValue("url", str(self._url), "https where there is a login, or this machine")
+        self._login = login
 
     async def __aenter__(self) -> Self:
         return self
