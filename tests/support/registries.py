@@ -23,16 +23,19 @@ needs_registry = pytest.mark.skipif(
     shutil.which("docker-registry") is None or shutil.which("skopeo") is None,
     reason="docker-registry and skopeo are not installed: Debian's packages of these names, see `make tools`",
 )
-USER, PASSWORD = "ramet", "secret"
+USER, PASSWORD, IDENTITY = "ramet", "secret", "an-identity-token"
 _HASH = "$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a"
 
 
 class TokenServer:
-    """Gives USER, and nobody else, the tokens that it is asked for; `asked` has the scopes of each."""
+    """Gives USER the tokens that it is asked for, and nobody else any but to pull; `asked` has the scopes of each.
+
+    USER is known by PASSWORD, or by IDENTITY.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._key, self._certificate = folder / "token.key", folder / "token.pem"
-        self.realm, self.asked = "", list[list[str]]()
+        self.realm, self.asked, self.anybody = "", list[list[str]](), False
         wanted = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tokens"
         command = ["openssl", *wanted.split(), "-keyout", str(self._key), "-out", str(self._certificate)]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -45,12 +48,21 @@ class TokenServer:
 
     async def answer(self, request: Received, answer: Answer) -> None:
         """One request."""
-        query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query)
-        basic = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        if request.headers.get("authorization") != f"Basic {basic}" or query["service"] != ["here"]:
+        given = request.headers.get("authorization", "")
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(request.path).query) or {"scope": [], "service": []}
+        if request.method == "POST":
+            query = {name: [request.body[name]] for name in ("service", "scope")}
+            known = (request.body["grant_type"], request.body["refresh_token"]) == ("refresh_token", IDENTITY)
+        else:
+            known = given == f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
+        if query["service"] != ["here"] or not (known or (not given and self.anybody)):
             return await answer.send(401, {"errors": ["who are you"]})
-        self.asked.append(query["scope"])
-        await answer.send(200, {"token": self._token(query["scope"])})
+        scopes = [each for line in query["scope"] for each in line.split()]
+        self.asked.append(scopes)
+        if not known:
+            scopes = [f"{each.rpartition(':')[0]}:pull" for each in scopes]
+        token = self._token(scopes)
+        await answer.send(200, {"access_token": token} if request.method == "POST" else {"token": token})
 
     def _token(self, scopes: list[str]) -> str:
         access = [dict(zip(("type", "name", "actions"), each.split(":"), strict=True)) for each in scopes]

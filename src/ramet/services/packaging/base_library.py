@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tarfile
 import tempfile
@@ -12,11 +13,10 @@ from typing import IO, NamedTuple
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import InvalidValue
 from ramet.services.packaging.publishing import Base, Progress, Told
 
 MAX_SOURCE = 4 * 1024 * 1024  #: bytes of one file of the library
-_PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
+_PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
 #: Folders that are no part of it, or that nobody without a screen imports.
 _UNUSED = frozenset((
     "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo", "tkinter",
@@ -32,9 +32,10 @@ class BaseLibrary(NamedTuple):
 
 
 async def library_of(base: Base, version: str, folder: Path, told: Told) -> BaseLibrary:
-    """Read the sources of one version of Python into `folder`; layers that are not packed with gzip are passed over.
+    """Read the sources of one version of Python into `folder`. Raises RegistryFailed.
 
-    Raises RegistryFailed, and InvalidValue for a layer that is none.
+    What cannot be read here is passed over: layers that are packed otherwise than with gzip, and the end of a tar that
+    has none, which container engines take.
     """
     sources: dict[PurePosixPath, Path] = {}
     versions: set[str] = set()
@@ -45,9 +46,9 @@ async def library_of(base: Base, version: str, folder: Path, told: Told) -> Base
             return
         versions.add(found["version"])
         if found["version"] == version:
+            data = content()
             # A later layer wins.
-            file = sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py")
-            file.write_bytes(content())
+            sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py").write_bytes(data)
 
     for layer in base.manifest.layers:
         with tempfile.TemporaryFile() as spooled:
@@ -63,14 +64,14 @@ async def library_of(base: Base, version: str, folder: Path, told: Told) -> Base
 
 def _read(file: IO[bytes], keep: Callable[[str, Callable[[], bytes]], None]) -> None:
     file.seek(0)
-    try:
-        with tarfile.open(fileobj=file, mode="r:gz") as layer:
-            for member in layer:
-                if member.isreg() and member.size <= MAX_SOURCE:
-                    keep(member.name.removeprefix("./").lstrip("/"), lambda each=member: _content(layer, each))  # type: ignore[misc]
-                layer.members.clear()  # type: ignore[attr-defined]
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as problem:
-        raise InvalidValue("base", f"a layer that is broken: {problem}", "an image whose layers are tars") from None
+    with (
+        contextlib.suppress(tarfile.TarError, zlib.error, EOFError, OSError),
+        tarfile.open(fileobj=file, mode="r:gz") as layer,
+    ):
+        for member in layer:
+            if member.isreg() and member.size <= MAX_SOURCE:
+                keep(member.name.removeprefix("./").lstrip("/"), lambda each=member: _content(layer, each))  # type: ignore[misc]
+            layer.members.clear()  # type: ignore[attr-defined]
 
 
 def _content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

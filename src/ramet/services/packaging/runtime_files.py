@@ -15,7 +15,6 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import ramet
 from ramet.core.errors import InvalidValue
 
 Kind = Literal["bare", "llm"]  #: the zygotes' images: functions, or whole loops of model agents as well
@@ -45,7 +44,8 @@ def runtime_files(kind: Kind) -> dict[PurePosixPath, Path]:
     this process imports them. Raises InvalidValue for a distribution that is missing, has no list, or is installed as
     a link to sources.
     """
-    found = {PurePosixPath(_OURS, path.relative_to(_home())): path for path in _sources(_home())}
+    ours = Path(__file__).parents[2]
+    found = {PurePosixPath(_OURS, path.relative_to(ours)): path for path in _sources(ours)}
     for each in _required(ROOTS[kind]):
         found |= _files(each)
     return {place: found[place] for place in sorted(found)}
@@ -57,11 +57,6 @@ def content_digest(kind: Kind, files: Mapping[PurePosixPath, Path]) -> str:
     for place, file in files.items():
         whole.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {place}\n".encode())
     return whole.hexdigest()
-
-
-def _home() -> Path:
-    assert ramet.__file__ is not None
-    return Path(ramet.__file__).parent
 
 
 def _sources(home: Path) -> Iterator[Path]:

@@ -1,0 +1,184 @@
+"""Logins as Docker has them: its file, and programs that keep them. What is secret is in no error."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging.authentication import NOBODY, Login
+from ramet.services.packaging.docker_config import HelperFailed, login_for, pull_secret
+
+SECRET = "pa:ss word"
+AUTH = base64.b64encode(f"me:{SECRET}".encode()).decode()
+HOST = "registry.example.org:5000"
+#: Says what it was asked, and answers by the server's name.
+HELPER = """#!/bin/sh
+read -r server
+echo "$1 $server" >>"$0.asked"
+case $server in
+  registry.example.org:5000) echo '{"ServerURL":"x","Username":"helped","Secret":"from the helper"}';;
+  identity.example.org) echo '{"Username":"<token>","Secret":"an identity"}';;
+  broken.example.org) echo 'pa:ss word is no JSON';;
+  failing.example.org) echo 'pa:ss word'; echo 'pa:ss word' >&2; exit 3;;
+  endless.example.org) exec cat /dev/zero;;
+  slow.example.org) sleep 600;;
+  *) echo 'credentials not found in native keychain'; exit 1;;
+esac
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of somebody who has a helper named "tests", and no configuration yet."""
+    helper = tmp_path / "bin" / "docker-credential-tests"
+    helper.parent.mkdir()
+    helper.write_text(HELPER)
+    helper.chmod(0o755)
+    return {"HOME": str(tmp_path), "PATH": f"{helper.parent}:{os.environ['PATH']}"}
+
+
+def configure(environ: dict[str, str], config: Any) -> Path:
+    """Write the file that Docker would write."""
+    folder = Path(environ.get("DOCKER_CONFIG") or Path(environ["HOME"], ".docker"))
+    folder.mkdir(exist_ok=True)
+    file = folder / "config.json"
+    file.write_text(config if isinstance(config, str) else json.dumps(config))
+    return file
+
+
+@pytest.mark.parametrize("key", [HOST, f"https://{HOST}", f"https://{HOST}/v1/", HOST.upper()])
+async def test_a_login_is_found_by_host_and_port(environ: dict[str, str], key: str) -> None:
+    """However the key was written; another port is another registry."""
+    configure(environ, {"auths": {"other.example.org": {}, key: {"auth": AUTH}}, "HttpHeaders": {}})
+
+    assert await login_for(HOST, environ) == Login("me", SECRET)
+    assert await login_for("registry.example.org", environ) == NOBODY
+
+
+async def test_a_file_may_hold_a_name_and_a_password_or_an_identity(environ: dict[str, str]) -> None:
+    """An identity token stands for both."""
+    auths = {"a": {"username": "me", "password": "x"}, "b": {"auth": AUTH, "identitytoken": "t"}, "c": {}}
+    configure(environ, {"auths": auths})
+
+    assert [await login_for(each, environ) for each in "abc"] == [Login("me", "x"), Login("", "", "t"), NOBODY]
+
+
+@pytest.mark.parametrize("host", ["docker.io", "index.docker.io", "registry-1.docker.io"])
+async def test_docker_s_own_registry_has_many_names(environ: dict[str, str], host: str) -> None:
+    """And one key."""
+    configure(environ, {"auths": {"https://index.docker.io/v1/": {"auth": AUTH}}})
+
+    assert await login_for(host, environ) == Login("me", SECRET)
+
+
+async def test_the_folder_of_the_file_can_be_said(environ: dict[str, str], tmp_path: Path) -> None:
+    """It wins over the one in the home; none at all is nobody."""
+    assert await login_for(HOST, environ) == NOBODY
+    configure(environ, {"auths": {HOST: {"auth": base64.b64encode(b"home:x").decode()}}})
+    environ["DOCKER_CONFIG"] = str(tmp_path / "elsewhere")
+    assert await login_for(HOST, environ) == NOBODY
+    configure(environ, {"auths": {HOST: {"auth": AUTH}}})
+
+    assert await login_for(HOST, environ) == Login("me", SECRET)
+
+
+@pytest.mark.parametrize("config", [{"credsStore": "tests"}, {"credHelpers": {HOST: "tests"}, "credsStore": "none"}])
+async def test_a_helper_is_asked_for_the_registry(
+    environ: dict[str, str], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    """One for all, or the one that is named for this one; it wins over what the file holds."""
+    configure(environ, {**config, "auths": {HOST: {"auth": AUTH}}})
+
+    assert await login_for(HOST, environ) == Login("helped", "from the helper")
+    assert (tmp_path / "bin" / "docker-credential-tests.asked").read_text() == f"get {HOST}\n"
+
+
+async def test_a_helper_may_give_an_identity_or_know_nothing(environ: dict[str, str]) -> None:
+    """Then the file is looked at."""
+    configure(environ, {"credsStore": "tests", "auths": {"known.example.org": {"auth": AUTH}}})
+
+    assert await login_for("identity.example.org", environ) == Login(identity_token="an identity")
+    assert await login_for("known.example.org", environ) == Login("me", SECRET)
+    assert await login_for("unknown.example.org", environ) == NOBODY
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("broken.example.org", "its answer is not JSON with Username and Secret"),
+        ("failing.example.org", "exit code 3"),
+        ("endless.example.org", "it says too much"),
+        ("slow.example.org", "not done within 0.3 s"),
+    ],
+)
+async def test_a_helper_that_fails_is_named_and_not_quoted(environ: dict[str, str], host: str, reason: str) -> None:
+    """What it said may be the secret."""
+    configure(environ, {"credsStore": "tests"})
+
+    with pytest.raises(HelperFailed) as refusal:
+        await login_for(host, environ, limit_s=0.3 if host.startswith("slow") else 30)
+
+    assert (refusal.value.helper, refusal.value.registry, refusal.value.reason) == (
+        "docker-credential-tests",
+        host,
+        reason,
+    )
+    assert SECRET not in str(refusal.value)
+
+
+async def test_a_helper_that_is_not_there_is_named(environ: dict[str, str]) -> None:
+    """One whose name leads elsewhere is none."""
+    configure(environ, {"credsStore": "missing"})
+    with pytest.raises(HelperFailed, match="docker-credential-missing gave no login for .*no such program"):
+        await login_for(HOST, environ)
+    configure(environ, {"credsStore": "x/../../../bin/sh"})
+    with pytest.raises(InvalidValue, match="credential helper"):
+        await login_for(HOST, environ)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{",
+        "[]",
+        '{"auths": {"registry.example.org:5000": {"auth": "pa:ss word"}}}',
+        '{"auths": {"registry.example.org:5000": {"auth": "bm9jb2xvbg=="}}}',
+        '{"auths": {"registry.example.org:5000": {"auth": ["pa:ss word"]}}}',
+        '{"auths": "pa:ss word"}',
+        " " * 1024 * 1024 + "{}",
+    ],
+    ids=range(7),
+)
+async def test_a_file_that_is_none_is_named_and_not_quoted(environ: dict[str, str], config: str) -> None:
+    """What is in it may be the secret."""
+    file = configure(environ, config)
+
+    with pytest.raises(InvalidValue) as refusal:
+        await login_for(HOST, environ)
+
+    assert str(file) in str(refusal.value)
+    assert SECRET not in str(refusal.value)
+
+
+def test_nodes_pull_with_a_name_and_a_password() -> None:
+    """As a Secret of a cluster holds them; an identity token is nothing to them."""
+    said = json.loads(pull_secret(HOST, Login("me", SECRET)))
+    hub = json.loads(pull_secret("registry-1.docker.io", Login("me", SECRET)))
+
+    assert said == {"auths": {HOST: {"username": "me", "password": SECRET, "auth": AUTH}}}
+    assert [*hub["auths"]] == ["https://index.docker.io/v1/"]
+    for login in (NOBODY, Login(identity_token="secret identity")):
+        with pytest.raises(InvalidValue) as refusal:
+            pull_secret(HOST, login)
+        assert "secret identity" not in str(refusal.value)
+
+
+def test_a_login_is_never_shown() -> None:
+    """Not even by whoever prints it."""
+    assert SECRET not in f"{Login('me', SECRET)!r} {Login('me', SECRET)} {[Login('me', SECRET, 'x')]}"
