@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,13 @@ async def serve(handler: Handler) -> AsyncIterator[str]:
         await server.wait_closed()
 
 
+def _parsed(body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    if headers.get("content-type") == "application/x-www-form-urlencoded":
+        return dict(urllib.parse.parse_qsl(body.decode()))
+    found: dict[str, Any] = json.loads(body) if body else {}
+    return found
+
+
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
     while True:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -114,6 +122,6 @@ async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         answer = Answer(reader, writer)
-        await handler(Received(method, path, headers, json.loads(body) if body else {}), answer)
+        await handler(Received(method, path, headers, _parsed(body, headers)), answer)
         if answer.broken:
             return

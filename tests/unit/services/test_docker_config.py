@@ -135,7 +135,7 @@ async def test_a_helper_that_fails_is_named_and_not_quoted(environ: dict[str, st
 async def test_a_helper_that_is_not_there_is_named(environ: dict[str, str]) -> None:
     """One whose name leads elsewhere is none."""
     configure(environ, {"credsStore": "missing"})
-    with pytest.raises(HelperFailed, match="docker-credential-missing gave no login for .*no such program"):
+    with pytest.raises(HelperFailed, match=r"docker-credential-missing gave no login for .*no such program"):
         await login_for(HOST, environ)
     configure(environ, {"credsStore": "x/../../../bin/sh"})
     with pytest.raises(InvalidValue, match="credential helper"):

@@ -30,7 +30,7 @@ from ramet.services.packaging.publishing import LABEL, publish
 from ramet.services.packaging.registry import MAX_JSON, Reference, Registry, reference
 from ramet.services.packaging.service import PackagingService
 from tests.support.http import Answer, Handler, Received, serve
-from tests.support.registries import PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
+from tests.support.registries import IDENTITY, PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
 FILES = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n"}
@@ -249,6 +249,34 @@ async def test_a_registry_with_tokens_is_opened_with_one_for_each_repository(tmp
 
 
 @needs_registry
+async def test_an_identity_token_is_exchanged_and_nobody_may_pull(tmp_path: Path) -> None:
+    """As a registry of Docker's kind has it: the token server alone hears who one is."""
+    tokens = TokenServer(tmp_path)
+    async with serve(tokens.answer) as tokens.realm, registry(tmp_path, tokens=tokens) as host:
+        base, user = layout(tmp_path / "base", BASE), f"--dest-creds={USER}:{PASSWORD}"
+        await skopeo("copy", "--dest-tls-verify=false", user, f"oci:{base}:base", f"docker://{host}/base:1")
+        async with Registry(f"http://{host}", login=Login(identity_token=IDENTITY)) as there:
+            manifest = await there.manifest(reference("base:1"))
+            again = Reference("again", "1")
+            for blob in (manifest.config, *manifest.layers):
+                await there.push_blob("again", blob, lambda blob=blob: there.pieces("base", blob), of="base")  # type: ignore[misc]
+            await there.push_manifest(again, manifest.body, manifest.media_type)
+        async with Registry(f"http://{host}") as there:
+            with pytest.raises(RegistryFailed, match="no token"):
+                await there.manifest(again)
+            tokens.anybody = True
+            assert await there.manifest(again) == manifest
+            with pytest.raises(RegistryFailed) as refusal:
+                await there.push_manifest(again, manifest.body, manifest.media_type)
+        async with Registry(f"http://{host}", login=Login(identity_token="wrong-token")) as there:
+            with pytest.raises(RegistryFailed) as unknown:
+                await there.manifest(again)
+
+    assert refusal.value.status == 401
+    assert "wrong-token" not in str(unknown.value)
+
+
+@needs_registry
 async def test_a_blob_that_cannot_be_mounted_is_copied(tmp_path: Path) -> None:
     """In pieces, and whole on the other side; one that is not there is said."""
     content = os.urandom(1_000_000)
@@ -330,6 +358,39 @@ async def test_an_upload_goes_nowhere_but_to_the_registry() -> None:
     async with serve(lying(202, {}, location="https://elsewhere.example.org/upload")) as url, Registry(url) as there:
         with pytest.raises(RegistryFailed, match=r"it leads to elsewhere\.example\.org"):
             await there.push_blob("base", BLOB, lambda: there.pieces("other", BLOB))
+
+
+@pytest.mark.parametrize("login", [Login(USER, PASSWORD), Login(identity_token=IDENTITY), Login()], ids=range(3))
+@pytest.mark.parametrize(
+    "realm", ["http://tokens.example.org/token", "ftp://127.0.0.1/token", "/token", "", "http://u:p@x.example.org?a=b"]
+)
+async def test_tokens_come_unencrypted_from_nowhere_but_the_registry_s_own_host(login: Login, realm: str) -> None:
+    """Whatever it says: the password would go along."""
+    challenge = f'Bearer realm="{realm}",service="here"'
+    async with serve(lying(401, {}, www_authenticate=challenge)) as url, Registry(url, login=login) as there:
+        with pytest.raises(RegistryFailed, match="tokens come unencrypted") as refusal:
+            await there.manifest(reference("base"))
+
+    assert "u:p" not in str(refusal.value)
+
+
+async def test_a_registry_that_refuses_a_token_is_not_asked_for_ever() -> None:
+    """A second refusal is the answer."""
+    asked = list[str]()
+
+    async def answer(request: Received, answer: Answer) -> None:
+        asked.append(request.path.partition("?")[0])
+        if request.path.startswith("/token"):
+            await answer.send(200, {"token": "x"})
+        else:
+            await answer.send(401, {}, {"www-authenticate": f'Bearer realm="{url}/token",service="here"'})
+
+    async with serve(answer) as url, Registry(url) as there:
+        with pytest.raises(RegistryFailed) as refusal:
+            await there.manifest(reference("base"))
+
+    assert refusal.value.status == 401
+    assert asked == ["/v2/base/manifests/latest", "/token", "/v2/base/manifests/latest"]
 
 
 async def test_an_index_leads_to_no_other_index() -> None:

@@ -61,12 +61,13 @@ async def runtime_image(
     to the repository `into`, else "ramet-" and the kind. Raises InvalidValue for a base that has another Python or
     platform, and for an installation that cannot be packed; Unknown, RegistryFailed, NotCompiled.
     """
+    repository = _repository(into or f"ramet-{kind}")
     below = await base_of(source or registry, base, here())
     _refuse_other(base, below)
     files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
     content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
     made_of = digest_of(f"{_FORM}\n{digest_of(below.manifest.body)}\n{content}".encode())
-    name = _named(into or f"ramet-{kind}", made_of)
+    name = Reference(repository, made_of.partition(":")[2])
     digest = await _found(registry, name)
     if digest is None:
         digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
@@ -84,7 +85,8 @@ async def image_on(
     if not image.folders and not image.packages:
         return runtime
     base = runtime.reference.removeprefix(f"{registry.name}/")
-    name = _named(into, digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode()))
+    made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
+    name = Reference(_repository(into), made_of.partition(":")[2])
     digest = await _found(registry, name)
     if digest is None:
         to = f"{name.repository}:{name.tag}"
@@ -100,11 +102,10 @@ async def image_on(
     )
 
 
-def _named(into: str, made_of: str) -> Reference:
-    name = reference(into)
-    if into != name.repository:
+def _repository(into: str) -> str:
+    if into != reference(into).repository:
         raise InvalidValue("into", into, "a repository without a tag, which is made of what is in the image")
-    return name._replace(tag=made_of.partition(":")[2])
+    return into
 
 
 async def _found(registry: Registry, name: Reference) -> str | None:

@@ -1,0 +1,305 @@
+"""Images that pods start from: whole without anything that is installed, found again, refused for another Python."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.isolation.zygote import IMAGES
+from ramet.services.contract import PLAIN
+from ramet.services.packaging.authentication import NOBODY, Login
+from ramet.services.packaging.bytecode import compiled
+from ramet.services.packaging.oci import Descriptor, digest_of
+from ramet.services.packaging.publishing import Progress
+from ramet.services.packaging.registries import open_registry, opened, split, url_of
+from ramet.services.packaging.registry import Registry, reference
+from ramet.services.packaging.runtime_files import LIB, PYTHON, ROOTS, Kind, content_digest, here, runtime_files
+from ramet.services.packaging.runtime_image import BYTECODE, image_on, runtime_image
+from ramet.services.packaging.service import PackagingService
+from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
+from tests.support.tars import tar
+
+SEED = Path(sysconfig.get_path("stdlib"), "this.py").read_bytes()
+LIBRARY = f"usr/local/lib/python{PYTHON}"
+BASE = {
+    f"{LIBRARY}/os.py": b"# the library's",
+    f"{LIBRARY}/this.py": SEED,
+    f"{LIBRARY}/test/x.py": b"",
+    "etc/x.py": b"",
+}
+IMPORTS = "import sys; sys.path.insert(0, sys.argv[1]); from importlib import import_module"
+
+
+def alone(code: str, *args: str | Path, options: tuple[str, ...] = ()) -> str:
+    """What an interpreter prints that sees nothing which is installed here."""
+    argv = [sys.executable, "-I", "-S", "-B", *options, "-c", code, *map(str, args)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def base_in(host: str, folder: Path, files: dict[str, bytes] = BASE, **options: Any) -> None:
+    """Push a base, of the name "base:1"."""
+    made = layout(folder, files, **options)
+    await skopeo("copy", "--dest-tls-verify=false", f"oci:{made}:base", f"docker://{host}/base:1")
+
+
+# --- what is in it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bare", "llm"])
+def test_what_guests_import_is_all_there(tmp_path: Path, kind: Kind) -> None:
+    """Where nothing else is installed; of ramet all, of this machine nothing."""
+    files = runtime_files(kind)
+    for place, file in files.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).symlink_to(file)
+        if (cache := file.parent / "__pycache__").is_dir() and not (tmp_path / place.parent / "__pycache__").exists():
+            (tmp_path / place.parent / "__pycache__").symlink_to(cache)  # for speed alone
+
+    code = f"{IMPORTS}; [import_module(each) for each in {(*IMAGES[kind], 'ramet.isolation.local')!r}]; print('whole')"
+
+    assert alone(code, tmp_path) == "whole\n"
+    ours = Path(__file__).parents[3] / "src" / "ramet"
+    assert {str(each) for each in files if each.parts[0] == "ramet"} >= {
+        f"ramet/{each.relative_to(ours)}" for each in ours.rglob("*.py")
+    }
+    assert [*files] == sorted(files)
+    assert not {each.name for each in files} & {"direct_url.json", "RECORD", "INSTALLER", "ramet", "__pycache__"}
+    assert not [each for each in files if each.suffix in (".pyc", ".pth")]
+    assert any("LICEN" in each.name.upper() for each in files)
+
+
+def test_what_is_in_it_has_one_digest(tmp_path: Path) -> None:
+    """Of the kind, of every path, and of every byte."""
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_bytes(b"1")
+    two.write_bytes(b"2")
+    place, other = PurePosixPath("a.py"), PurePosixPath("b.py")
+
+    found = {
+        content_digest("bare", {place: one}),
+        content_digest("bare", {place: two}),
+        content_digest("bare", {other: one}),
+        content_digest("bare", {place: one, other: one}),
+        content_digest("llm", {place: one}),
+    }
+
+    assert len(found) == 5
+    assert content_digest("bare", {place: one}) in found
+
+
+def test_what_cannot_be_packed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution that is not there, that has no list of its files, or whose sources are elsewhere."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(ROOTS, "bare", ("loose[more]",))
+    info = tmp_path / "loose-1.dist-info"
+
+    with pytest.raises(InvalidValue, match="loose"):
+        runtime_files("bare")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loose\nVersion: 1\n")
+    with pytest.raises(InvalidValue, match="with a list of its files"):
+        runtime_files("bare")
+    (info / "RECORD").write_text("loose.py,,\nloose.pth,,\n../../bin/loose,,\ngone.py,,\nloose-1.dist-info/RECORD,,\n")
+    (tmp_path / "loose.py").write_text("")
+    (tmp_path / "loose.pth").write_text("")
+    assert {each for each in runtime_files("bare") if each.parts[0] != "ramet"} == {PurePosixPath("loose.py")}
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: loose\nVersion: 1\nRequires-Dist: absent; extra == 'more'\n"
+        "Requires-Dist: never; python_version < '3'\nProvides-Extra: more\n"
+    )
+    with pytest.raises(InvalidValue, match="absent"):
+        runtime_files("bare")
+    (info / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    with pytest.raises(InvalidValue, match="with a list of its files"):
+        runtime_files("bare")
+
+
+async def test_bytecode_is_the_same_each_time_and_is_used_as_it_is(tmp_path: Path) -> None:
+    """Python asks neither for its source's time nor for its content; what is no Python is passed over."""
+    lib = tmp_path / "lib"
+    lib.mkdir()
+    texts = {"one": "def f(a: int = 1) -> int:\n    return a\nX = 'then'\n", "two": "Y = {'x', 'y'}", "bad": "def ("}
+    files = {}
+    for name, text in texts.items():
+        files[PurePosixPath(lib / f"{name}.py")] = lib / f"{name}.py"
+        (lib / f"{name}.py").write_text(text)
+    outs = [tmp_path / "first", tmp_path / "second"]
+    for out in outs:
+        out.mkdir()
+
+    first, second = [await compiled(files, out) for out in outs]
+
+    assert {each.stem.partition(".")[0] for each in first} == {"one", "two"}
+    assert [each.read_bytes() for each in first.values()] == [each.read_bytes() for each in second.values()]
+    for place, file in first.items():
+        at = tmp_path / "cache" / str(place)[1:]
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_bytes(file.read_bytes())
+    (lib / "one.py").write_text("X = 'now'")
+    options = ("-X", f"pycache_prefix={tmp_path / 'cache'}")
+    assert alone(f"{IMPORTS}; print(import_module('one').X)", lib, options=options) == "then\n"
+
+
+# --- in a registry --------------------------------------------------------------------------------------------------
+
+
+@needs_registry
+async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Path) -> None:
+    """Its layer is whole for a Python that has nothing else; what a base has stays; nothing is sent a second time."""
+    told = list[Progress]()
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        await base_in(host, tmp_path / "base", env=("PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"))
+        made = await runtime_image(there, "base:1", "bare", told=told.append)
+        assert (told[-1].step, told[-1].done) == ("pushing", told[-1].total)
+        told.clear()
+        assert await runtime_image(there, "base:1", "bare", told=told.append) == made
+        assert told == []
+
+        name = reference(made.reference.removeprefix(f"{host}/"))
+        manifest = await there.manifest(name)
+        config = json.loads(await there.small_blob(name.repository, manifest.config))
+        packed = b"".join([each async for each in there.pieces(name.repository, manifest.layers[1])])
+        async with PackagingService(tmp_path / "kept") as service:
+            bundle = await service.upload(
+                tar({"kit/__init__.py": b"", "skills/sum/SKILL.md": b"---\nname: sum\n---\n"})
+            )
+            image = await service.image(
+                (await service.finished((await service.create_image("", [bundle.id])).id)).image
+            )
+        above = await image_on(made, image, there)
+        assert await image_on(made, image, there, told=told.append) == above
+        assert await image_on(made, PLAIN, there) == made
+        assert told == []
+        below = (await there.manifest(reference(above.reference.removeprefix(f"{host}/")))).layers
+
+    assert (made.digest, made.python, made.imports) == (digest_of(manifest.body), f"python{PYTHON}", ())
+    assert config["config"]["Env"] == ["PATH=/usr/local/bin", f"PYTHON_VERSION={PYTHON}.99"]
+    assert config["config"]["Labels"] == {"kept": "yes", "ramet.runtime": "bare", "ramet.python": PYTHON}
+    assert below[:2] == manifest.layers
+    top = f"/opt/ramet/bundles/{image.folders[0].name}"
+    assert (above.imports, above.skills) == ((top,), (f"{top}/skills",))
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(packed))) as layer:
+        layer.extractall(tmp_path / "root", filter="data")
+        assert {(each.uid, each.gid, each.mtime, each.mode & 0o222) for each in layer if each.isreg()} == {(0, 0, 0, 0)}
+    root = tmp_path / "root"
+    assert {str(each.relative_to(root)) for each in (root / BYTECODE[1:] / "usr").rglob("*.pyc")} == {
+        f"{BYTECODE[1:]}/{LIBRARY}/{each}.{sys.implementation.cache_tag}.pyc" for each in ("os", "this")
+    }
+    assert {each.name.partition(".")[0] for each in (root / BYTECODE[1:] / LIB[1:] / "msgspec").glob("*.pyc")} >= {
+        "json"
+    }
+    code = f"{IMPORTS}; [import_module(each) for each in {IMAGES['bare']!r}]; print('whole')"
+    assert alone(code, root / LIB[1:]) == "whole\n"
+
+
+@needs_registry
+@pytest.mark.parametrize(
+    ("files", "env", "said"),
+    [
+        ({}, ("PYTHON_VERSION=3.9.18",), "3.9.18"),
+        ({"usr/lib/python3.9/os.py": b"", "opt/py/lib64/python3.10/os.py": b""}, (), "3.10, 3.9"),
+        ({"usr/lib/python3.9/os.py": b""}, ("PYTHON_VERSION=3.1.9",), "3.1.9"),
+    ],
+    ids=["said", "found", "both"],
+)
+async def test_a_base_with_another_python_is_refused(
+    tmp_path: Path, files: dict[str, bytes], env: tuple[str, ...], said: str
+) -> None:
+    """Both versions are named, and nothing is pushed."""
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        await base_in(host, tmp_path / "base", {"x": b"", **files}, env=env)
+        with pytest.raises(InvalidValue) as refusal:
+            await runtime_image(there, "base:1", "bare", into="pods")
+        with pytest.raises(Unknown):
+            await there.manifest(reference("pods"))
+
+    assert (refusal.value.field, refusal.value.value) == ("base", f"base:1 (Python {said})")
+    assert f"Python {PYTHON}" in refusal.value.accepted
+
+
+@needs_registry
+async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
+    """As is a place with a tag, since the tag is the content's; and a base that is not there."""
+    async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
+        await base_in(host, tmp_path / "base", architecture="s390x")
+        with pytest.raises(InvalidValue, match=f"linux/s390x.*{here()}"):
+            await runtime_image(there, "base:1", "bare")
+        with pytest.raises(Unknown, match="base:2"):
+            await runtime_image(there, "base:2", "bare")
+        with pytest.raises(InvalidValue, match="into"):
+            await runtime_image(there, "base:1", "bare", into="pods:1")
+
+
+@needs_registry
+async def test_a_base_may_be_in_another_registry(tmp_path: Path) -> None:
+    """Its layers are copied; each registry is opened with its own login, as Docker's file has it."""
+    for each in ("one", "two", ".docker"):
+        (tmp_path / each).mkdir()
+    environ = {"HOME": str(tmp_path)}
+    async with registry(tmp_path / "one") as one, registry(tmp_path / "two", password=True) as two:
+        await base_in(one, tmp_path / "base")
+        auths = {two: {"username": USER, "password": PASSWORD}}
+        (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
+        async with opened(two, f"{one}/base:1", environ=environ) as at:
+            # Stands for a runtime image that was pushed before, from another place: nothing need be packed.
+            made = await runtime_image(at.registry, at.base, "bare", source=at.source)
+            first = (await at.source.manifest(reference("base:1"))).layers[0]
+            name = reference(made.reference.removeprefix(f"{two}/"))
+            copied = b"".join([each async for each in at.registry.pieces(name.repository, first)])
+        async with open_registry(two, username=USER, password="wrong", environ=environ) as there:
+            with pytest.raises(Exception, match="401"):
+                await there.manifest(name)
+
+    assert len(copied) == first.size
+    assert isinstance(first, Descriptor)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("base:1", ("", "base:1")),
+        ("team/base:1", ("", "team/base:1")),
+        ("localhost/base", ("localhost", "base")),
+        ("127.0.0.1:5000/base:1", ("127.0.0.1:5000", "base:1")),
+        ("registry.example.org/team/base@sha256:0", ("registry.example.org", "team/base@sha256:0")),
+        ("docker.io/python:3.11-slim", ("registry-1.docker.io", "library/python:3.11-slim")),
+        ("docker.io/team/base", ("registry-1.docker.io", "team/base")),
+    ],
+)
+def test_a_base_may_name_its_registry(name: str, expected: tuple[str, str]) -> None:
+    """As everywhere else: what has a dot or a port in front of a slash is a host."""
+    assert split(name) == expected
+
+
+def test_a_registry_may_be_named_by_its_host() -> None:
+    """It is https then, but on this machine."""
+    assert [url_of(each) for each in ("r.example.org:5000", "localhost:1", "127.0.0.1", "http://r:5")] == [
+        "https://r.example.org:5000", "http://localhost:1", "http://127.0.0.1", "http://r:5",
+    ]  # fmt: skip
+
+
+async def test_a_password_has_a_name() -> None:
+    """And neither goes unencrypted over a network."""
+    with pytest.raises(InvalidValue, match="username"):
+        async with open_registry("registry.example.org", password="x"):
+            pass
+    with pytest.raises(InvalidValue, match="https where there is a login"):
+        async with open_registry("http://registry.example.org", username="x"):
+            pass
+    assert not NOBODY
+    assert Login("x")
