@@ -1,0 +1,280 @@
+"""Whatever breaks, and wherever: each frame comes once, in order; and a peer that cheats is found out."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ramet.core.errors import ProtocolError
+from ramet.wire import session
+from ramet.wire.frames import Frame
+from ramet.wire.session import MAX_KEPT, Session, weight
+
+
+def hello(taken: int, acknowledged: int, version: int = session.VERSION) -> bytes:
+    return struct.pack("!BBQQ", 1, version, taken, acknowledged)
+
+
+def frame(number: int, acknowledged: int = 0, control: bytes = b"{}", length: int | None = None) -> bytes:
+    return struct.pack("!BQQI", 2, number, acknowledged, len(control) if length is None else length) + control
+
+
+def ack(number: int) -> bytes:
+    return struct.pack("!BQ", 3, number)
+
+
+def end(number: int) -> bytes:
+    return struct.pack("!BQ", 4, number)
+
+
+class Side:
+    """One end, what it has said and heard, and what of that would survive its process."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.said = 0
+        self.heard: list[Frame] = []
+        self.wire: deque[bytes] = deque()  #: packets on their way from here
+
+    def hear(self, packet: bytes) -> None:
+        if (came := self.session.feed(packet)) is not None:
+            self.heard.append(came)
+
+
+class BreakingLine(RuleBasedStateMachine):
+    """Two sides, and a wire that loses the end of what is under way, in each direction, when it breaks.
+
+    The kernel withholds its acknowledgements and may die: what it had not acknowledged is forgotten with it, and a new
+    one goes on. What it sent is made again by its owner, so only what the machine heard is looked at there.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.kernel, self.machine = Side(), Side()
+        self.sides = (self.kernel, self.machine)
+        self.restarted = False
+        self.connect()
+
+    def connect(self) -> None:
+        for side in self.sides:
+            side.wire.clear()
+            side.session.connected()
+
+    @rule(at=st.integers(0, 1), size=st.sampled_from([0, 1, 100, MAX_KEPT // 3, MAX_KEPT - weight(Frame(b"x" * 20))]))
+    def send(self, at: int, size: int) -> None:
+        side = self.sides[at]
+        packed = Frame(b"%020d" % (side.said + 1), b"z" * size)
+        if side.session.has_room(packed):
+            side.said += 1
+            side.session.send(packed)
+
+    @rule(at=st.integers(0, 1), alive=st.booleans())
+    def write(self, at: int, alive: bool) -> None:
+        if (packet := self.sides[at].session.next_packet(alive=alive)) is not None:
+            self.sides[at].wire.append(packet)
+
+    @rule(at=st.integers(0, 1), several=st.integers(1, 5))
+    def deliver(self, at: int, several: int) -> None:
+        for _ in range(min(several, len(self.sides[at].wire))):
+            self.sides[1 - at].hear(self.sides[at].wire.popleft())
+
+    @rule(at=st.integers(0, 1), back=st.integers(0, 3))
+    def acknowledge(self, at: int, back: int) -> None:
+        ends = self.sides[at].session
+        ends.acknowledge(max(0, ends.taken - back))
+
+    @rule(arrive=st.tuples(st.integers(0, 5), st.integers(0, 5)))
+    def break_off(self, arrive: tuple[int, int]) -> None:
+        for at, several in enumerate(arrive):
+            self.deliver(at, several)
+        self.connect()
+
+    @precondition(lambda self: not self.restarted)
+    @rule()
+    def restart_the_kernel(self) -> None:
+        acknowledged = self.kernel.session.acknowledged
+        new = Side()
+        new.session = Session.restored(acknowledged=acknowledged)
+        new.heard = self.kernel.heard[:acknowledged]
+        new.said = len(self.machine.heard)
+        self.kernel, self.restarted = new, True
+        self.sides = (self.kernel, self.machine)
+        self.connect()
+
+    @invariant()
+    def each_once_and_in_order(self) -> None:
+        assert [int(each.control) for each in self.kernel.heard] == list(range(1, len(self.kernel.heard) + 1))
+        assert [int(each.control) for each in self.machine.heard] == list(range(1, len(self.machine.heard) + 1))
+
+    def teardown(self) -> None:
+        """Once the wire holds, all that was sent arrives, and can be forgotten."""
+        if not hasattr(self, "sides"):
+            return
+        self.connect()
+        for _ in range(10_000):
+            moved = False
+            for at, side in enumerate(self.sides):
+                self.acknowledge(at, 0)
+                self.write(at, alive=False)
+                moved = moved or bool(side.wire)
+                self.deliver(at, 1)
+            if not moved:
+                break
+        assert len(self.kernel.heard) == self.machine.said
+        assert len(self.machine.heard) == self.kernel.said
+        assert self.kernel.session.is_settled
+        assert self.machine.session.is_settled
+
+
+TestBreakingLine = BreakingLine.TestCase
+
+
+def greeted(*, sent: int = 0, written: int = 0) -> Session:
+    """One that has greeted, and sent and written so many."""
+    mine = Session()
+    mine.connected()
+    mine.next_packet()
+    mine.feed(hello(0, 0))
+    for _ in range(sent):
+        mine.send(Frame(b"{}"))
+    for _ in range(written):
+        mine.next_packet()
+    return mine
+
+
+BROKEN = {
+    "nothing": [b""],
+    "another kind": [b"\x09" + bytes(8)],
+    "a hello twice": [hello(0, 0)],
+    "a number that jumps": [frame(2)],
+    "a number again": [frame(1), frame(1)],
+    "number none": [frame(0)],
+    "an acknowledgement of what was not written": [ack(3)],
+    "one with a frame": [frame(1, acknowledged=3)],
+    "one that is taken back": [ack(2), ack(1)],
+    "a short frame": [frame(1)[:21]],
+    "a control part that is longer than its packet": [frame(1, length=3)],
+    "an empty control part": [frame(1, length=0)],
+    "a control part of 4 GiB": [frame(1, length=2**32 - 1)],
+    "a frame that is too large": [frame(1) + bytes(MAX_KEPT)],
+    "a control part that is too large": [frame(1, control=bytes(2**20 + 1))],
+    "more than may be open": [frame(1) + bytes(MAX_KEPT // 2), frame(2) + bytes(MAX_KEPT // 2)],
+    "an end too late": [end(1)],
+    "an end too early": [frame(1), end(0)],
+    "a frame behind the end": [end(0), frame(1)],
+    "a long acknowledgement": [ack(1) + b"x"],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_peer_that_breaks_a_rule_is_a_protocol_error(name: str) -> None:
+    """Two of three frames were written; all packets but the last are good, and after it nothing is taken or said."""
+    *good, bad = BROKEN[name]
+    mine = greeted(sent=3, written=2)
+    for each in good:
+        mine.feed(each)
+    taken = mine.taken
+
+    with pytest.raises(ProtocolError):
+        mine.feed(bad)
+
+    with pytest.raises(ProtocolError):
+        mine.feed(ack(2))
+    assert mine.next_packet(alive=True) is None
+    assert mine.taken == taken
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [frame(1), ack(0), hello(4, 0), hello(1, 2), hello(2, 0), hello(2, 2, version=9), hello(2, 2)[:-1]],
+    ids=[
+        "a frame",
+        "an acknowledgement",
+        "took what was not sent",
+        "safe before it came",
+        "less is safe",
+        "version",
+        "cut",
+    ],
+)
+def test_a_connection_begins_with_a_hello_that_can_be_true(bad: bytes) -> None:
+    """Three were sent, and one of them acknowledged on the connection before."""
+    mine = greeted(sent=3, written=3)
+    mine.feed(ack(1))
+    mine.connected()
+
+    with pytest.raises(ProtocolError):
+        mine.feed(bad)
+
+
+def test_nothing_is_said_before_the_peer_has_told_where_to_go_on() -> None:
+    """But the hello, once."""
+    mine = Session()
+    mine.send(Frame(b"{}"))
+    mine.connected()
+
+    assert mine.next_packet() == hello(0, 0)
+    assert mine.next_packet(alive=True) is None
+
+
+def test_a_sender_waits_when_eight_mebibytes_are_not_acknowledged() -> None:
+    """Empty frames weigh, too; an acknowledgement makes room."""
+    mine, half = greeted(), Frame(b"{}", bytes(MAX_KEPT // 2 - 200))
+    mine.send(half)
+    mine.send(half)
+
+    assert not mine.has_room(half)
+    mine.next_packet()
+    mine.feed(ack(1))
+    assert mine.has_room(half)
+    with pytest.raises(ProtocolError):
+        mine.has_room(Frame(b"{}", bytes(MAX_KEPT)))
+
+
+def test_a_new_process_takes_the_place_of_one_of_which_it_knows_one_number() -> None:
+    """What was acknowledged does not come again; what the peer took in of the old one does not go again."""
+    machine, old = Session(), Session()
+    for side in (machine, old):
+        side.connected()
+        side.send(Frame(b"1"))
+        side.send(Frame(b"2"))
+    talk(machine, old)
+    old.acknowledge(1)
+
+    new = Session.restored(acknowledged=old.acknowledged)
+    new.send(Frame(b"3"))
+    machine.connected()
+    new.connected()
+
+    assert talk(machine, new) == ([b"3"], [b"2"])
+
+
+def talk(one: Session, other: Session) -> tuple[list[bytes], list[bytes]]:
+    """Until neither has more to say; what each heard."""
+    heard: tuple[list[bytes], list[bytes]] = ([], [])
+    quiet = 0
+    while quiet < 2:
+        for hears, says, into in ((other, one, heard[1]), (one, other, heard[0])):
+            packet = says.next_packet()
+            quiet = 0 if packet else quiet + 1
+            if packet and (came := hears.feed(packet)):
+                into.append(came.control)
+    return heard
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_whatever_comes_is_a_frame_or_a_protocol_error(packets: list[bytes]) -> None:
+    """No other error, and never more than one number further at once."""
+    mine = greeted(sent=2, written=1)
+    for packet in packets:
+        before = mine.taken
+        try:
+            mine.feed(packet)
+        except ProtocolError:
+            return
+        assert mine.taken - before in (0, 1)
