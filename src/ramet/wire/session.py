@@ -150,7 +150,7 @@ class Session:
             return _hello.pack(_HELLO, VERSION, self._taken, self._acknowledged)
         if not self._has_heard:
             return None
-        if self._written < self._sent:
+        if self._written < self._sent and self._settled >= self._base:  # An heir cannot tell what is open there.
             control, body = self._kept[self._written - self._base]
             self._written, self._told = self._written + 1, self._acknowledged
             return b"".join((_frame.pack(_FRAME, self._written, self._told, len(control)), control, body))
