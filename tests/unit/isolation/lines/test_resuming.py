@@ -1,0 +1,231 @@
+"""isolation/lines/resuming.py over real sockets: whoever uses a line notices a pause, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.lines.transport import StreamTransport
+from ramet.isolation.remote.line import Line
+from ramet.wire.frames import Frame
+from ramet.wire.session import MAX_KEPT, Session
+from tests.support.waiting import eventually
+
+NEVER = Patience(give_up_s=None)
+
+
+class Wire:
+    """A connection of two lines, which can be broken."""
+
+    def __init__(self, one: StreamTransport, other: StreamTransport) -> None:
+        self.one, self.other = one, other
+
+    def cut(self) -> None:
+        self.one.abort()
+
+
+@asynccontextmanager
+async def wired(one: ResumingLine, other: ResumingLine) -> AsyncIterator[Wire]:
+    """Both lines over a pair of sockets."""
+    transports = []
+    for end in socket.socketpair():
+        reader, writer = await asyncio.open_connection(sock=end)
+        transports.append(StreamTransport.of(reader, writer))
+    carrying = [asyncio.ensure_future(line.carry(each)) for line, each in zip((one, other), transports, strict=True)]
+    await eventually(lambda: one.is_connected and other.is_connected)
+    try:
+        yield Wire(*transports)
+    finally:
+        for each in transports:
+            each.abort()
+        await asyncio.gather(*carrying)
+
+
+def numbered(number: int, size: int = 0) -> Frame:
+    return Frame(b"%d" % number, bytes(size))
+
+
+async def heard(line: ResumingLine, count: int) -> list[int]:
+    got: list[int] = []
+    while len(got) < count:
+        frame = await line.receive()
+        assert frame is not None
+        got.append(int(frame.control))
+    return got
+
+
+async def test_frames_pass_both_ways_over_one_connection_after_the_other() -> None:
+    """Each breaks while much is under way; each frame comes once, in order, and the senders only wait."""
+    kernel: Line = (mine := ResumingLine(patience=NEVER))
+    machine = ResumingLine(patience=NEVER)
+
+    async def send(line: Line) -> None:
+        for number in range(400):
+            await line.send(numbered(number, 60_000))
+
+    async with asyncio.TaskGroup() as group:
+        sending = [group.create_task(send(line)) for line in (kernel, machine)]
+        hearing = [group.create_task(heard(line, 400)) for line in (mine, machine)]
+        breaks = 0
+        while not all(task.done() for task in (*sending, *hearing)):
+            async with wired(mine, machine) as wire:
+                enough = mine.given + 40
+                await eventually(lambda: mine.given > enough or all(task.done() for task in hearing))  # noqa: B023
+                wire.cut()
+            breaks += 1
+
+    assert [task.result() for task in hearing] == [list(range(400))] * 2
+    assert breaks > 3
+    await asyncio.gather(mine.close(), machine.close())
+
+
+async def test_a_new_connection_takes_the_place_of_one_that_seems_to_live() -> None:
+    """The machine may know sooner than the kernel that a connection has broken."""
+    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    async with wired(kernel, machine), wired(kernel, machine):
+        await machine.send(numbered(1))
+        assert await heard(kernel, 1) == [1]
+    await asyncio.gather(kernel.close(), machine.close())
+
+
+async def test_what_was_sent_before_the_end_arrives_and_then_the_end() -> None:
+    """Also what the other side reads only later; who then sends is told."""
+    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    async with wired(kernel, machine):
+        for number in range(50):
+            await kernel.send(numbered(number, 100_000))
+        await kernel.close()
+        assert kernel.has_ended
+
+        assert await heard(machine, 50) == list(range(50))
+        assert await machine.receive() is None
+        with pytest.raises(Gone):
+            await machine.send(numbered(1))
+        with pytest.raises(Gone):
+            await kernel.send(numbered(1))
+        assert await kernel.receive() is None
+
+
+async def test_a_line_ends_when_nobody_has_connected_for_too_long() -> None:
+    """Who waits to receive gets None, who waits to send is told; without a bound it waits on."""
+    line = ResumingLine(patience=Patience(give_up_s=0.05))
+    await line.send(numbered(1, MAX_KEPT - 1000))
+
+    with pytest.raises(Gone):
+        await line.send(numbered(2, 1000))
+    assert await line.receive() is None
+
+
+async def test_a_connection_that_says_nothing_counts_as_broken() -> None:
+    """The other end is there, and takes all; `carry` returns."""
+    line = ResumingLine(patience=Patience(give_up_s=None, heartbeat_s=0.01, silent_s=0.05))
+    end, other = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=end)
+    with other:
+        await line.carry(StreamTransport.of(reader, writer))
+    assert not line.is_connected
+    assert not line.has_ended
+    await line.close()
+
+
+async def test_signs_of_life_keep_a_connection_on_which_nothing_is_said() -> None:
+    """Ten heartbeats fit into the silence that is allowed; the connection is there after three times that."""
+    patience = Patience(give_up_s=None, heartbeat_s=0.02, silent_s=0.2)
+    kernel, machine = ResumingLine(patience=patience), ResumingLine(patience=patience)
+    async with wired(kernel, machine) as wire:
+        since = wire.one.heard_at
+        await eventually(lambda: wire.one.heard_at - since > 0.6 or not kernel.is_connected)
+        assert kernel.is_connected
+    await asyncio.gather(kernel.close(), machine.close())
+
+
+async def test_what_is_not_acknowledged_comes_again_to_a_new_kernel() -> None:
+    """And what is does not; the machine has the same line all the while."""
+    machine = ResumingLine(patience=NEVER)
+    kernel = ResumingLine(withhold=True, patience=NEVER)
+    async with wired(kernel, machine):
+        for number in range(1, 6):
+            await machine.send(numbered(number))
+        assert await heard(kernel, 3) == [1, 2, 3]
+        kernel.acknowledge(2)
+        await kernel.send(numbered(7))
+        assert await heard(machine, 1) == [7]
+        assert kernel.given == 3
+
+    again = ResumingLine(Session.restored(acknowledged=2), withhold=True, patience=NEVER)
+    async with wired(again, machine):
+        assert await heard(again, 3) == [3, 4, 5]
+        assert again.given == 5
+        await again.send(numbered(8))
+        assert await heard(machine, 1) == [8]
+    await asyncio.gather(*(line.close() for line in (kernel, again, machine)))
+
+
+async def test_a_sender_waits_for_a_reader_that_withholds() -> None:
+    """Until what it was given is acknowledged."""
+    kernel, machine = ResumingLine(withhold=True, patience=NEVER), ResumingLine(patience=NEVER)
+    async with wired(kernel, machine):
+        await machine.send(numbered(1, MAX_KEPT - 1000))
+        waiting = asyncio.ensure_future(machine.send(numbered(2, 1000)))
+        assert await heard(kernel, 1) == [1]
+        assert not waiting.done()
+        kernel.acknowledge(kernel.given)
+        await waiting
+    await asyncio.gather(kernel.close(), machine.close())
+
+
+async def test_a_side_that_breaks_the_rules_ends_the_line() -> None:
+    """The reader hears of it after what came before; then it is over."""
+    line = ResumingLine(patience=NEVER)
+    end, other = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=end)
+    with other:
+        cheat = Session()
+        cheat.connected()
+        cheat.send(numbered(1))
+        hello = cheat.next_packet()
+        assert hello is not None
+        cheat.feed(hello)  # as if it were the other's
+        frame = cheat.next_packet()
+        assert frame is not None
+        for packet in (hello, frame, frame):
+            other.sendall(len(packet).to_bytes(4, "big") + packet)
+        await line.carry(StreamTransport.of(reader, writer))
+
+    assert await heard(line, 1) == [1]
+    with pytest.raises(ProtocolError):
+        await line.receive()
+    assert await line.receive() is None
+
+
+@pytest.mark.parametrize("length", [0, MAX_KEPT * 2, 2**31, 2**32 - 1])
+async def test_a_length_that_cannot_be_is_refused_before_anything_is_kept(length: int) -> None:
+    """On a stream of bytes, where lengths stand before packets."""
+    end, other = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=end)
+    transport = StreamTransport.of(reader, writer)
+    with other:
+        other.sendall(length.to_bytes(4, "big"))
+        with pytest.raises(ProtocolError):
+            await transport.receive()
+    transport.abort()
+
+
+async def test_a_broken_off_packet_is_no_packet_and_a_late_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends byte by byte has a deadline for the whole."""
+    monkeypatch.setattr("ramet.isolation.lines.transport.allowance_s", lambda size: 0.02)
+    end, other = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=end)
+    transport = StreamTransport.of(reader, writer)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(other)
+        stack.callback(transport.abort)
+        other.sendall((5).to_bytes(4, "big") + b"1234")
+        with pytest.raises(TimeoutError):
+            await transport.receive()
