@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.room import Assignment, Walls
+from ramet.isolation.room import Assignment, Room
 
 #: What a run may use of one processor beyond its time, so that the time is what ends it.
 CPU_SLACK_S = 5
@@ -19,9 +19,9 @@ _NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | None) -> Assignment:
+def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assignment:
     """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
-    grant, workspace = spec.grant, absolute(spec.workspace)
+    grant, runs, workspace = spec.grant, room.runs, absolute(spec.workspace)
     if not workspace.startswith(f"{runs}/"):
         raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
     mounts = tuple(map(absolute, grant.readonly_mounts))
@@ -34,10 +34,12 @@ def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | N
     shelf = None if spec.shelf is None else absolute(spec.shelf)
     if shelf is not None and (not shelf.startswith(f"{runs}/") or not Path(shelf).is_dir()):
         raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
-    if walls == "none":
-        for field in ("allowed_endpoints", "secrets"):
-            if value := getattr(grant, field):
-                raise InvalidValue(field, tuple(value), "nothing, on a machine without user namespaces")
+    where = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
+    if grant.secrets and not room.has_secrets:
+        raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {where}")
+    where = "on a kernel whose Landlock does not decide over TCP" if room.walls == "pod" else where
+    if grant.allowed_endpoints and not room.has_endpoints:
+        raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {where}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
@@ -50,7 +52,7 @@ def admit(spec: SandboxSpec, runs: str, walls: Walls, owner: tuple[int, int] | N
         env=dict(spec.env),
         workspace=workspace,
         cwd=workspace if spec.cwd is None else absolute(spec.cwd),
-        tmp=workspace if walls == "none" else "/tmp",
+        tmp="/tmp" if "/tmp" in room.in_memory else workspace,
         mounts=mounts,
         secrets=grant.secrets,
         proxy=proxy,

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from ramet.isolation.confine import Gates
+from ramet.isolation.confine import PROXY_PORT, Gates
 from ramet.isolation.furnish import Furniture
 from ramet.isolation.linux import calls, caps, rlimits, seccomp
 from ramet.isolation.room import Assignment
 
 STARTED, FAILED = b"\1", b"\0"
 NAMESPACES = calls.CLONE_NEWNS | calls.CLONE_NEWNET | calls.CLONE_NEWIPC | calls.CLONE_NEWUTS | calls.CLONE_NEWCGROUP
-PROXY_URL = "http://127.0.0.1:3128"
+PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 
 _SETUP_FAILED = 70
@@ -44,12 +44,12 @@ def live(gates: Gates, fds: Sequence[int]) -> NoReturn:
         fd, *output = settle_in(fds[:3], fds[3:])
         channel = socket.socket(fileno=fd)
         try:
-            given = _become(gates, channel, output)
+            given, relay = _become(gates, channel, output)
         except Exception as error:
             channel.sendall(FAILED + f"{type(error).__name__}: {error}"[:2000].encode())
             raise
         if given is not None:
-            code = _work(given, channel)
+            code = _work(given, channel, relay)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -61,14 +61,14 @@ def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds
     code = _NOT_FOUND
     try:
         inner, *output, word = settle_in((agent, *fds))
-        if gates.room.walls != "none":
+        if gates.room.is_apart:
             calls.setns(inner, NAMESPACES)
             calls.setns(inner, calls.CLONE_NEWUSER)
         os.close(inner)
         os.chdir(given.cwd)
         if os.read(word, 1):
             networked = given.proxy is not None
-            gates.shut_inside(given, gates.rules(tcp=networked), nproc=given.pids + networked)
+            gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
             _turn_output(output)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
@@ -118,10 +118,12 @@ def rehearse(gates: Gates) -> None:
         seccomp.install(b"")
 
 
-def _become(gates: Gates, channel: socket.socket, output: Sequence[int]) -> Assignment | None:
-    """Park, be told, shut every gate; None if the host has gone."""
+def _become(
+    gates: Gates, channel: socket.socket, output: Sequence[int]
+) -> tuple[Assignment | None, Callable[[], None]]:
+    """Park, be told, shut every gate; None if the host has gone. Returns what starts its end of the proxy, too."""
     furniture = None
-    if gates.room.walls != "none":
+    if gates.room.is_apart:
         calls.unshare(NAMESPACES)
         furniture = Furniture(gates.room)
     _look_fresh()
@@ -129,16 +131,17 @@ def _become(gates: Gates, channel: socket.socket, output: Sequence[int]) -> Assi
     rules = gates.rules()
     given = _told(channel, is_apart=furniture is not None)
     if given is None:
-        return None
+        return None, lambda: None
     _turn_output(output)
     os.environ.clear()
     os.environ.update(environment(given))
     if furniture is not None:
         furniture.place(given)
     os.chdir(given.cwd)
+    relay = _relay_in_pod(given.proxy) if given.proxy is not None and furniture is None else None
     gates.shut(given, rules)
     channel.sendall(STARTED)
-    return given
+    return given, relay or _relay
 
 
 def _told(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
@@ -174,11 +177,11 @@ def _turn_output(output: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _work(given: Assignment, channel: socket.socket) -> int:
+def _work(given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
     """Call the entry point; its exit code."""
     try:
         if given.proxy is not None:
-            _relay()
+            relay()
         return _code(_entry(given.entry)(channel))
     except MemoryError:
         return OUT_OF_MEMORY
@@ -197,6 +200,22 @@ def _relay() -> None:
     """Start the end of the proxy that listens inside, as nobody's child."""
     relay = import_module("ramet.guest.relay")  # By name, as its entry is: this layer knows no guest.
     listener = relay.listen()
+
+    def serve() -> None:
+        os.setsid()
+        relay.serve(listener, parent=1)
+
+    _fork_away(serve, listener)
+
+
+def _relay_in_pod(path: str) -> Callable[[], None]:
+    """Listen, before that is forbidden; returns what starts the end of the proxy, in the group of this process."""
+    relay = import_module("ramet.guest.relay")
+    listener, agent = relay.listen(), os.getpid()
+    return lambda: _fork_away(lambda: relay.serve(listener, path, parent=agent), listener)
+
+
+def _fork_away(serve: Callable[[], None], listener: socket.socket) -> None:
     pid = os.fork()
     if pid:
         listener.close()
@@ -204,8 +223,7 @@ def _relay() -> None:
         return
     with contextlib.suppress(BaseException):
         if not os.fork():
-            os.setsid()
-            relay.serve(listener, parent=1)
+            serve()
     os._exit(0)
 
 

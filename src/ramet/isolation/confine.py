@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ramet.isolation import procfs
 from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
-from ramet.isolation.room import Assignment, Room
+from ramet.isolation.room import SECRETS, Assignment, Room
 
 UID = 65534  #: of an agent, inside
+PROXY_PORT = 3128
 
 _MIB = 1024 * 1024
 _THREAD_MB = 8  #: of stack, that each thread reserves
 _NOFILE = 256
 _SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share what that user has
-_OWN = ("/tmp", "/dev/shm")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 #: What programs need of a host's own /etc; bubblewrap's holds nothing else.
@@ -60,15 +62,15 @@ class Gates(NamedTuple):
         if room.has_seccomp:
             programs = {
                 (network, unmapped): seccomp.program(
-                    inet=network, unix=network, unmapped=unmapped, sessions=room.walls != "none"
+                    inet=network, unix=network, unmapped=unmapped, sessions=room.is_apart, served=room.is_apart
                 )
                 for network in (False, True)
                 for unmapped in (False, True)
             }
         read = ("/etc",) if room.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
-        read += ("/proc", "/run") if room.walls != "none" else _PROC
+        read += ("/proc", "/run") if room.is_apart else _PROC
         system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
-        return cls(room, _data_size(), programs, read, (*system, *room.runtime), _OWN if room.walls != "none" else ())
+        return cls(room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory)
 
     def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
         """What any child may do with files; what is its own is still to be granted."""
@@ -80,20 +82,24 @@ class Gates(NamedTuple):
 
     def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
         """Confine this process, for good; `rules` are from before it was told anything. Raises OSError."""
-        apart, networked = self.room.walls != "none", given.proxy is not None
+        apart = self.room.is_apart
         if apart:
             uid, gid = os.getuid(), os.getgid()
             calls.unshare(calls.CLONE_NEWUSER)
             ids.map_ids(UID, UID, uid, gid)
-        if networked and rules is not None:
+        if apart and given.proxy is not None and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
-        self.shut_inside(given, rules, nproc=given.pids + networked if apart else None)
+        self.shut_inside(given, rules)
 
-    def shut_inside(self, given: Assignment, rules: landlock.Rules | None, *, nproc: int | None) -> None:
+    def shut_inside(self, given: Assignment, rules: landlock.Rules | None) -> None:
         """Likewise, for a process that is in its user namespace already."""
+        networked = given.proxy is not None
+        if not self.room.is_apart:  # Whoever shares its memory with it is to outlive it.
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
         rlimits.apply(
-            nproc=nproc,
+            nproc=self._nproc(given),
             nofile=_NOFILE,
             fsize=given.file_mb * _MIB,
             data=self.baseline + (given.memory_mb + _THREAD_MB * given.pids) * _MIB,
@@ -106,11 +112,21 @@ class Gates(NamedTuple):
         calls.set_no_new_privs()
         if rules is not None:
             shelf = () if given.shelf is None else (given.shelf,)
-            rules.grant(execute=(*given.mounts, *shelf), write=(given.workspace,))
+            secrets = map(Path, (SECRETS,) if given.secrets else ())
+            rules.grant(read=secrets, execute=(*given.mounts, *shelf), write=(given.workspace,))
+            if networked and not self.room.is_apart:
+                rules.connect(PROXY_PORT)
             rules.enforce()
             rules.close()
         if self.programs:
-            seccomp.install(self.programs[given.proxy is not None, given.unmapped])
+            seccomp.install(self.programs[networked, given.unmapped])
+
+    def _nproc(self, given: Assignment) -> int | None:
+        """Of its user: its own processes, the relay, and in a pod those that are there to keep it."""
+        if self.room.walls == "none":
+            return None
+        mine = given.pids + (given.proxy is not None)
+        return mine + procfs.tasks_beside(os.getppid()) if self.room.walls == "pod" else mine
 
 
 def _data_size() -> int:

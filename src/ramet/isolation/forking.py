@@ -16,11 +16,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
 from ramet.core.policy import DEFAULTS, Grant, Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation import bubblewrap, lifeline, runtime
+from ramet.isolation import bubblewrap, lifeline, pod, runtime
 from ramet.isolation.admission import absolute, admit, let_through
 from ramet.isolation.cgroups import Cgroup, Cgroups
 from ramet.isolation.child import FAILED, STARTED
@@ -75,6 +76,7 @@ class Forking:
         self._cgroups: Cgroups | None = None
         self._groups = 0
         self._reserved = Reserved()
+        self._limits = pod.Limits()
         self._dog = Watchdog()
         self._pool = Pool(self.start_zygote, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
@@ -99,7 +101,21 @@ class Forking:
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
-        given = admit(spec, self._runs, self._room.walls, self.owner)
+        given = await self._enter(spec.run, admit(spec, self._room, self.owner))
+        try:
+            return await self._started(spec, level, given)
+        except BaseException:
+            await to_its_end(self._leave())
+            raise
+
+    async def _enter(self, run: str, given: Assignment) -> Assignment:
+        """Make ready where a run is to be; what its process is to be told. Raises SandboxFailed."""
+        return given
+
+    async def _leave(self) -> None:
+        """Clear where a run was, of which nothing lives. Idempotent."""
+
+    async def _started(self, spec: SandboxSpec, level: Isolation, given: Assignment) -> ForkedSandbox:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
@@ -108,9 +124,13 @@ class Forking:
                     sandbox = await self._assign(spec, level, keeper, child, given)
                 except BaseException:
                     child.discard()
+                    if not self._room.is_apart:  # Its place is cleared next.
+                        await to_its_end(asyncio.shield(child.ended))
                     raise
         except TimeoutError:
             raise SandboxFailed(f"run {spec.run}: nothing started within {START_S:g} s") from None
+        if self._room.walls == "pod":
+            return sandbox  # The only one.
         if is_fresh:
             self._fresh.prepare(spec.image, given.mounts)
         else:
@@ -165,6 +185,8 @@ class Forking:
         self._room = self._room._replace(
             walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
+        if not self._room.is_apart:
+            self._room = self._room._replace(in_memory=(), has_secrets=False, has_endpoints=False)
         self._cgroups = Cgroups.open(self._prefix)
         self._probe = probe._replace(together=together(self._cgroups))
 
@@ -228,7 +250,17 @@ class Forking:
                 if watched is not None:
                     watched.close()
                 raise
-        return ForkedSandbox(spec.run, level, keeper, child, given, watched, lambda exit: self._look_at(keeper, exit))
+        return ForkedSandbox(
+            spec.run,
+            level,
+            keeper,
+            child,
+            given,
+            watched,
+            on_end=lambda exit: self._look_at(keeper, exit),
+            on_leaving=self._leave,
+            oom_kills=pod.oom_kills if not self._room.is_apart and cgroup is None else None,
+        )
 
     @asynccontextmanager
     async def _moving(self, grant: Grant, keeper: Keeper, child: Forked) -> AsyncGenerator[list[int]]:
@@ -258,6 +290,7 @@ class Forking:
 
     def _watch(self, run: str, grant: Grant, child: Forked, given: Assignment) -> Watched | None:
         """None if it has ended already."""
+        is_apart, cores = self._room.is_apart, self._limits.cpu_cores
         # Nothing is taken off for the image: of what it shares with others, a process is counted its small part.
         with contextlib.suppress(Gone):
             return self._dog.watch(
@@ -267,7 +300,9 @@ class Forking:
                 workspace=Path(given.workspace),
                 kill=lambda _: child.signal(signal.SIGKILL),
                 has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
-                has_cpu_cgroup=child.cgroup is not None and child.cgroup.has_cpu,
+                has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
+                in_memory=() if is_apart else self._room.in_memory,
+                by_session=not is_apart,
                 on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
             )
         return None

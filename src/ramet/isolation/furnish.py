@@ -13,16 +13,14 @@ import struct
 from pathlib import Path
 
 from ramet.isolation.linux import calls
-from ramet.isolation.room import Assignment, Room, outermost
+from ramet.isolation.room import IN_MEMORY, SECRETS, Assignment, Room, outermost
 
-SECRETS = "/run/secrets"
 PROXY = "/run/ramet/proxy.sock"
 
 _FLAGS = calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC
 _PATH = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
 _FILES_PER_MIB = 128  #: of a tmpfs: an empty file costs the kernel about 1 KiB that no size counts
 _PARKED_MB = 64  #: of /tmp, until the size is known
-_OWN = ("/tmp", "/dev/shm")
 _ST_SAFE = calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  #: the same bits in statvfs(3)
 _ST_RELATIME, _ST_NO_TIMES, _MS_STRICTATIME = 0x1000, 0xC00, 0x100_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -35,7 +33,7 @@ class Furniture:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
         calls.mount("proc", "/proc", "proc", _FLAGS)
         self._room = room
-        self._own = [path for path in _OWN if Path(path).is_dir()]
+        self._own = [path for path in IN_MEMORY if Path(path).is_dir()]
         self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
         self._put_back: set[str] = set()
         for path in self._own:

@@ -321,7 +321,7 @@ class Keeper:
         itself = calls.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
         try:
             pidfds = [fd for fd in (itself, self._itself, *(each.watch() for each in self._living.values())) if fd >= 0]
-            if self.room.walls == "none":  # Nobody else does, if it was killed.
+            if not self.room.is_apart:  # Nobody else does, if it was killed.
                 for each in self._living.values():
                     each.kill_group()
             if not await lifeline.all_ended(pidfds, within_s=_END_S):

@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 from ramet.isolation import packets
 from ramet.isolation.idmap import show_as
 from ramet.isolation.linux import calls, ids
+from ramet.isolation.room import APART
 from ramet.isolation.way import open_way
 
 _NAMESPACES = (
@@ -62,7 +63,7 @@ def main(control: int, leash: int) -> NoReturn:
         become(launch.uid, launch.gid, launch.paths, launch.granted)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 is none")
-    if launch.walls == "none":  # A zygote without a pid namespace has others to end before itself.
+    if launch.walls not in APART:  # A zygote without a pid namespace has others to end before itself.
         calls.die_with_parent(signal.SIGTERM)  # After the change of uid, which forgets it.
     else:
         fcntl.fcntl(leash, _F_SETSIG, signal.SIGKILL)

@@ -1,20 +1,89 @@
-"""The backend for trusted code and tests: each agent a process behind Landlock and seccomp, in the host's own root."""
+"""The backend for trusted code, tests, and the inside of a pod: each agent a process behind Landlock and seccomp."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Isolation
+from ramet.isolation.contract import Exit
 from ramet.isolation.forking import Forking, OnThreshold
+from ramet.isolation.keeper import Keeper
+from ramet.isolation.pod import Pod, limits
+from ramet.isolation.probe import Finding, level_of, machine
+from ramet.isolation.room import Assignment
+
+_LIMITS = "Set resources.limits of the container, and podPidsLimit of the kubelet."
 
 
 class LocalBackend(Forking):
-    """Level L1: rlimits, no_new_privs, Landlock, seccomp; namespaces besides, where the machine lets us have them."""
+    """Level L1: rlimits, no_new_privs, Landlock, seccomp; namespaces besides, where the machine lets us have them.
+
+    In a pod that is one run's own, level L2: namespaces, root, /tmp, /dev/shm and /run are the pod's.
+    """
 
     name = "local"
 
     def __init__(
-        self, runs: Path, *, parked: int = 4, on_threshold: OnThreshold | None = None, namespaces: bool = True
+        self,
+        runs: Path,
+        *,
+        parked: int = 4,
+        on_threshold: OnThreshold | None = None,
+        namespaces: bool = True,
+        pod: bool = False,
     ) -> None:
-        """Without `namespaces` it does as on a machine that has none: no /tmp, no secrets, no endpoints."""
-        super().__init__(runs, parked=parked, on_threshold=on_threshold)
-        self.wants_namespaces = namespaces
+        """Without `namespaces` it does as on a machine that has none: no /tmp, no secrets, no endpoints.
+
+        `pod` says that this process is in a pod which belongs to one run at a time, as a user of no other pod: then
+        /tmp and /dev/shm are the run's where they are memory, secrets are files where /run is, and endpoints are
+        reached through a relay on the pod's loopback. Raises InvalidValue for root, who keeps nobody in.
+        """
+        if pod and os.geteuid() == 0:
+            raise InvalidValue("pod", "as root", "a user of its own: runAsNonRoot, and a runAsUser of no other pod")
+        super().__init__(runs, parked=0 if pod else parked, on_threshold=on_threshold)
+        self.wants_namespaces = namespaces and not pod
+        self._wants_pod = pod
+        self._pod: Pod | None = None
+
+    def _try(self) -> None:
+        super()._try()
+        if not self._wants_pod:
+            return
+        found = machine()
+        self._pod, self._limits = Pod(), limits()
+        limited = {
+            "cgroup_cpu": self._limits.cpu_cores,
+            "cgroup_memory": self._limits.memory_mb,
+            "cgroup_pids": self._limits.pids,
+        }
+        found = {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
+        probe = level_of(found, "local")
+        if probe.level is Isolation.L1:
+            probe = probe._replace(level=Isolation.L2)
+        self._room = self._room._replace(
+            walls="pod",
+            in_memory=self._pod.in_memory,
+            has_secrets=self._pod.has_secrets,
+            has_endpoints=found["landlock_tcp"].works and self._room.has_seccomp,
+        )
+        self._probe = probe
+
+    async def _enter(self, run: str, given: Assignment) -> Assignment:
+        if (place := self._pod) is None:
+            return given
+        secrets = given.secrets
+        await in_thread(lambda: place.enter(run, secrets), name="ramet-pod")
+        return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files by now.
+
+    async def _leave(self) -> None:
+        if self._pod is not None:
+            await asyncio.shield(in_thread(self._pod.leave, name="ramet-pod"))
+
+    def _look_at(self, keeper: Keeper, exit: Exit) -> None:
+        super()._look_at(keeper, exit)
+        if self._pod is not None:
+            self._pod.take_secrets()

@@ -23,6 +23,7 @@ class Stat(NamedTuple):
     pid: int
     state: str  #: one letter, proc(5): `T` is stopped, `Z` ended and not reaped
     parent: int
+    session: int
     faults: int  #: rises with whatever it does to its memory
     ticks: int  #: processor time of all its threads
     dead_ticks: int  #: and of its children that were waited for
@@ -43,7 +44,9 @@ def stat(pid: int) -> Stat | None:
         return None
     state, parent, threads, born = fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19])
     user, system, dead_user, dead_system = map(int, fields[11:15])
-    return Stat(pid, state, parent, int(fields[7]), user + system, dead_user + dead_system, threads, born)
+    return Stat(
+        pid, state, parent, int(fields[3]), int(fields[7]), user + system, dead_user + dead_system, threads, born
+    )
 
 
 def born(pid: int) -> int | None:
@@ -86,6 +89,37 @@ def private_mb(one: Stat) -> float:
     """The same, but of what is shared only its part: over all who share it, it adds up to what there is."""
     fields = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
     return sum(fields) / 1024 if fields else resident_mb(one)
+
+
+def tasks_beside(parent: int) -> int:
+    """Processes and threads of our user, but for ourselves and those of sessions that a child of `parent` began.
+
+    It counts what RLIMIT_NPROC counts, as far as it is seen from here.
+    """
+    uid, found = os.getuid(), dict[int, tuple[int, int, int]]()
+    for name in filter(str.isdigit, _listed("")):
+        lines = [line.split() for line in _read(f"{name}/status").splitlines()]
+        fields = {line[0]: line[1:] for line in lines if line}
+        if fields.get(b"Uid:", [b"-1"])[0] == str(uid).encode():
+            found[int(name)] = (int(fields[b"PPid:"][0]), int(fields[b"NSsid:"][-1]), int(fields[b"Threads:"][0]))
+    sessions = {pid for pid, (above, session, _) in found.items() if above == parent and session == pid}
+    return sum(threads for pid, (_, session, threads) in found.items() if session not in sessions)
+
+
+class Mount(NamedTuple):
+    """A file system, and where it is seen."""
+
+    path: str
+    kind: str
+
+
+def mounts() -> list[Mount]:
+    """All that this process sees; of two at one path the later one is seen."""
+    found = []
+    for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
+        where, _, what = line.partition(" - ")
+        found.append(Mount(_unescaped(where.split(" ")[4]), what.split(" ")[0]))
+    return found
 
 
 def own_cgroups() -> dict[str, str]:
@@ -139,8 +173,12 @@ def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> list[int]:
 
 
 def _threads(pid: int) -> list[str]:
+    return _listed(f"{pid}/task")
+
+
+def _listed(name: str) -> list[str]:
     try:
-        return os.listdir(f"{PROC}/{pid}/task")  # noqa: PTH208 - only the names, on a hot path
+        return os.listdir(f"{PROC}/{name}")  # noqa: PTH208 - only the names, on a hot path
     except OSError:
         return []
 

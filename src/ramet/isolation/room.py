@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-#: In bubblewrap's root; in the host's root, in namespaces; in neither.
-Walls = Literal["bwrap", "namespaces", "none"]
+#: In bubblewrap's root; in the host's root, in namespaces; in neither, alone in a pod or beside others.
+Walls = Literal["bwrap", "namespaces", "pod", "none"]
+#: With namespaces, and so memory for temporary files, a /run and a network, of each child's own.
+APART: frozenset[str] = frozenset({"bwrap", "namespaces"})
+#: Where temporary files go that are kept in memory.
+IN_MEMORY = ("/tmp", "/dev/shm")
+SECRETS = "/run/secrets"
 
 
 class Room(NamedTuple):
@@ -18,6 +23,14 @@ class Room(NamedTuple):
     image: str
     has_landlock: bool = True
     has_seccomp: bool = True
+    in_memory: tuple[str, ...] = IN_MEMORY  #: of these folders, those that are a child's own
+    has_secrets: bool = True  #: whether there is a folder in memory for them
+    has_endpoints: bool = True  #: whether a child can be kept to its proxy
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each child is in namespaces of its own."""
+        return self.walls in APART
 
 
 class Assignment(NamedTuple):

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Gone
 from ramet.core.policy import Isolation
 from ramet.isolation import beside
@@ -37,12 +38,18 @@ class ForkedSandbox:
         child: Forked,
         given: Assignment,
         watched: Watched | None,
+        *,
         on_end: Callable[[Exit], None],
+        on_leaving: Callable[[], Awaitable[None]],
+        oom_kills: Callable[[], int] | None,
     ) -> None:
         self._run, self._level, self._keeper, self._child, self._given = run, level, keeper, child, given
         self._watched = watched
         self._exit: Exit | None = None
-        self._on_end = on_end
+        self._on_end, self._on_leaving = on_end, on_leaving
+        self._oom_kills = oom_kills  #: of all who share its limit of memory
+        self._oom_kills_before = oom_kills() if oom_kills else 0
+        self._is_killed, self._has_left = False, False
         child.ended.add_done_callback(lambda _: self._finish())
 
     @property
@@ -77,6 +84,7 @@ class ForkedSandbox:
 
     def signal(self, number: int) -> None:
         """To its main process, SIGKILL to all of it; nothing if it has ended."""
+        self._is_killed = self._is_killed or number == signal.SIGKILL
         self._child.signal(number)
         if number == signal.SIGKILL:
             self._keeper.end(self._child)  # Before the zygote learns of the main process's end, which takes a while.
@@ -113,6 +121,9 @@ class ForkedSandbox:
         self._child.let_go()
         if self._child.removal is not None:
             await asyncio.shield(self._child.removal)
+        if not self._has_left:
+            self._has_left = True
+            await to_its_end(self._on_leaving())
 
     def describe(self) -> Mapping[str, Any]:
         """Enough for a later kernel to say that it has gone."""
@@ -138,4 +149,7 @@ class ForkedSandbox:
             return Exit(code, "oom", "MemoryError", cpu, peak)
         if code == -signal.SIGKILL and (group := self._child.cgroup) is not None and group.oom_kills():
             return Exit(code, "oom", f"more than {self._given.memory_mb} MiB of memory", cpu, peak)
+        if code == -signal.SIGKILL and not self._is_killed and self._oom_kills is not None:
+            if self._oom_kills() > self._oom_kills_before:
+                return Exit(code, "oom", "the kernel killed it for the memory of its container", cpu, peak)
         return Exit(code, "signalled" if code < 0 else "exited", "", cpu, peak)

@@ -16,7 +16,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -64,12 +64,15 @@ class Watched:
         baseline_mb: float,
         has_memory_cgroup: bool,
         has_cpu_cgroup: bool,
+        in_memory: Sequence[str],
+        by_session: bool,
         kill: Callable[[str], object],
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
         self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
         self._workspace, self._baseline_mb = workspace, baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
+        self._in_memory, self._by_session = in_memory, by_session
         self._kill, self._on_threshold = kill, on_threshold
         spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
         self._brake = Brake(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
@@ -121,6 +124,7 @@ class Watched:
             self._check_memory(usage)
         self._check_time(now, usage, before)
         self._check_disk(now, usage)
+        self._check_in_memory()
         return max(self._wait(now), _EFFORT * (self._dog.now() - now))
 
     def _wait(self, now: float) -> float:
@@ -140,6 +144,11 @@ class Watched:
             keeper = adopted.pop(self._adopter.pid, None)
             if keeper is not None and keeper.born == self._adopter.born:
                 found.update(adopted)
+        elif self._by_session and (zygote := procfs.stat(self._root.parent)) is not None:
+            for pid in procfs.children(zygote):  # Who loses its parent becomes one of them, and keeps its session.
+                orphan = None if pid in found else procfs.stat(pid)
+                if orphan is not None and orphan.session == self._root.pid:
+                    found.update(procfs.tree(pid, seen=found))
         return found
 
     def _usage(self) -> _Usage | None:
@@ -207,6 +216,14 @@ class Watched:
             size = self._grant.workspace_size_mb
             self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
 
+    def _check_in_memory(self) -> None:
+        """Each is a file system of its own, of which the kernel keeps count: looking costs nothing."""
+        size = self._grant.tmpfs_size_mb
+        for path in self._in_memory:
+            found = os.statvfs(path)
+            if (found.f_blocks - found.f_bfree) * found.f_frsize > size * MIB:
+                self._end("workspace", f"{path} held more than {size} MiB; policy.tmpfs_size_mb is {size}")
+
     def _tell(self, what: str, value: float, limit: float) -> None:
         if value < REARMED * limit:
             self._over.discard(what)
@@ -248,13 +265,17 @@ class Watchdog:
         baseline_mb: float = 0.0,
         has_memory_cgroup: bool = False,
         has_cpu_cgroup: bool = False,
+        in_memory: Sequence[str] = (),
+        by_session: bool = False,
         on_threshold: Callable[[str, float, float], object] | None = None,
     ) -> Watched:
         """Watch a process and all below it; it must be alive, or not be reaped yet. Raises Gone.
 
         `kill` is told the verdict, once; `on_threshold` what it uses most of ("memory" in MiB, "cpu" in cores), how
         much, and the limit, once for each time that it comes above 80 %. `baseline_mb` is what it had when it started.
-        `adopter` is the pid of who becomes the parent of those below that lose theirs, and ends with `pid`.
+        `adopter` is the pid of who becomes the parent of those below that lose theirs, and ends with `pid`; where that
+        is its own parent, who outlives it, they are known `by_session`, which `pid` began and nobody leaves.
+        `in_memory` are folders, each a file system of its own, that may hold `grant.tmpfs_size_mb`.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         root, keeper = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
@@ -269,6 +290,8 @@ class Watchdog:
             baseline_mb=baseline_mb,
             has_memory_cgroup=has_memory_cgroup,
             has_cpu_cgroup=has_cpu_cgroup,
+            in_memory=in_memory,
+            by_session=by_session,
             kill=kill,
             on_threshold=on_threshold,
         )

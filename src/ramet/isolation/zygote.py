@@ -71,7 +71,7 @@ def main(control: int, leash: int) -> NoReturn:
     if begun is None:
         os._exit(0)
     room = Room(*begun.body)
-    if room.walls != "none":
+    if room.is_apart:
         _put_on(leash)
     load(room.image)
     gates = Gates.of(room)
@@ -133,7 +133,7 @@ class Zygote:
         self._control, self._gates = control, gates
         self._families: dict[int, _Family] = {}  #: by the pid of each process
         self._closing: list[_Family] = []  #: whose own processes are reaped
-        self._apart = gates.room.walls != "none"
+        self._apart = gates.room.is_apart
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)

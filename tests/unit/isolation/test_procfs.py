@@ -172,7 +172,7 @@ def test_a_name_cannot_pass_for_the_fields_after_it(proc: Path, name: str) -> No
     """A process chooses its own."""
     a_process(proc, 50, parent=40, name=name)
 
-    assert procfs.stat(50) == (50, "S", 40, 11, 15, 19, 1, 500)
+    assert procfs.stat(50) == (50, "S", 40, 0, 11, 15, 19, 1, 500)
 
 
 def test_a_file_cut_short_is_nobody(proc: Path) -> None:

@@ -20,7 +20,7 @@ from ramet.isolation.linux.calls import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  #: the same on all machines
 _VERSION = 1
-_PATH_BENEATH = 1
+_PATH_BENEATH, _NET_PORT = 1, 2
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
@@ -116,6 +116,11 @@ class Rules:
             for path in paths:
                 _grant(self._fd, path, rights & self._handled)
 
+    def connect(self, *ports: int) -> None:
+        """Leave the right to connect to these TCP ports, of any address. Raises OSError where TCP is not decided."""
+        for port in ports:
+            calls.syscall("landlock_add_rule", _ADD_RULE, self._fd, _NET_PORT, _Port(_CONNECT_TCP, port), 0)
+
     def enforce(self) -> Kept:
         """Give up all other rights."""
         calls.syscall("landlock_restrict_self", _RESTRICT_SELF, self._fd, 0)
@@ -150,6 +155,12 @@ class _Ruleset(ctypes.Structure):
     """struct landlock_ruleset_attr, as of ABI 6."""
 
     _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _Port(ctypes.Structure):
+    """struct landlock_net_port_attr."""
+
+    _fields_ = [("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64)]
 
 
 class _Beneath(ctypes.Structure):

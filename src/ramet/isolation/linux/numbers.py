@@ -17,7 +17,11 @@ _JUDGED = {
     "mknod": (133, None),
     "mknodat": (259, 33),
     "sched_setscheduler": (144, 119),
+    "listen": (50, 201),
     "seccomp": (317, 277),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
+    "sendto": (44, 206),
     "socket": (41, 198),
     "socketpair": (53, 199),
 }
@@ -36,6 +40,9 @@ OTHERS = {
     "sched_setparam": (142, 118),
     "setpriority": (141, 140),
 }
+
+#: Sending, by the place of its flags among the arguments.
+SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 
 #: Refused whatever the arguments.
 DENIED = {

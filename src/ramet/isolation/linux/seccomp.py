@@ -32,6 +32,8 @@ _SOCK_TYPE = 0xF
 _IFMT, _IFCHR, _IFBLK = 0xF000, 0x2000, 0x6000
 _SCHEDULERS = (0, 3, 5)  #: other, batch, idle: none of them real-time
 _RESET_ON_FORK = 0x4000_0000
+_ALL_OF_A_USER = {"setpriority": 2, "ioprio_set": 3}  #: PRIO_USER, IOPRIO_WHO_USER
+_MSG_FASTOPEN = 0x2000_0000
 
 _LOAD, _JEQ, _JGT, _JGE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  #: offsets in struct seccomp_data; a low half comes first on both machines
@@ -47,6 +49,7 @@ def program(
     unix: bool = True,
     unmapped: bool = True,
     sessions: bool = True,
+    served: bool = True,
     kill: bool = False,
     machine: str | None = None,
 ) -> bytes:
@@ -55,7 +58,9 @@ def program(
     `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
     had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
     which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes,
-    nor changes limits, priority or place of another by its pid.
+    nor changes limits, priority, place or scheduling of another by its pid, or of all its user's by that.
+    Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
+    which Landlock does not see.
     `kill` ends a process where it would else get EPERM.
     """
     known = numbers.of(machine or os.uname().machine)
@@ -74,22 +79,28 @@ def program(
     code += [(_JGT, 0, 1, numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
     code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE), *_only((0,), deny)])
-    code += _when(number["socket"], _sockets(inet, unix, no_family))
+    code += _when(number["socket"], _sockets(inet, unix, served, no_family))
+    if not served:
+        code += _when(number["listen"], _return(deny))
+        for name, flags in numbers.SENDING.items():
+            code += _when(number[name], [*_argument(flags, _MSG_FASTOPEN), *_none_of((_MSG_FASTOPEN,), deny)])
     pairs = [*_argument(0), *_only((_AF_UNIX,), no_family, done=False)]
     if not unix:
         pairs += [*_argument(1, _SOCK_TYPE), *_only((_STREAM, _SEQPACKET), no_family)]
     code += _when(number["socketpair"], [*pairs, *_return(_ALLOW)])
     code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
-    code += _when(
-        number["sched_setscheduler"],
-        [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)],
-    )
+    scheduler = [] if sessions else [*_argument(0), *_only((0,), deny, done=False)]
+    scheduler += [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)]
+    code += _when(number["sched_setscheduler"], scheduler)
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         if name in number:
             code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
     for name in () if sessions else numbers.OTHERS:
-        whom = 1 if name in ("setpriority", "ioprio_set") else 0
-        code += _when(number[name], [*_argument(whom), *_only((0,), deny)])
+        if (everybody := _ALL_OF_A_USER.get(name)) is None:
+            code += _when(number[name], [*_argument(0), *_only((0,), deny)])
+        else:
+            judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
+            code += _when(number[name], judged)
     denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
     for name in denied:
         if name in number:
@@ -117,15 +128,15 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
 
 
-def _sockets(inet: bool, unix: bool, no_family: int) -> _Code:
+def _sockets(inet: bool, unix: bool, served: bool, no_family: int) -> _Code:
     code: _Code = []
     if inet:
         # Ahead of the family: type and protocol of what passes as TCP or UDP, nothing raw and no rarer protocol.
         plain = [
             *_argument(1, _SOCK_TYPE),
-            *_only((_STREAM, _DGRAM), no_family, done=False),
+            *_only((_STREAM, _DGRAM) if served else (_STREAM,), no_family, done=False),
             *_argument(2),
-            *_only((0, 6, 17), no_family),
+            *_only((0, 6, 17) if served else (0, 6), no_family),
         ]
         for family in (_AF_INET, _AF_INET6):
             code += [*_argument(0), (_JEQ, 0, len(plain), family), *plain]
