@@ -1,7 +1,165 @@
-"""Promises of a sandbox that has a pod of its own, beside those of every backend."""
+"""Promises of a sandbox that has a pod of its own, beside those of every backend; `reaching` is tried from inside."""
 
 from __future__ import annotations
 
-from ramet.isolation.conformance.suite import Check
+import asyncio
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
 
-CHECKS: tuple[Check, ...] = ()
+from ramet.core.errors import SandboxFailed
+from ramet.isolation import procfs
+from ramet.isolation.conformance.ground import GRANT, Check, Site, Violation, holds, patience, replace_grant
+from tests.support import reaching
+
+_SECRETS = pathlib.Path("/run/secrets")
+_REFUSED = {"EACCES", "EPERM"}
+
+
+async def secrets_are_files_that_end_with_the_run(site: Site) -> None:
+    """In memory, its user's alone, to be read and not written, and in no environment; gone before `wait` returns."""
+    async with site.visit(grant=replace_grant(GRANT, secrets={"token": "s3cret"})) as visit:
+        holds(await visit.ask("read", path="/run/secrets/token") == "s3cret", "a secret is read")
+        holds("s3cret" not in json.dumps(await visit.ask("who")), "a secret is in no environment")
+        for deed in ({"deed": "write", "path": "/run/secrets/token", "text": "x"}, {"deed": "make", "path": "/run"}):
+            said = await visit.fails(**deed)
+            holds(said in _REFUSED, f"what is in /run is not an agent's: {said or 'it was'}")
+        modes = [path.stat().st_mode & 0o777 for path in (_SECRETS, _SECRETS / "token")]
+        holds(modes == [0o700, 0o400], f"nobody else reads a secret: {modes}")
+        ran = await visit.sandbox.run_command(["cat", "/run/secrets/token"], timeout_s=60, max_bytes=100)
+        holds(ran.stdout == b"s3cret", f"a command reads it, too: {ran}")
+        await visit.sandbox.kill(0)
+        holds(not _SECRETS.exists(), "secrets end with the run")
+    async with site.visit() as visit:
+        holds(await visit.fails("read", path="/run/secrets/token") in {"EACCES", "ENOENT"}, "the next one has none")
+
+
+async def a_pod_is_one_runs_at_a_time(site: Site) -> None:
+    """A second one is refused while the first is there, and finds nothing of it afterwards."""
+    async with site.visit() as visit:
+        for place in ("/tmp", "/dev/shm"):
+            await visit.ask("write", path=f"{place}/left", text="x")
+        try:
+            await site.backend.start(site.spec())
+        except SandboxFailed as refusal:
+            holds(visit.spec.run in str(refusal), f"who is refused is told who is there: {refusal}")
+        else:
+            raise Violation("a second run in a pod is refused")
+        holds((await visit.ask("who"))["env"]["TMPDIR"] == "/tmp", "temporary files go to the pod's memory")
+    async with site.visit() as visit:
+        for place in ("/tmp", "/dev/shm"):
+            holds(await visit.ask("listing", path=place) == [], f"{place} is empty")
+
+
+async def processes_are_counted_without_the_keepers(site: Site) -> None:
+    """The limit is exact, whoever else of the same user is in the pod; commands beside an agent are its own."""
+    async with site.visit(grant=replace_grant(GRANT, pids=12)) as visit:
+        for deed in ("fork_until", "start_threads_until"):
+            started = await visit.ask(deed, count=40)
+            holds(started == 11, f"{deed}: {started} of 40 were started beside the first under a limit of 12")
+        count = (
+            "import os, time\nstarted = 0\ntry:\n while True:\n  if not os.fork(): time.sleep(600)\n  started += 1\n"
+            "except OSError: print(started)"
+        )
+        ran = await visit.sandbox.run_command([sys.executable, "-c", count], timeout_s=60, max_bytes=100)
+        holds(ran.stdout == b"10\n", f"a command starts 10 beside itself and the agent under 12: {ran}")
+
+
+async def who_loses_its_parent_is_still_watched(site: Site) -> None:
+    """Memory counts wherever in the pod it is."""
+    async with site.visit(grant=replace_grant(GRANT, memory_mb=96)) as visit:
+        await visit.tell("hide", hold="held", quiet=True, mb=192)
+        async with patience():
+            ended = await visit.sandbox.wait()
+        holds(ended.reason == "oom", f"who has too much memory is ended, orphan or not: {ended}")
+        holds(not visit.holding("held"), "with all of it")
+
+
+async def the_proxy_is_all_that_is_reached(site: Site) -> None:
+    """Its port of the loopback, by TCP; nobody listens, nothing is sent elsewhere."""
+    path = site.ground.runs / "proxy.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket() as other:
+        listener.bind(str(path))
+        listener.listen()
+        listener.setblocking(False)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        grant = replace_grant(GRANT, allowed_endpoints=("example.org:443",))
+        for _ in range(2):  # The second relay listens where the first did.
+            async with site.visit(grant=grant, proxy=path) as visit:
+                holds((await visit.ask("who"))["env"]["HTTPS_PROXY"] == "http://127.0.0.1:3128", "a proxy is named")
+                await visit.ask("connect_tcp", host="127.0.0.1", port=3128)
+                async with patience():
+                    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+                accepted.close()
+                said = await visit.fails("connect_tcp", host="127.0.0.1", port=port)
+                holds(said in _REFUSED, f"another port is not reached: {said or 'it was'}")
+                tried = [sys.executable, "-c", _NETWORK, str(port)]
+                free = subprocess.run(tried, capture_output=True, text=True, check=True).stdout.split()
+                holds(free == ["done"] * 5, f"a control: with nothing around it all of them succeed: {free}")
+                ran = await visit.sandbox.run_command(tried, timeout_s=60, max_bytes=1000)
+                shut = ran.stdout.decode().split()
+                holds(len(shut) == 5 and "done" not in shut, f"UDP, binding, listening, sending at once: {shut}, {ran}")
+
+
+_NETWORK = """
+import socket, sys
+port = int(sys.argv[1])
+def udp():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s: s.sendto(b"x", ("127.0.0.1", 9))
+def bind():
+    with socket.socket() as s: s.bind(("127.0.0.1", 0))
+def listen():
+    with socket.socket() as s: s.listen()
+def fast(send):
+    with socket.socket() as s: send(s)
+tries = [udp, bind, listen, lambda: fast(lambda s: s.sendto(b"x", 0x20000000, ("127.0.0.1", port))),
+         lambda: fast(lambda s: s.sendmsg([b"x"], [], 0x20000000, ("127.0.0.1", port)))]
+for each in tries:
+    try:
+        each()
+        print("done")
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+async def the_keeper_is_out_of_reach(site: Site) -> None:
+    """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
+    text = pathlib.Path(reaching.__file__).read_text()
+    async with site.visit() as visit:
+        agent = procfs.stat(visit.sandbox.pid)
+        assert agent is not None
+        for name, pid in (("the keeper", os.getpid()), ("the zygote", agent.parent)):
+            tried = [sys.executable, "-c", text, str(pid)]
+            ran = await visit.sandbox.run_command(tried, timeout_s=60, max_bytes=10_000)
+            said = json.loads(ran.stdout or b"{}")
+            reached = {what for what, why in said.items() if why not in _REFUSED}
+            holds(said and not reached, f"{name} is reached by {reached}: {ran}")
+    target = subprocess.Popen(["sleep", "600"])
+    try:
+        free = subprocess.run(
+            [sys.executable, "-c", text, str(target.pid)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            check=True,
+        )
+        refused = {what: why for what, why in json.loads(free.stdout).items() if why}
+        holds(not refused, f"a control: with nothing around it all of them succeed, not {refused}")
+    finally:
+        target.kill()
+        target.wait()
+
+
+CHECKS: tuple[Check, ...] = (
+    secrets_are_files_that_end_with_the_run,
+    a_pod_is_one_runs_at_a_time,
+    processes_are_counted_without_the_keepers,
+    who_loses_its_parent_is_still_watched,
+    the_proxy_is_all_that_is_reached,
+    the_keeper_is_out_of_reach,
+)

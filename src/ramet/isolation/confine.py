@@ -62,7 +62,12 @@ class Gates(NamedTuple):
         if room.has_seccomp:
             programs = {
                 (network, unmapped): seccomp.program(
-                    inet=network, unix=network, unmapped=unmapped, sessions=room.is_apart, served=room.is_apart
+                    inet=network,
+                    unix=network,
+                    unmapped=unmapped,
+                    sessions=room.walls != "none",
+                    others=room.is_apart,
+                    served=room.is_apart,
                 )
                 for network in (False, True)
                 for unmapped in (False, True)

@@ -21,7 +21,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, IsolationUnavailable, SandboxFailed
 from ramet.core.policy import DEFAULTS, Grant, Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation import bubblewrap, lifeline, pod, runtime
+from ramet.isolation import bubblewrap, lifeline, pod, procfs, runtime
 from ramet.isolation.admission import absolute, admit, let_through
 from ramet.isolation.cgroups import Cgroup, Cgroups
 from ramet.isolation.child import FAILED, STARTED
@@ -295,17 +295,23 @@ class Forking:
         with contextlib.suppress(Gone):
             return self._dog.watch(
                 child.pid,
-                adopter=child.adopter if child.adopter > 0 else None,
+                adopter=self._adopter(child),
                 grant=grant,
                 workspace=Path(given.workspace),
                 kill=lambda _: child.signal(signal.SIGKILL),
                 has_memory_cgroup=child.cgroup is not None and child.cgroup.has_memory,
                 has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
                 in_memory=() if is_apart else self._room.in_memory,
-                by_session=not is_apart,
+                by_session=self._room.walls == "none",
                 on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
             )
         return None
+
+    def _adopter(self, child: Forked) -> int | None:
+        """Who becomes the parent of a run's that lose theirs, and of nobody else's."""
+        if self._room.walls == "pod" and (agent := procfs.stat(child.pid)) is not None:
+            return agent.parent
+        return child.adopter if child.adopter > 0 else None
 
     def _pass_on(self, run: str, what: str, value: float, limit: float) -> None:
         if self.on_threshold is not None:

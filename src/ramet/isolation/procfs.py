@@ -92,18 +92,17 @@ def private_mb(one: Stat) -> float:
 
 
 def tasks_beside(parent: int) -> int:
-    """Processes and threads of our user, but for ourselves and those of sessions that a child of `parent` began.
-
-    It counts what RLIMIT_NPROC counts, as far as it is seen from here.
-    """
-    uid, found = os.getuid(), dict[int, tuple[int, int, int]]()
+    """Processes and threads of our user that are not below `parent`: what RLIMIT_NPROC counts, as far as it is seen."""
+    uid, above, threads = os.getuid(), dict[int, int](), dict[int, int]()
     for name in filter(str.isdigit, _listed("")):
         lines = [line.split() for line in _read(f"{name}/status").splitlines()]
         fields = {line[0]: line[1:] for line in lines if line}
         if fields.get(b"Uid:", [b"-1"])[0] == str(uid).encode():
-            found[int(name)] = (int(fields[b"PPid:"][0]), int(fields[b"NSsid:"][-1]), int(fields[b"Threads:"][0]))
-    sessions = {pid for pid, (above, session, _) in found.items() if above == parent and session == pid}
-    return sum(threads for pid, (_, session, threads) in found.items() if session not in sessions)
+            above[int(name)], threads[int(name)] = int(fields[b"PPid:"][0]), int(fields[b"Threads:"][0])
+    below = {parent}
+    while more := {pid for pid, one in above.items() if one in below} - below:
+        below |= more
+    return sum(count for pid, count in threads.items() if pid == parent or pid not in below)
 
 
 class Mount(NamedTuple):

@@ -273,8 +273,8 @@ class Watchdog:
 
         `kill` is told the verdict, once; `on_threshold` what it uses most of ("memory" in MiB, "cpu" in cores), how
         much, and the limit, once for each time that it comes above 80 %. `baseline_mb` is what it had when it started.
-        `adopter` is the pid of who becomes the parent of those below that lose theirs, and ends with `pid`; where that
-        is its own parent, who outlives it, they are known `by_session`, which `pid` began and nobody leaves.
+        `adopter` is the pid of who becomes the parent of those below that lose theirs, and of nobody else; where that
+        is the parent of other sandboxes, too, they are known `by_session`, which `pid` began and nobody leaves.
         `in_memory` are folders, each a file system of its own, that may hold `grant.tmpfs_size_mb`.
         """
         self._loop = self._loop or asyncio.get_running_loop()

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from ramet.isolation import packets
+from ramet.isolation import packets, procfs
 from ramet.isolation.child import live, rehearse, run_beside
 from ramet.isolation.confine import Gates
 from ramet.isolation.linux import calls
@@ -56,6 +57,7 @@ IMAGES = {"bare": _BARE, "llm": (*_BARE, *_LLM)}
 
 _FIRST = ("/bin/sleep", "2147483647")  #: what the first process of an agent's namespace is: next to nothing
 _REHEARSALS = 10  #: what the interpreter has made faster by then, it does not write to in every child
+_SWEEP_S = 0.001  #: between two looks at who was killed
 _NOROOT = 1  #: of the securebits: a program does not become privileged by being executed as uid 0
 
 
@@ -134,6 +136,7 @@ class Zygote:
         self._families: dict[int, _Family] = {}  #: by the pid of each process
         self._closing: list[_Family] = []  #: whose own processes are reaped
         self._apart = gates.room.is_apart
+        self._is_alone = gates.room.walls == "pod"  #: all below us is one run's
         self._pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -246,7 +249,25 @@ class Zygote:
         if not self._apart:
             for family in (*self._families.values(), *self._closing):
                 family.kill()
+        if self._is_alone:
+            self._sweep()
         os._exit(0)
+
+    def _sweep(self) -> None:
+        """End all below us, wherever it went. Nobody is reaped meanwhile: who forks on and on comes to its limit."""
+        before: set[int] = set()
+        while True:
+            below = procfs.tree(os.getpid())
+            del below[os.getpid()]
+            living = [pid for pid, one in below.items() if one.lives]
+            if not living and below.keys() == before:  # Else somebody may have moved on while we looked.
+                return
+            before = set(below)
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):  # Not reaped by us, but perhaps by its parent.
+                    os.kill(pid, signal.SIGKILL)
+            if living:
+                time.sleep(_SWEEP_S)
 
     def _reap(self) -> None:
         while True:
@@ -266,6 +287,8 @@ class Zygote:
                 family.kill()
                 if not self._apart:
                     self._end(family.number)
+                if self._is_alone and family.beside is None:
+                    self._sweep()
             else:
                 family.first = 0
             if not family.main and not family.first:

@@ -97,24 +97,26 @@ def leave_on(number: int, code: int) -> None:
     signal.signal(number, lambda *_: leave(code))
 
 
-def hide(hold: str, quiet: bool) -> None:
-    """Leave a process behind that is deaf, in a session of its own, a grandchild, and holds a lock on a file.
+def hide(hold: str, quiet: bool, mb: int = 0) -> None:
+    """Leave a process behind that is deaf, in a session of its own if that is to be had, and holds a lock on a file.
 
-    `quiet` lets go of the standard streams, too.
+    It is a grandchild, with so much memory; `quiet` lets go of the standard streams, too.
     """
     ready, go = os.pipe()
     if not (pid := os.fork()):
         with contextlib.suppress(BaseException):
-            os.setsid()
+            with contextlib.suppress(PermissionError):
+                os.setsid()
             if os.fork():
                 os._exit(0)
             ignore([signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
             _hold(hold)
+            memory = b"x" * (mb << 20)
             if quiet:
                 for fd in range(3):
                     os.close(fd)
             os.write(go, b"x")
-            while True:
+            while memory is not None:
                 signal.pause()
         os._exit(1)
     os.waitpid(pid, 0)

@@ -49,6 +49,7 @@ def program(
     unix: bool = True,
     unmapped: bool = True,
     sessions: bool = True,
+    others: bool = True,
     served: bool = True,
     kill: bool = False,
     machine: str | None = None,
@@ -57,8 +58,8 @@ def program(
 
     `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
     had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
-    which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes,
-    nor changes limits, priority, place or scheduling of another by its pid, or of all its user's by that.
+    which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes.
+    Without `others`, nobody changes limits, priority, place or scheduling of another by its pid, or of all its user's.
     Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
     which Landlock does not see.
     `kill` ends a process where it would else get EPERM.
@@ -89,13 +90,13 @@ def program(
         pairs += [*_argument(1, _SOCK_TYPE), *_only((_STREAM, _SEQPACKET), no_family)]
     code += _when(number["socketpair"], [*pairs, *_return(_ALLOW)])
     code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
-    scheduler = [] if sessions else [*_argument(0), *_only((0,), deny, done=False)]
+    scheduler = [] if others else [*_argument(0), *_only((0,), deny, done=False)]
     scheduler += [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)]
     code += _when(number["sched_setscheduler"], scheduler)
     for name, mode in (("mknod", 1), ("mknodat", 2)):
         if name in number:
             code += _when(number[name], [*_argument(mode, _IFMT), *_none_of((_IFCHR, _IFBLK), deny)])
-    for name in () if sessions else numbers.OTHERS:
+    for name in () if others else numbers.OTHERS:
         if (everybody := _ALL_OF_A_USER.get(name)) is None:
             code += _when(number[name], [*_argument(0), *_only((0,), deny)])
         else:
