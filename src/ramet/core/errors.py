@@ -199,6 +199,15 @@ class StoreInUse(RametError):
         super().__init__(f"the store {_short(self.where)} belongs to another kernel ({holder})")
 
 
+class OwnedElsewhere(RametError):
+    """A tree that another kernel has: nothing was done here. `address` is where that one answers, if it said so."""
+
+    def __init__(self, tree: str, kernel: str, address: str = "") -> None:
+        self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
+        where = f"kernel {self.kernel!r}" + (f" at {_short(address)}" if address else "") if kernel else "no kernel"
+        super().__init__(f"tree {self.tree!r} is not of this kernel; it belongs to {where}")
+
+
 class Conflict(RametError):
     """A document is not of the version that a change was made for: somebody else was first; nothing was written."""
 

@@ -4,6 +4,10 @@ The **journal** is the truth: events in the order in which they were appended, o
 returns at once with a ticket; whoever promised something awaits `durable(ticket)`. **Documents** hold what changes in
 place and is claimed by one winner: schedules, tasks of a board, the list of trees. **Blobs** are bytes by their hash.
 
+**Kernels** may be several on one store, where it is on a server. A tree belongs to one kernel at a time; what another one
+writes to it is refused, with OwnedElsewhere, and nothing of that is there. A kernel is alive as long as it holds its
+lock there: no clock of a kernel is asked. A store in a file, or in memory, has exactly one.
+
 A store belongs to one event loop. `ramet.store.conformance` is the suite that every store passes.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self
 
-from ramet.core.errors import StoreFailed
+from ramet.core.errors import OwnedElsewhere, StoreFailed
 
 
 class Entry(NamedTuple):
@@ -58,11 +62,21 @@ class Put(NamedTuple):
     over: bytes | None = None
 
 
+class Seat(NamedTuple):
+    """A kernel, as all kernels of a store know it."""
+
+    name: str  #: there is one of a name at a time
+    epoch: int  #: how often a kernel of this name began
+    address: str  #: where it answers, as it announced it; empty before that, and once it has ended
+    alive: bool  #: it holds its lock; or the server, which lost all locks, gives it time to come back
+
+
 class Store(Protocol):
     """One journal with its documents and blobs. Any method may raise StoreFailed, and does once a write has failed."""
 
     name: str  #: memory | sqlite | postgres
     durable_across_processes: bool
+    kernel: str  #: the name of the one that has it open
 
     async def open(self) -> Self:
         """Begin, as the only writer. Raises StoreInUse (by whom), Damaged (newer, too), StoreFailed; idempotent.
@@ -78,7 +92,8 @@ class Store(Protocol):
     def append(self, entry: Entry) -> int:
         """Take an event in, in order, and return its ticket: 1, 2, 3, … since the store was opened. Does not wait.
 
-        It is written soon, whoever is cancelled meanwhile. Raises StoreFailed once the writer has failed.
+        It is written soon, whoever is cancelled meanwhile. Raises StoreFailed once the writer has failed. A tree that
+        no kernel has becomes this one's; one that was found to be another's raises OwnedElsewhere.
         """
 
     @property
@@ -88,7 +103,8 @@ class Store(Protocol):
     async def durable(self, ticket: int) -> None:
         """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed.
 
-        A cancelled wait undoes nothing. InvalidValue is raised for a ticket that was not given.
+        A cancelled wait undoes nothing. InvalidValue is raised for a ticket that was not given, and OwnedElsewhere for
+        that of an entry which was not written since its tree is another kernel's; those before and behind it are there.
         """
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
@@ -126,11 +142,14 @@ class Store(Protocol):
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
         """All of a kind whose keys begin like this, in order of their keys."""
 
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         """Write a document; durable when this returns, and everything appended before it is, too.
 
         `expected` is the version that it must have now, 0 for one that must not exist; else Conflict is raised and
-        nothing changed. None writes whatever is there.
+        nothing changed. None writes whatever is there. With a `tree` it is written as its owner, like an event of it:
+        OwnedElsewhere is raised, and nothing changed, if another kernel has that.
         """
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
@@ -163,4 +182,44 @@ class Store(Protocol):
 
         Raises Conflict, which names the document, if one is not what was expected: nothing was written then.
         A document that is named twice is an InvalidValue.
+        """
+
+    # ---- kernels
+
+    async def kernels(self) -> Sequence[Seat]:
+        """Every kernel that has not ended properly, and those that left trees; in order of their names."""
+
+    async def announce(self, address: str) -> None:
+        """Tell all kernels where this one answers, until it ends: any text, such as a URL."""
+
+    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Have `heard` called on the event loop when `kernels` may say something else; returns the way out.
+
+        Also when this kernel came back to its server, and may have missed something. A kernel that is killed is noticed
+        within 2 s, one whose machine is gone within 10 s.
+        """
+
+    async def owner_of(self, tree: str) -> Seat | None:
+        """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        """Make trees this kernel's: those that are its own, those that no kernel has, and those of dead ones.
+
+        Returns which are its own now; the others belong to kernels that live. Of several that claim one, one gets it.
+        """
+
+    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+        """Make trees of dead kernels this one's, at most `limit`, and return them; nothing is left when it is empty.
+
+        Kernels that do this at the same time share them.
+        """
+
+    async def let_go(self, tree: str) -> None:
+        """Own a tree no longer, durably; idempotent. OwnedElsewhere is not raised: another's stays another's."""
+
+    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+        """Have `heard` called on the event loop once for each tree that became another kernel's; returns the way out.
+
+        It is called before `on_commit` and `durable` tell of the batch in which it was noticed; whoever hears of it
+        stops acting on that tree. A store with one kernel never calls it.
         """
