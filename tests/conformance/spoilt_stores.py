@@ -67,7 +67,9 @@ class Impatient(SqliteStore):
 class Undecided(MemoryStore):
     """Lets several win."""
 
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         try:
             return await super().put(kind, key, data, expected=expected)
         except Conflict:
@@ -166,3 +168,17 @@ class Sleepy(SqliteStore):
         if self.read_only and timeout_s is None:
             raise StoreFailed(self.path, "asleep")
         return await super().wait(after, timeout_s=timeout_s)
+
+
+class Clinging(MemoryStore):
+    """Never lets go of a tree."""
+
+    async def let_go(self, tree: str) -> None:
+        return
+
+
+class Mute(MemoryStore):
+    """Announces nothing."""
+
+    async def announce(self, address: str) -> None:
+        return

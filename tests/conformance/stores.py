@@ -32,7 +32,11 @@ def sqlite(folder: Path) -> Place:
 def postgresql(_: Path) -> Place:
     """A schema of its own on the server of the tests."""
     dsn, schema = postgres.running().dsn, postgres.fresh_schema()
-    return Place(lambda: PostgresStore(dsn, schema=schema), lambda: PostgresStore(dsn, schema=schema, read_only=True))
+    return Place(
+        lambda: PostgresStore(dsn, schema=schema),
+        lambda: PostgresStore(dsn, schema=schema, read_only=True),
+        lambda name: PostgresStore(dsn, schema=schema, kernel=name),
+    )
 
 
 STORES: dict[str, Callable[[Path], Place]] = {"memory": memory, "sqlite": sqlite, "postgres": postgresql}

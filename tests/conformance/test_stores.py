@@ -67,6 +67,8 @@ def test_the_suite_needs_no_test_framework() -> None:
         ("Immortal", "a_closed_store"),
         ("Shared", "two_kernels"),
         ("Sleepy", "a_reader_beside_waits"),
+        ("Clinging", "a_tree_has_an_owner"),
+        ("Mute", "a_kernel_is_seen"),
     ],
 )
 async def test_the_suite_notices_a_promise_that_is_broken(

@@ -43,12 +43,14 @@ def kill_at_put(store: Store, when: str, number: int) -> Store:
     """The store, which ends its process like a power cut before or after it writes its n-th document."""
     put, left = store.put, number
 
-    async def deadly(kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def deadly(
+        kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         nonlocal left
         left -= 1
         if left == 0 and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        written = await put(kind, key, data, expected=expected)
+        written = await put(kind, key, data, expected=expected, tree=tree)
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return written

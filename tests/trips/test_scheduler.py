@@ -52,9 +52,11 @@ class Yielding(MemoryStore):
         await asyncio.sleep(0)
         return found
 
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         await asyncio.sleep(0)
-        return await super().put(kind, key, data, expected=expected)
+        return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
 class Stage:

@@ -4,9 +4,9 @@ The **journal** is the truth: events in the order in which they were appended, o
 returns at once with a ticket; whoever promised something awaits `durable(ticket)`. **Documents** hold what changes in
 place and is claimed by one winner: schedules, tasks of a board, the list of trees. **Blobs** are bytes by their hash.
 
-**Kernels** may be several on one store, where it is on a server. A tree belongs to one kernel at a time; what another one
-writes to it is refused, with OwnedElsewhere, and nothing of that is there. A kernel is alive as long as it holds its
-lock there: no clock of a kernel is asked. A store in a file, or in memory, has exactly one.
+**Kernels** may be several on one store, where it is on a server. A tree belongs to one kernel at a time; what another
+one writes to it is refused, with OwnedElsewhere, and nothing of that is there. A kernel is alive as long as it holds
+its lock there: no clock of a kernel is asked. A store in a file, or in memory, has exactly one.
 
 A store belongs to one event loop. `ramet.store.conformance` is the suite that every store passes.
 """
@@ -67,7 +67,7 @@ class Seat(NamedTuple):
 
     name: str  #: there is one of a name at a time
     epoch: int  #: how often a kernel of this name began
-    address: str  #: where it answers, as it announced it; empty before that, and once it has ended
+    address: str  #: where it answers, as it announced it; empty before that, and once it has ended properly
     alive: bool  #: it holds its lock; or the server, which lost all locks, gives it time to come back
 
 
@@ -187,7 +187,7 @@ class Store(Protocol):
     # ---- kernels
 
     async def kernels(self) -> Sequence[Seat]:
-        """Every kernel that has not ended properly, and those that left trees; in order of their names."""
+        """Every kernel that lives, and those that do not and left trees; in order of their names."""
 
     async def announce(self, address: str) -> None:
         """Tell all kernels where this one answers, until it ends: any text, such as a URL."""

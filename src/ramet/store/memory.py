@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Self
 
-from ramet.core.errors import Conflict, InvalidValue, StoreFailed
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere, StoreFailed
+from ramet.store.contract import Document, Entry, Put, Seat, Stored
 from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
 from ramet.store.news import News
+from ramet.store.sole import Sole
 
 _WHERE = "in memory"
 _CURSOR = attrgetter("cursor")
@@ -22,6 +23,7 @@ class MemoryStore:
 
     name = "memory"
     durable_across_processes = False
+    kernel = "kernel"
 
     def __init__(self) -> None:
         self._why: str | None = "it is not open"
@@ -30,7 +32,7 @@ class MemoryStore:
         self._events: list[Stored] = []
         self._documents: dict[tuple[str, str], Document] = {}
         self._blobs: dict[str, bytes] = {}
-        self._intake, self._news = Intake(), News()
+        self._intake, self._news, self._sole = Intake(), News(), Sole(self.kernel)
 
     async def open(self) -> Self:
         """Begin, or go on with what was there before `close`; idempotent."""
@@ -44,6 +46,7 @@ class MemoryStore:
         if self._why is None:
             self._why = "it is closed"
             self._news.fail(_WHERE, self._why)
+            self._sole.close()
 
     # ---- the journal
 
@@ -53,6 +56,7 @@ class MemoryStore:
             raise StoreFailed(_WHERE, self._why)
         self._intake.check(entry)
         self._cursor += 1
+        self._sole.own_one(entry.tree)
         self._events.append(Stored(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
         self._news.tell(ticket, self._cursor)
@@ -133,11 +137,15 @@ class MemoryStore:
         found = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
         return sorted(found, key=attrgetter("key"))
 
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         """Write a document. Raises Conflict if it is not of the version `expected`; nothing changed then."""
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         self._check()
         version = self._version(kind, key, expected)
+        if tree is not None:
+            self._sole.own(tree)
         document = self._documents[kind, key] = Document(kind, key, version + 1, data)
         return document
 
@@ -195,6 +203,49 @@ class MemoryStore:
         ]
         self._documents |= {(document.kind, document.key): document for document in written}
         return written
+
+    # ---- kernels
+
+    async def kernels(self) -> Sequence[Seat]:
+        """The one that has it open."""
+        self._check()
+        return [self._sole.seat]
+
+    async def announce(self, address: str) -> None:
+        """Say where this kernel answers, until the store is closed."""
+        self._check()
+        self._sole.announce(address)
+
+    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Never calls it: there is no other kernel."""
+        self._check()
+        return lambda: None
+
+    async def owner_of(self, tree: str) -> Seat | None:
+        """This kernel, for a tree that it has written to or claimed since the store was opened."""
+        self._check()
+        return self._sole.owner_of(tree)
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        """Make trees this kernel's: all of them."""
+        self._check()
+        return self._sole.own(*trees)
+
+    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+        """None: there are no other kernels."""
+        checked_number("limit", limit)
+        self._check()
+        return []
+
+    async def let_go(self, tree: str) -> None:
+        """Own a tree no longer; idempotent."""
+        self._check()
+        self._sole.let_go(tree)
+
+    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+        """Never calls it: nobody else takes a tree."""
+        self._check()
+        return lambda: None
 
     def _check(self) -> None:
         if self._why is not None:

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, MissingExtra, StoreFailed
+from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
 from ramet.store import postgres_changes as changes
-from ramet.store.contract import Document, Entry, Put, Stored
+from ramet.store.contract import Document, Entry, Put, Seat, Stored
 from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
 
 if TYPE_CHECKING:
@@ -65,13 +65,16 @@ class PostgresStore:
             raise MissingExtra("a journal on PostgreSQL", "postgres") from None
         _checked("kernel", kernel)
         self._place = Place(dsn, schema)
-        self._kernel, self._read_only, self._patience_s = kernel, read_only, patience_s
+        self.kernel = kernel
+        self._read_only, self._patience_s = read_only, patience_s
         self._gate = asyncio.Lock()
         self._open: Opened | None = None
         self._failure: str | None = "it is not open"
         self._committed = 0  #: as it was when it was closed
         self._intake = Intake()
         self._losses: dict[object, Callable[[StoreFailed], None]] = {}
+        self._tree_losses: dict[object, Callable[[OwnedElsewhere], None]] = {}
+        self._watching: dict[object, Callable[[], None]] = {}
 
     async def open(self) -> Self:
         """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
@@ -80,7 +83,12 @@ class PostgresStore:
         async with self._gate:
             if self._open is None:
                 opened = Opened(
-                    self._place, None if self._read_only else self._kernel, self._patience_s, broke=self._broke
+                    self._place,
+                    None if self._read_only else self.kernel,
+                    self._patience_s,
+                    broke=self._broke,
+                    lost=self._tree_lost,
+                    kernels=self._kernels_changed,
                 )
                 try:
                     await to_its_end(opened.begin())
@@ -110,7 +118,8 @@ class PostgresStore:
                 await opened.settle()
             finally:
                 self._open, self._failure, self._committed = None, "it is closed", opened.batches.committed
-                self._losses.clear()
+                for listeners in (self._losses, self._tree_losses, self._watching):
+                    listeners.clear()
                 opened.batches.broke(self._failed)
                 opened.tell()
                 await opened.end()
@@ -119,14 +128,16 @@ class PostgresStore:
 
     def append(self, entry: Entry) -> int:
         """Take an event in, in order, and return its ticket. Raises StoreFailed, InvalidValue for what has no room."""
-        batches = self._writable().batches
+        opened = self._writable()
+        if (lost := opened.owning.lost) and (loss := lost.get(entry.tree)) is not None:
+            raise OwnedElsewhere(loss.tree, loss.kernel, loss.address)
         self._intake.check(entry)
         for field, text in (("tree", entry.tree), ("run", entry.run)):
             if len(text) > MAX_TEXT // 4:
                 _checked(field, text)
         if len(entry.data) > MAX_DATA:
             raise _too_large(len(entry.data))
-        return batches.append(entry)
+        return opened.batches.append(entry)
 
     @property
     def committed(self) -> int:
@@ -135,7 +146,8 @@ class PostgresStore:
 
     async def durable(self, ticket: int) -> None:
         """Return once the entry of this ticket, and so all before it, survives a power cut. Raises StoreFailed."""
-        if ticket <= self.committed:
+        opened = self._open
+        if ticket <= self.committed and (opened is None or not opened.batches.refused):
             return
         batches = self._writable().batches
         if ticket > batches.newest:
@@ -206,7 +218,9 @@ class PostgresStore:
         _checked("prefix", prefix)
         return await self._asked(lambda reader: reader.documents(kind, prefix))
 
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
         """Write a document, durably, after everything that was appended before. Raises Conflict, StoreFailed."""
         _checked("kind", kind)
         _checked("key", key, kind)
@@ -214,7 +228,10 @@ class PostgresStore:
             raise _too_large(len(data))
         if expected is not None:
             checked_number("expected", expected)
-        document = await self._changed(changes.put(self._place.queries, kind, key, data, expected), len(data))
+        change: Callable[[Any], object] = changes.put(self._place.queries, kind, key, data, expected)
+        if tree is not None:
+            change = self._writable().owning.holding(_checked("tree", tree), change)
+        document = await self._changed(change, len(data))
         assert isinstance(document, Document)
         return document
 
@@ -279,7 +296,62 @@ class PostgresStore:
         written: Sequence[Document] = await self._changed(change, size)
         return written
 
+    # ---- kernels
+
+    async def kernels(self) -> Sequence[Seat]:
+        """Every kernel that lives, and those that do not and left trees; in order of their names."""
+        around = await self._asked(lambda reader: reader.neighbours())
+        return [each.seat for each in around if each.seat.alive or each.has_trees]
+
+    async def announce(self, address: str) -> None:
+        """Tell all kernels where this one answers, until it ends."""
+        await self._changed(changes.announce(self._place, self.kernel, _checked("address", address)), 0)
+
+    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Have `heard` called when `kernels` may say something else; returns the way out."""
+        self._usable().watch_kernels()
+        key = object()
+        self._watching[key] = heard
+        return lambda: (self._watching.pop(key, None), None)[1]
+
+    async def owner_of(self, tree: str) -> Seat | None:
+        """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
+        _checked("tree", tree)
+        return await self._asked(lambda reader: reader.owner(tree))
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        """Make trees this kernel's: its own, those that no kernel has, those of dead ones; those that are its own."""
+        names = [_checked("tree", tree) for tree in trees]
+        owned: Sequence[str] = await self._changed(self._writable().owning.claim(names), 0) if names else []
+        return owned
+
+    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+        """Make trees of dead kernels this one's, at most `limit`, and return them."""
+        taken: Sequence[str] = await self._changed(
+            self._writable().owning.claim_fallen(checked_number("limit", limit)), 0
+        )
+        return taken
+
+    async def let_go(self, tree: str) -> None:
+        """Own a tree no longer, durably; idempotent."""
+        await self._changed(self._writable().owning.let_go(_checked("tree", tree)), 0)
+
+    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+        """Have `heard` called once for each tree that became another kernel's; returns the way out."""
+        self._usable()
+        key = object()
+        self._tree_losses[key] = heard
+        return lambda: (self._tree_losses.pop(key, None), None)[1]
+
     # ---- inside
+
+    def _tree_lost(self, error: OwnedElsewhere) -> None:
+        for heard in list(self._tree_losses.values()):
+            heard(error)
+
+    def _kernels_changed(self) -> None:
+        for heard in list(self._watching.values()):
+            heard()
 
     def _failed(self) -> StoreFailed:
         return StoreFailed(self._place.where, self._failure or "it is closed")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ramet.core.errors import Bug, RametError
+from ramet.core.errors import Bug, OwnedElsewhere, RametError
 from ramet.store.contract import Entry
 
 LINGER_S = 0.005  #: how long events wait for company when nobody waits for them
@@ -40,6 +40,7 @@ class Batch:
         self.changes: list[Change] = []
         self.size = 0  #: in bytes
         self.last = 0  #: the newest ticket in it
+        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that were not written
         self.is_closed = False  #: what comes now goes into the next one
 
 
@@ -50,6 +51,7 @@ class Batches:
         self.newest = 0  #: the ticket that was given out last
         self.committed = 0
         self.count = 0  #: of batches that were written
+        self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that are not there, and never will be
         self.listeners: dict[object, Callable[[int], None]] = {}
         self._loop = asyncio.get_running_loop()
         self._send = send
@@ -73,8 +75,10 @@ class Batches:
         return self.newest
 
     async def durable(self, ticket: int) -> None:
-        """Return once this ticket is committed; raises what broke the writer."""
+        """Return once this ticket is committed; raises what broke the writer, or kept this event out."""
         if ticket <= self.committed:
+            if ticket in self.refused:
+                raise _again(self.refused[ticket])
             return
         waiter = self._loop.create_future()
         self._waiting.append((ticket, waiter))
@@ -112,6 +116,7 @@ class Batches:
         self.count += 1
         if batch.events:
             self.committed = batch.last
+            self.refused.update(batch.refused)
             for heard in list(self.listeners.values()):
                 try:
                     heard(self.committed)
@@ -124,7 +129,11 @@ class Batches:
         for each in self._waiting:
             if each[0] > self.committed:
                 still.append(each)
-            elif not each[1].done():
+            elif each[1].done():
+                continue
+            elif each[0] in self.refused:
+                each[1].set_exception(_again(self.refused[each[0]]))
+            else:
                 each[1].set_result(None)
         self._waiting = still
         self._go_on()
@@ -190,3 +199,8 @@ def _answer(change: Change) -> None:
         change.asked.set_exception(change.answer)
     else:
         change.asked.set_result(change.answer)
+
+
+def _again(error: OwnedElsewhere) -> OwnedElsewhere:
+    """The same, for another who is told."""
+    return OwnedElsewhere(error.tree, error.kernel, error.address)

@@ -9,7 +9,7 @@ from ramet.core.errors import Conflict
 from ramet.store.contract import Document, Put
 
 if TYPE_CHECKING:
-    from ramet.store.postgres_place import Connection
+    from ramet.store.postgres_place import Connection, Place
     from ramet.store.postgres_queries import Queries
 
 
@@ -80,6 +80,16 @@ def put_together(
             assert row is not None
             written.append(Document(kind, key, row[0], content))
         return written
+
+    return make
+
+
+def announce(place: Place, kernel: str, address: str) -> Callable[[Connection], None]:
+    """Say where a kernel answers."""
+
+    def make(connection: Connection) -> None:
+        connection.execute(place.queries["announce"], {"kernel": kernel, "address": address})
+        connection.execute(place.queries["tell_kernels"], {"channel": place.schema})
 
     return make
 

@@ -13,10 +13,15 @@ from ramet.store.postgres_place import Connection
 
 
 class Listener:
-    """Calls `heard` on the loop whenever somebody else wrote, and when that can no longer be known."""
+    """Calls `heard` on the loop whenever somebody else wrote, and when that can no longer be known.
 
-    def __init__(self, channel: str, heard: Callable[[], None], own_pid: Callable[[], int]) -> None:
-        self._channel, self._heard, self._own_pid = channel, heard, own_pid
+    `kernels` is called when a kernel came, went or said where it answers, this one included, and then, too.
+    """
+
+    def __init__(
+        self, channel: str, heard: Callable[[], None], own_pid: Callable[[], int], kernels: Callable[[], None]
+    ) -> None:
+        self._channel, self._heard, self._own_pid, self._kernels = channel, heard, own_pid, kernels
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._line = -1
@@ -52,13 +57,18 @@ class Listener:
             connection.close()
 
     def _readable(self, connection: Connection) -> None:
-        others = False
+        others = kernels = False
         try:
             connection.pgconn.consume_input()
             while (notice := connection.pgconn.notifies()) is not None:
-                others = others or notice.be_pid != self._own_pid()
+                if notice.extra == b"kernels":
+                    kernels = True
+                else:
+                    others = others or notice.be_pid != self._own_pid()
         except psycopg.Error:
             self.stop()
-            others = True
+            others = kernels = True
         if others:
             self._heard()
+        if kernels:
+            self._kernels()

@@ -6,15 +6,17 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ramet.core.errors import StoreFailed
+from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.postgres_batches import Batch, Batches
 from ramet.store.postgres_listener import Listener
+from ramet.store.postgres_owning import Owning
 from ramet.store.postgres_place import Place
 from ramet.store.postgres_reader import Reader
 from ramet.store.postgres_vigil import Vigil
+from ramet.store.postgres_watch import Neighbour, Watch
 from ramet.store.postgres_worker import Worker
 from ramet.store.postgres_writer import Writer
 
@@ -25,19 +27,30 @@ _AT_MOST_S = 5.0  #: how long a thread may be kept waiting that cannot await
 
 
 class Opened:
-    """From one `open` to its `close`. Without a kernel it only reads; `broke` is told that writing failed for good."""
+    """From one `open` to its `close`. Without a kernel it only reads; `broke` is told that writing failed for good.
+
+    `lost` is told of each tree that became another kernel's, `kernels` that these stand otherwise now.
+    """
 
     def __init__(
-        self, place: Place, kernel: str | None, patience_s: float, *, broke: Callable[[BaseException], None]
+        self,
+        place: Place,
+        kernel: str | None,
+        patience_s: float,
+        *,
+        broke: Callable[[BaseException], None],
+        lost: Callable[[OwnedElsewhere], None],
+        kernels: Callable[[], None],
     ) -> None:
-        self._place, self._patience_s, self._broke = place, patience_s, broke
+        self._place, self._patience_s, self._broke, self._lost = place, patience_s, broke, lost
         self.news = asyncio.Event()  #: set, and replaced by another, when something may be there that was not before
         self.batches = Batches(self._send)
         self.reader = Reader(place, patience_s)
         self._writer = None if kernel is None else Writer(place, kernel, patience_s)
         self._read = Worker("ramet-postgres-reader")
         self._write = Worker("ramet-postgres-writer")
-        self._listener = Listener(place.schema, self.tell, self._own_pid)
+        self._watch_kernels = Watch(place, kernel or "", look=self._neighbours, listen=self.listen, heard=kernels)
+        self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
         self._listening: asyncio.Task[None] | None = None
         self._vigil = Vigil(self._session_lost)
         self._resumed = 0  #: as it was when the session that it watches began
@@ -49,6 +62,18 @@ class Opened:
             await self._write.call(self._writer.open)
             self._watch(self._writer)
         await self._read.call(self.reader.open)
+        if self._writer is not None:
+            self._watch_kernels.start()
+
+    @property
+    def owning(self) -> Owning:
+        """Which trees are this kernel's. Only for a store that writes."""
+        assert self._writer is not None
+        return self._writer.owning
+
+    def watch_kernels(self) -> None:
+        """Notice kernels that come and go, also where nothing is written."""
+        self._watch_kernels.start()
 
     async def settle(self) -> None:
         """Do all of the end that needs the server: write what is left, give the lock back. Raises StoreFailed."""
@@ -67,6 +92,7 @@ class Opened:
         """End the sessions, the lock last, and the threads."""
         self._is_over = True
         self.reader.give_up()
+        await self._watch_kernels.stop()
         if self._listening is not None:
             await asyncio.wait({self._listening})
         self._listener.stop()
@@ -128,6 +154,9 @@ class Opened:
         connection = await self.reading(lambda: reader.persistently(lambda: listener.connect(reader.connect)))
         listener.start(connection)
 
+    async def _neighbours(self) -> Sequence[Neighbour]:
+        return await self.reading(self.reader.neighbours)
+
     def _own_pid(self) -> int:
         return self._writer.pid if self._writer is not None else 0
 
@@ -146,6 +175,8 @@ class Opened:
         if self._writer.resumed != self._resumed:
             _log.warning("%s: the session was lost, and so was the lock; both are back", self._place.where)
             self._watch(self._writer)
+        for each in self._writer.owning.news():
+            self._lost(each)
         self.batches.written(batch)
         self.tell()
 

@@ -37,6 +37,7 @@ _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "9000",
 }
 
 
@@ -75,6 +76,7 @@ class Place:
         settings = {**_SETTINGS, "default_transaction_read_only": "off" if writes else "on"}
         if connection.info.server_version >= 140_000:
             settings["idle_session_timeout"] = "0"
+            settings["client_connection_check_interval"] = "1s"
         connection.execute(
             "SELECT set_config(n, v, false) FROM unnest(%s::text[], %s::text[]) AS s(n, v)",
             [list(settings), list(settings.values())],

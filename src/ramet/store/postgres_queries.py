@@ -15,6 +15,7 @@ class Queries:
 
     def __init__(self, schema: str) -> None:
         self.schema = sql.Identifier(schema)
+        self.locks = sql.Identifier(schema, "locks").as_string(None)  #: the sequence of locks, as a value
         text = (_FOLDER / "queries.sql").read_text()
         pairs = re.findall(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", text, re.MULTILINE | re.DOTALL)
         found: dict[str, str] = dict(pairs)
@@ -24,7 +25,8 @@ class Queries:
             clauses = " ".join(only[name] for name in names.split())
             found["_".join(["read", *names.split()])] = read.replace("{only}", clauses)
         self.create_schema = self._sent("CREATE SCHEMA {schema}")
-        self._ready = {name: self._sent(body) for name, body in found.items()}
+        fallen = found.pop("only_fallen").strip()
+        self._ready = {name: self._sent(body.replace("{fallen}", fallen)) for name, body in found.items()}
 
     def __getitem__(self, name: str) -> bytes:
         return self._ready[name]

@@ -11,8 +11,10 @@ from typing import TypeVar
 import psycopg
 
 from ramet.store import postgres_schema as schema
-from ramet.store.contract import Document, Stored
+from ramet.store.contract import Document, Seat, Stored
+from ramet.store.postgres_owning import GRACE_S
 from ramet.store.postgres_place import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres_watch import Neighbour
 from ramet.store.postgres_writer import sever
 
 T = TypeVar("T")
@@ -108,6 +110,17 @@ class Reader:
     def list_blobs(self) -> tuple[str, ...]:
         """All names of blobs."""
         return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
+
+    def neighbours(self) -> list[Neighbour]:
+        """All kernels of the database, also those that ended long ago."""
+        rows = self._ask(lambda it: it.execute(self._place.queries["kernels"], {"grace_s": GRACE_S}).fetchall())
+        return [Neighbour(Seat(*row[:4]), *row[4:]) for row in rows]
+
+    def owner(self, tree: str) -> Seat | None:
+        """Whose a tree is."""
+        values = {"tree": tree, "grace_s": GRACE_S}
+        row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
+        return None if row is None else Seat(*row)
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         def once() -> T:

@@ -9,6 +9,11 @@ kernel, if that held the number before. When the session is lost in the middle o
 read from that row. Nobody can be at it any more by then: the lock is only free once the old session has ended.
 
 **Fencing.** Each `open` begins an epoch, in the same row. Who finds a newer one there has been replaced, and fails.
+The same row counts what was taken from this kernel, so a commit of it writes nothing of a tree that it lost
+(`postgres_owning`); what it has of other trees is written.
+
+**Life.** Each session holds a lock of its own besides, whose number its kernel's row tells: other kernels wait for that
+one. A session that was lost is followed by one with another lock, so that whoever waited for the first disturbs nobody.
 """
 
 from __future__ import annotations
@@ -18,14 +23,17 @@ import datetime
 import os
 import socket
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import psycopg
 
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store import postgres_schema as schema
+from ramet.store.contract import Entry
 from ramet.store.postgres_arrays import Blobs, Longs, Texts
 from ramet.store.postgres_batches import Batch
+from ramet.store.postgres_owning import Owning
 from ramet.store.postgres_place import Connection, Patience, Place, is_lost, persistently
 
 _MAX_NAMES = 100_000  #: whose ids are kept at hand
@@ -39,6 +47,13 @@ class _Session(NamedTuple):
     began: datetime.datetime
 
 
+class _Disowned(Exception):
+    """Trees were taken from this kernel, or are not its own: `asked` are those that it did not know about."""
+
+    def __init__(self, asked: Sequence[str] = ()) -> None:
+        self.asked = asked
+
+
 class _Forgotten(Exception):
     """Somebody removed names meanwhile: ids that were looked up before may mean nothing now."""
 
@@ -48,6 +63,7 @@ class Writer:
 
     def __init__(self, place: Place, kernel: str, patience_s: float) -> None:
         self._place, self._kernel, self._patience_s = place, kernel, patience_s
+        self.owning = Owning(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
         self._given_up = threading.Event()
         self._connection: Connection | None = None
@@ -80,6 +96,7 @@ class Writer:
             row = connection.execute(queries["begin_epoch"], {"kernel": self._kernel}).fetchone()
             assert row is not None
             self._epoch, self._batch = row
+            _, _, self.owning.losses = self._sit_down(connection)
             self._refresh(connection)
         except psycopg.Error as error:
             raise self._place.failed(error) from None
@@ -92,8 +109,11 @@ class Writer:
             if connection is None:
                 raise StoreFailed(self._place.where, "it is closed")
             try:
-                self._write(connection, number, batch)
-                break
+                try:
+                    self._write(connection, number, batch)
+                    break
+                except _Disowned as found:
+                    self.owning.look(connection, found.asked)
             except _Forgotten:
                 continue
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure) as error:
@@ -114,7 +134,10 @@ class Writer:
         """Give the lock back. The end of the session does so, too, but a moment after we have left."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
-                self._connection.execute("SELECT pg_advisory_unlock(%s)", [self._lock])
+                known = {"kernel": self._kernel, "epoch": self._epoch}
+                self._connection.execute(self._place.queries["stand_up"], known)
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
+                self._connection.execute(self._place.queries["tell_kernels"], {"channel": self._place.schema})
 
     def close(self) -> None:
         """End the session; idempotent."""
@@ -171,22 +194,43 @@ class Writer:
                 connection.execute(self._place.queries["end_session"], holder[0]._asdict())
             raise psycopg.OperationalError("our former session still holds the lock")
         session = self._own(connection)
-        row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
-        if row is None or row[0] != self._epoch:
-            raise StoreFailed(self._place.where, "another kernel was here while the connection was lost")
+        _, batch, losses = self._sit_down(connection)
         self._refresh(connection)
+        if losses != self.owning.losses:
+            self.owning.look(connection)
         self._session = session
         self.resumed += 1
-        return int(row[1])
+        return batch
+
+    def _sit_down(self, connection: Connection) -> tuple[int, int, int]:
+        """Show all kernels that this one is alive, in this session: its epoch, its newest batch, what it lost.
+
+        Raises StoreFailed for one that was replaced.
+        """
+        queries = self._place.queries
+        row = connection.execute(queries["take_lock"], {"locks": queries.locks}).fetchone()
+        assert row is not None
+        known = {"kernel": self._kernel, "epoch": self._epoch, "lock": row[0]}
+        with connection.transaction():
+            connection.execute(queries["hold_journal"])  # Nobody claims anything meanwhile.
+            connection.execute(queries["see_server"])
+            seat = connection.execute(queries["sit_down"], known).fetchone()
+            connection.execute(queries["tell_kernels"], {"channel": self._place.schema})
+        if seat is None:
+            raise StoreFailed(self._place.where, "another kernel was here while the connection was lost")
+        return seat[0], seat[1], seat[2]
 
     def _write(self, connection: Connection, number: int, batch: Batch) -> None:
-        queries, ids, events = self._place.queries, self._ids, batch.events
+        queries, ids, owning = self._place.queries, self._ids, self.owning
+        events = self._ours(batch)
         if len(ids) > _MAX_NAMES:
             ids.clear()
         missing = {name for event in events for name in (event.tree, event.run) if name not in ids}
         fresh: dict[str, int] = {}
+        unowned = owning.fresh({event.tree for event in events})
+        owning.begin()
         # One statement is a transaction of its own; that saves two round trips.
-        alone = not missing and not batch.changes
+        alone = not missing and not unowned and not batch.changes
         try:
             with contextlib.nullcontext() if alone else connection.transaction():
                 if missing:
@@ -194,12 +238,15 @@ class Writer:
                     connection.execute(queries["add_names"], {"names": names})
                     fresh = dict(connection.execute(queries["ids_of_names"], {"names": names}).fetchall())
                     ids.update(fresh)
-                row = connection.execute(queries["append"], self._row(number, events, ids)).fetchone()
+                row = connection.execute(queries["append"], self._row(number, events, ids, unowned)).fetchone()
                 assert row is not None
                 if row[0] is None:
                     raise _Forgotten
                 if row[1] is None:
-                    raise StoreFailed(self._place.where, "another kernel has taken over")
+                    raise self._why_not(connection, number)
+                if row[2] != len(unowned):
+                    raise _Disowned(unowned)
+                owning.gained(unowned)
                 for change in batch.changes:
                     change.answer = change.make(connection)
         except BaseException as error:
@@ -208,8 +255,25 @@ class Writer:
             if isinstance(error, _Forgotten):
                 self._refresh(connection)
             raise
+        owning.settle()
 
-    def _row(self, number: int, events: list[Any], ids: dict[str, int]) -> dict[str, object]:
+    def _ours(self, batch: Batch) -> list[Entry]:
+        """The events of a batch without those of trees that this kernel lost; these are noted in it."""
+        lost, batch.refused = self.owning.lost, {}
+        if not lost:
+            return batch.events
+        first = batch.last - len(batch.events) + 1
+        batch.refused = {first + n: lost[each.tree] for n, each in enumerate(batch.events) if each.tree in lost}
+        return [each for each in batch.events if each.tree not in lost]
+
+    def _why_not(self, connection: Connection, number: int) -> Exception:
+        """Why a commit found our row to be another than we know."""
+        row = connection.execute(self._place.queries["where_we_are"], {"kernel": self._kernel}).fetchone()
+        if row is not None and row[:2] == (self._epoch, number - 1) and row[2] != self.owning.losses:
+            return _Disowned()
+        return StoreFailed(self._place.where, "another kernel has taken over")
+
+    def _row(self, number: int, events: list[Entry], ids: dict[str, int], unowned: list[str]) -> dict[str, object]:
         return {
             "count": len(events),
             "forgets": self._forgets,
@@ -217,6 +281,8 @@ class Writer:
             "kernel": self._kernel,
             "epoch": self._epoch,
             "channel": self._place.schema,
+            "losses": self.owning.losses,
+            "fresh": Texts(sorted(unowned)),
             "seqs": Longs([event.seq for event in events]),
             "trees": Longs([ids[event.tree] for event in events]),
             "runs": Longs([ids[event.run] for event in events]),

@@ -173,7 +173,7 @@ async def test_waiting_ends_with_a_commit_of_another_kernel(
             waiting = asyncio.ensure_future(store.wait(after))
             await eventually(lambda: store._open is not None and store._open._listener.is_listening)
             assert not waiting.done()
-            writer.append(entry(1))
+            writer.append(entry(1, tree=writer.kernel))
             assert await waiting
         assert await store.wait(0, timeout_s=0)
 
@@ -184,7 +184,7 @@ async def test_no_event_is_seen_before_one_of_a_lower_cursor(
     """A kernel whose transaction is slow keeps others waiting: a reader never passes an event that commits later."""
     go_on = threading.Event()
     async with opened(PostgresStore(postgres.dsn, schema=schema, kernel="slow")) as slow:
-        first = slow.append(entry(1, run="r-slow"))
+        first = slow.append(entry(1, tree="t-slow", run="r-slow"))
         held = asyncio.ensure_future(slow._changed(lambda _: go_on.wait(60), 0))
         query = "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND relation = %s::regclass"
         with psycopg.connect(postgres.dsn, autocommit=True) as connection:

@@ -26,11 +26,13 @@ class Place:
     """Where one store is, empty at first.
 
     `make` gives a store there that is not open yet: another object each time, except for one that is kept in memory.
-    `watch` gives one that only reads, as another process would; None where no other process can.
+    `watch` gives one that only reads, as another process would; None where no other process can. `another` gives the
+    store of a further kernel of that name; None where there is exactly one.
     """
 
     make: Callable[[], Store]
     watch: Callable[[], Store] | None = None
+    another: Callable[[str], Store] | None = None
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Store]:
@@ -47,6 +49,17 @@ class Place:
         if self.watch is None:
             raise NotHere("no other process can see it")
         store = self.watch()
+        try:
+            yield await store.open()
+        finally:
+            await store.close()
+
+    @contextlib.asynccontextmanager
+    async def kernel(self, name: str) -> AsyncIterator[Store]:
+        """That of a further kernel, open. Raises NotHere."""
+        if self.another is None:
+            raise NotHere("there is exactly one kernel")
+        store = self.another(name)
         try:
             yield await store.open()
         finally:
@@ -109,3 +122,12 @@ async def cancelled(task: asyncio.Future[Any]) -> bool:
     with contextlib.suppress(asyncio.CancelledError, Exception):
         await task
     return task.cancelled()
+
+
+async def comes_true(condition: Callable[[], Awaitable[object]], promise: str) -> None:
+    """Return once the condition holds; what never does fails by the time that a check has."""
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if await condition():
+            return
+        await asyncio.sleep(0.005)
+    raise Violation(promise)

@@ -153,6 +153,12 @@ async def _refuses(store: Store) -> None:
         "put_together": lambda: store.put_together([b""], []),
         "list_blobs": store.list_blobs,
         "delete_blob": lambda: store.delete_blob("0" * 64),
+        "kernels": store.kernels,
+        "announce": lambda: store.announce(""),
+        "owner_of": lambda: store.owner_of("tree"),
+        "claim": lambda: store.claim(["tree"]),
+        "claim_fallen": store.claim_fallen,
+        "let_go": lambda: store.let_go("tree"),
     }
     for name, use in waiting.items():
         await raises(StoreFailed, use(), f"{name} of a store that is not open")
@@ -160,6 +166,8 @@ async def _refuses(store: Store) -> None:
     raises_now(StoreFailed, lambda: store.get_blobs_now(["0" * 64]), "get_blobs_now of a store that is not open")
     raises_now(StoreFailed, lambda: store.on_commit(print), "on_commit of a store that is not open")
     raises_now(StoreFailed, lambda: store.on_loss(print), "on_loss of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_tree_loss(print), "on_tree_loss of a store that is not open")
+    raises_now(StoreFailed, lambda: store.on_kernels(print), "on_kernels of a store that is not open")
 
 
 CHECKS: tuple[Check, ...] = (

@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.store.conformance import documents, following, journal, life, together
+from ramet.store.conformance import documents, following, journal, kernels, life, together
 from ramet.store.conformance import ground as _ground
 from ramet.store.conformance.ground import Check, NotHere, Place, Violation
 
 __all__ = ["CHECKS", "Check", "NotHere", "Place", "Violation", "run"]
 
-CHECKS: tuple[Check, ...] = (*journal.CHECKS, *following.CHECKS, *documents.CHECKS, *together.CHECKS, *life.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *journal.CHECKS,
+    *following.CHECKS,
+    *documents.CHECKS,
+    *together.CHECKS,
+    *life.CHECKS,
+    *kernels.CHECKS,
+)
 
 
 async def run(check: Check, place: Place) -> None:
