@@ -158,7 +158,7 @@ class Doorbell:
             case Trees():
                 return {"pid": os.getpid(), "trees": self._steering.trees()}
             case Send(run=run, text=text):
-                return {"mail": self._steering.send(run, text)}
+                return {"mail": await self._steering.send(run, text)}
             case Stop(run=run, reason=reason):
                 receipt = await self._steering.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}

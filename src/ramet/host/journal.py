@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ramet.core import told
-from ramet.core.errors import Conflict, RametError, StoreFailed, StoreInUse
+from ramet.core.errors import Conflict, OwnedElsewhere, RametError, StoreFailed, StoreInUse
 from ramet.core.events import Event, encode
 from ramet.core.story import TreeStory
 from ramet.store.contract import Document, Entry, Store
@@ -52,6 +52,9 @@ class User(Protocol):
     def _fence(self, error: StoreFailed) -> None:
         """Another kernel may own the trees: begin nothing more, and end what is at work."""
 
+    def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
+        """Another kernel owns that tree: end what is at work in it."""
+
 
 class Journal:
     """A store that is opened once, by whoever needs it first, and closed by whoever needs it last.
@@ -70,6 +73,8 @@ class Journal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._deaf: Callable[[], None] = lambda: None
+        self._deaf_to_trees: Callable[[], None] = lambda: None
+        self._pages: weakref.WeakValueDictionary[str, Page] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
         """Open the store; idempotent, and one failure is everybody's. Raises StoreInUse, StoreFailed, Damaged."""
@@ -87,7 +92,7 @@ class Journal:
         if self.folder is not None:
             await asyncio.to_thread(make_folder, self.folder)
         store = await self.store.open()
-        self._deaf = store.on_loss(self._lost)
+        self._deaf, self._deaf_to_trees = store.on_loss(self._lost), store.on_tree_loss(self._tree_lost)
         for each in (self.door, self.caretaker):
             if each is not None:
                 await each.hang()
@@ -97,6 +102,14 @@ class Journal:
         """The lock is gone, and may be another's: so may the trees be."""
         for user in list(self.users):
             user._fence(error)
+
+    def _tree_lost(self, error: OwnedElsewhere) -> None:
+        """Another kernel adopted a tree while this one could not be reached: it goes on there."""
+        page = self._pages.get(error.tree)
+        if page is not None:
+            page.lose(error)
+        for user in list(self.users):
+            user._fence_tree(error.tree, error)
 
     async def leave(self, user: User) -> None:
         """Use it no more: whoever does so last closes the store, having written what was appended. Idempotent."""
@@ -112,8 +125,13 @@ class Journal:
             if each is not None:
                 await each.take_down()
         self._deaf()
+        self._deaf_to_trees()
         await self.store.close()
         self._loop = None
+
+    def keep_page(self, root: str, page: Page) -> None:
+        """This is the page of that tree."""
+        self._pages[root] = page
 
     def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> Page:
         """A page for one tree, of which `about` says what is true for all of it."""
@@ -156,7 +174,8 @@ class Journal:
 
     def _closed(self, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
+        problem = task.exception() if not task.cancelled() else None
+        if problem is not None and not isinstance(problem, OwnedElsewhere):
             _log.warning("a tree that is over could not be marked as such: %s", problem)
 
     async def about(self, root: str) -> dict[str, Any]:
@@ -165,16 +184,21 @@ class Journal:
         return msgspec.json.decode(found.data) if found is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
-        """Nothing is left to go on with: from now on it is only looked at."""
-        await change_tree(self.store, root, over=True, ended=now)
+        """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
+        await change_tree(self.store, root, as_owner=True, over=True, ended=now)
+        await self.store.let_go(root)
 
 
-async def change_tree(store: Store, root: str, **facts: Any) -> bool:
-    """Write what became true of a tree into its document, whoever else does the same; False if there is none."""
+async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:
+    """Write what became true of a tree into its document, whoever else does the same; False if there is none.
+
+    `as_owner`: only while the tree is this kernel's. Raises OwnedElsewhere.
+    """
     while (found := await store.get(TREES, root)) is not None:
         about = {**msgspec.json.decode(found.data), **facts}
         with contextlib.suppress(Conflict):
-            await store.put(TREES, root, msgspec.json.encode(about), expected=found.version)
+            tree = root if as_owner else None
+            await store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=tree)
             return True
     return False
 
@@ -200,7 +224,9 @@ class Page:
         """Put an event into the journal's queue. Never raises: who must know asks `durable`."""
         if self._failure is not None:
             return
-        self._root = event.root
+        if not self._root:
+            self._root = event.root
+            self._journal.keep_page(self._root, self)
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A birth on record without its tree would be found by nobody: the store knows of the tree before.
@@ -241,6 +267,10 @@ class Page:
         if self._failure is not None:
             raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
 
+    def lose(self, error: OwnedElsewhere) -> None:
+        """Nothing of what waits here will be kept: the tree is another kernel's."""
+        self._fail(error)
+
     def close(self) -> None:
         """Listen no more."""
         if self._listening is not None:
@@ -255,7 +285,8 @@ class Page:
     async def _introduce(self) -> None:
         """Let the store know of the tree, so that another process finds it; then write what waited for that."""
         try:
-            await self._journal.store.put(TREES, self._root, msgspec.json.encode(self._about()))
+            about = msgspec.json.encode(self._about())
+            await self._journal.store.put(TREES, self._root, about, tree=self._root)
         except RametError as error:
             return self._fail(error)
         self.is_known = True

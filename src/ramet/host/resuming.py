@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -28,6 +28,7 @@ from ramet.host.recipes import agent_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.messages import decode
 from ramet.spawn.births import cwd_of
+from ramet.spawn.plan import as_agent
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
 from ramet.tools.agents import agent_tool, companion_tools
@@ -71,6 +72,31 @@ class Supplied:
             tools=(*stock_tools({}).values(), *self.tools),
             secrets=self.secrets,
         )
+
+
+class Brought(TypedDict, total=False):
+    """The same as `AgentRuntime.resume` takes it."""
+
+    llm: BaseChatModel | None
+    models: Mapping[str, BaseChatModel]
+    tools: Sequence[BaseTool]
+    agents: Sequence[Agent | Mapping[str, Any]]
+    secrets: Mapping[str, str]
+    hooks: Sequence[HookRunner | HookConfig]
+    gate: SafetyGate | None
+
+
+def supplied_by(brought: Brought) -> Supplied:
+    """What was brought along, with nothing for what was not."""
+    return Supplied(
+        llm=brought.get("llm"),
+        models=brought.get("models") or {},
+        tools=brought.get("tools", ()),
+        agents=tuple(map(as_agent, brought.get("agents", ()))),
+        secrets=brought.get("secrets") or {},
+        hooks=tuple(brought.get("hooks", ())),
+        gate=brought.get("gate"),
+    )
 
 
 @dataclass(frozen=True)
@@ -139,6 +165,15 @@ async def left_behind(journal: Journal | None) -> list[Left]:
         return []
     found = [Left(each.key, msgspec.json.decode(each.data), journal) for each in await journal.trees()]
     return [each for each in found if not each.about.get("over")]
+
+
+async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:
+    """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of."""
+    found = [Left(root, await journal.about(root), journal) for root in roots]
+    for each in found:
+        if not each.about or each.about.get("over"):
+            await journal.store.let_go(each.root)
+    return [each for each in found if each.about and not each.about.get("over")]
 
 
 class Point(NamedTuple):

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -21,11 +21,12 @@ from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
-from ramet.core.errors import RametError, StoreFailed, Unknown
+from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.core.ids import RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy import Policy, grant_root
+from ramet.host.adopting import Adoption
 from ramet.host.agents import AgentHandle, to_the_end
 from ramet.host.audit import Audit
 from ramet.host.blobs import blob_of
@@ -41,10 +42,10 @@ from ramet.host.opening import Opening, OpenTree, TreePlan
 from ramet.host.portal import OwnLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
-from ramet.host.resuming import Supplied, point_of, point_of_run
+from ramet.host.resuming import Brought, Supplied, point_of, point_of_run, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
-from ramet.host.taking_up import resume_all
+from ramet.host.taking_up import Taking, resume_all
 from ramet.host.telemetry import Telemetry
 from ramet.host.trees import Trees
 from ramet.isolation.contract import Backend
@@ -143,6 +144,7 @@ class AgentRuntime:
             keep_s=checked_keep(keep_results_seconds),
         )
         self._trees = Trees(opening, self.journal, self.clock)
+        self._adoption: Adoption | None = None
         self._running = False
 
     @property
@@ -163,6 +165,7 @@ class AgentRuntime:
         self._running = False
         self._trees.is_stopped = True
         _living.discard(self)
+        await self.stop_adopting()
         await self._trees.close_all("the runtime stopped")
         await self.sandboxes.close()
         self._trees.fenced = None
@@ -401,18 +404,49 @@ class AgentRuntime:
         or a session's. Each root is shown to `prepare` before it is set to work. Raises DefinitionMissing for what is
         not supplied; the trees before it go on.
         """
-        supplied = Supplied(
-            llm=llm,
-            models=models or {},
-            tools=tools,
-            agents=tuple(map(as_agent, agents)),
-            secrets=secrets or {},
-            hooks=tuple(hooks),
-            gate=gate,
+        supplied = supplied_by(
+            Brought(
+                llm=llm,
+                models=models or {},
+                tools=tools,
+                agents=agents,
+                secrets=secrets or {},
+                hooks=hooks,
+                gate=gate,
+            )
         )
         if self.journal is not None:
             self.journal.users.add(self)
-        return await resume_all(self, self.journal, supplied, only=only, close_with=self._close_with, prepare=prepare)
+        taking = Taking(self, supplied, self._close_with, prepare)
+        return await resume_all(taking, self.journal, only=only)
+
+    async def adopt(
+        self,
+        adopted: Callable[[Handle], None] | None = None,
+        *,
+        prepare: Callable[[Run], None] | None = None,
+        **brought: Unpack[Brought],
+    ) -> list[Handle]:
+        """`resume`; and from now on, until this runtime stops, go on with the trees of every kernel that falls.
+
+        For several kernels on one database. What they need is brought along as for `resume`; a tree that needs more is
+        named in the log, and stays for a `resume` that has it. `adopted` is told of each root that goes on here later;
+        those that go on at once are returned. Of several kernels that adopt, exactly one gets a tree.
+        """
+        handles = await self.resume(prepare=prepare, **brought)
+        if self.journal is not None:
+            await self.stop_adopting()
+            journal, taking = self.journal, Taking(self, supplied_by(brought), self._close_with, prepare)
+            heard = adopted or (lambda handle: None)
+            self._adoption = Adoption(journal, lambda roots: taking.take_over(journal, roots, heard))
+            await self._adoption.start()
+        return handles
+
+    async def stop_adopting(self) -> None:
+        """Adopt nothing more; what was adopted goes on. Idempotent."""
+        adoption, self._adoption = self._adoption, None
+        if adoption is not None:
+            await adoption.stop()
 
     async def result(self, run: str) -> Result:
         """The result of a run, whichever process it ended in: waits for one that is at work here, else looks it up.
@@ -500,6 +534,10 @@ class AgentRuntime:
     def _fence(self, error: StoreFailed) -> None:
         """Another kernel may own the trees on record: begin nothing more, and end what is at work. For the journal."""
         self._trees.fence(error)
+
+    def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
+        """Another kernel owns a tree, and goes on with it: end what is at work here. For the journal."""
+        self._trees.fence_tree(root, error)
 
     async def close_tree(self, root: RunId, reason: str) -> None:
         """End a tree, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""

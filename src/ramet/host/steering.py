@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import InvalidValue, OwnedElsewhere, Unknown
 from ramet.host.lifetimes import set_keep
 
 if TYPE_CHECKING:
@@ -50,15 +50,23 @@ class Steering:
                 return house.get(run)
         raise Unknown("run", run)
 
-    def send(self, run: str, text: str) -> str:
-        """A user's word for a run; the id of the message. Raises InvalidValue, Unknown, MailRefused."""
+    async def reach(self, run: str) -> Handle:
+        """A handle on a run. Raises Unknown like `find`; OwnedElsewhere if its tree is another kernel's."""
+        try:
+            return self.find(run)
+        except Unknown:
+            await self._see_that_it_is_ours(run)
+            raise
+
+    async def send(self, run: str, text: str) -> str:
+        """A user's word for a run; the id of the message. Raises InvalidValue, MailRefused, and like `reach`."""
         if not text.strip():
             raise InvalidValue("text", text, "text that is not empty")
-        return self.find(run).send(text)
+        return (await self.reach(run)).send(text)
 
     async def stop(self, run: str, reason: str) -> StopReceipt:
-        """End a run and all below it, and wait until they are gone. Raises Unknown."""
-        return await self.find(run).cancel(reason)
+        """End a run and all below it, and wait until they are gone. Raises like `reach`."""
+        return await (await self.reach(run)).cancel(reason)
 
     def approvals(self) -> list[Pending]:
         """The questions that wait for a person, the oldest first."""
@@ -78,6 +86,13 @@ class Steering:
     async def keep(self, run: str, on: bool) -> str:
         """Keep the tree of a run whatever its time is, or no longer; the id of its root. Raises Unknown."""
         return await set_keep(self._store, run, on)
+
+    async def _see_that_it_is_ours(self, run: str) -> None:
+        with suppress(InvalidValue):  # No name that could be on record.
+            found = await self._store.read(run=run, limit=1)
+            owner = await self._store.owner_of(found[0].tree) if found else None
+            if owner is not None and owner.name != self._store.kernel:
+                raise OwnedElsewhere(found[0].tree, owner.name, owner.address)
 
     def _houses(self) -> list[House]:
         return [cast("House", each) for each in list(self._given)]

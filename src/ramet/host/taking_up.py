@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
+from ramet.core.errors import RametError, StoreFailed
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
-from ramet.host.resuming import Supplied, left_behind, take_up
+from ramet.host.resuming import Left, Supplied, left_behind, left_by_others, take_up
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
+
+_log = logging.getLogger("ramet.adopting")
 
 
 class Owner(Protocol):
@@ -29,39 +34,71 @@ class Owner(Protocol):
         """Own one from now on."""
 
 
-async def resume_all(
-    owner: Owner,
-    journal: Journal | None,
-    supplied: Supplied,
-    *,
-    only: str | None,
-    close_with: Callable[[Run], None],
-    prepare: Callable[[Run], None] | None = None,
-) -> list[Handle]:
-    """Go on with every tree that nobody has, or `only` one; handles on their roots, which `prepare` sees first.
+@dataclass(frozen=True)
+class Taking:
+    """How trees are taken up for a runtime; `prepare` sees each root before it is set to work."""
+
+    owner: Owner
+    supplied: Supplied
+    close_with: Callable[[Run], None]
+    prepare: Callable[[Run], None] | None = None
+
+    async def take_up(self, trees: Sequence[Left]) -> list[Handle]:
+        """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing."""
+        handles = []
+        with no_collection():
+            for left in trees:
+                if (handle := await self._take_up(left)) is not None:
+                    handles.append(handle)
+        return handles
+
+    async def take_over(self, journal: Journal, roots: Sequence[str], heard: Callable[[Handle], None]) -> None:
+        """Set trees to work that were claimed from kernels that have fallen; what cannot go on here is logged."""
+        for left in await left_by_others(journal, roots):
+            try:
+                handles = await self.take_up([left])
+            except StoreFailed:
+                raise
+            except RametError as problem:
+                _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, problem)
+            else:
+                for handle in handles:
+                    heard(handle)
+
+    async def _take_up(self, left: Left) -> Handle | None:
+        owner = self.owner
+        story = await left.story()
+        if left.is_alive:  # Somebody else took it up meanwhile.
+            return None
+        if story.is_over:
+            await left.close(owner.clock.now())
+            return None
+        opened = owner.open_tree(left.plan(self.supplied, owner.user_dir))
+        try:
+            root = take_up(opened, story, self.supplied)
+            if self.prepare is not None:
+                self.prepare(root)
+        except BaseException:
+            opened.close()
+            raise
+        owner.keep(opened, root)
+        go_on(opened.tree, story)
+        if not root.persistent:
+            self.close_with(root)
+        return opened.tree.handle(root)
+
+
+async def resume_all(taking: Taking, journal: Journal | None, *, only: str | None) -> list[Handle]:
+    """Go on with every tree that no kernel has, or `only` one; handles on their roots.
 
     Raises DefinitionMissing for what is not supplied; the trees before it go on.
     """
-    handles = []
-    with no_collection():
-        for left in await left_behind(journal):
-            if left.is_alive or only not in (None, left.root, left.about["session"]):
-                continue
-            story = await left.story()
-            if story.is_over:
-                await left.close(owner.clock.now())
-                continue
-            opened = owner.open_tree(left.plan(supplied, owner.user_dir))
-            try:
-                root = take_up(opened, story, supplied)
-                if prepare is not None:
-                    prepare(root)
-            except BaseException:
-                opened.close()
-                raise
-            owner.keep(opened, root)
-            go_on(opened.tree, story)
-            if not root.persistent:
-                close_with(root)
-            handles.append(opened.tree.handle(root))
-    return handles
+    left = [
+        each
+        for each in await left_behind(journal)
+        if not each.is_alive and only in (None, each.root, each.about["session"])
+    ]
+    if journal is None or not left:
+        return []
+    ours = set(await journal.store.claim([each.root for each in left]))
+    return await taking.take_up([each for each in left if each.root in ours])

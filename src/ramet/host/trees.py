@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from ramet.concurrency.clock import Clock
-from ramet.core.errors import RametError, StoreFailed, Unknown
+from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.core.ids import RunId
 from ramet.host.journal import Journal
 from ramet.host.opening import Opening, OpenTree, TreePlan
@@ -85,6 +85,12 @@ class Trees:
         _log.critical("another kernel may own what is on record, so %d trees end here: %s", len(self._open), error)
         for root in list(self._open):
             self._closing_of(root, f"its journal is lost: {error}")
+
+    def fence_tree(self, root: str, error: OwnedElsewhere) -> None:
+        """Another kernel owns that one, and goes on with it: end what is at work here."""
+        if RunId(root) in self._open:
+            _log.critical("a tree ends here: %s", error)
+            self._closing_of(RunId(root), f"another kernel goes on with it: {error}")
 
     async def close(self, root: RunId, reason: str) -> None:
         """End one, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""

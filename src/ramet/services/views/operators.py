@@ -35,7 +35,7 @@ class KernelViews:
     async def send(self, run: str, text: str) -> Sent:
         """A user's word for a run. Raises InvalidValue, Unknown, MailRefused: also for one that only is on record."""
         try:
-            return Sent(mail=self._steering.send(run, text))
+            return Sent(mail=await self._steering.send(run, text))
         except Unknown:
             row = await self.runs.run(run)
             raise MailRefused(row.path, _where(row)) from None
