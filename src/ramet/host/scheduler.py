@@ -79,12 +79,13 @@ class AgentScheduler:
                 self._runtime, self._own_runtime = self._find_runtime()
                 await self._runtime.start()
                 try:
-                    self._books = Books(await self._find_store())
+                    store = await self._find_store()
+                    self._books = Books(store)
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
                 firing = Firing(self._runtime, self._books, self._definitions)
-                self._lookout = Lookout(self._runtime, self._books, firing, self._entropy)
+                self._lookout = Lookout(self._runtime, self._books, firing, self._entropy, store)
                 # In a context of its own: begun inside of a tool, it is no part of that tool's call.
                 self._serving = asyncio.create_task(
                     self._lookout.serve(), name="ramet scheduler", context=contextvars.Context()

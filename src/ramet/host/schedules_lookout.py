@@ -17,6 +17,7 @@ from ramet.host.runtime import AgentRuntime, living
 from ramet.host.schedules_books import Books, Found
 from ramet.host.schedules_cron import next_fire
 from ramet.host.schedules_firing import Firing
+from ramet.store.contract import Seat, Store
 
 #: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
 LOOK_S = 60.0
@@ -24,18 +25,27 @@ LOOK_S = 60.0
 KEPT = timedelta(days=7)
 
 _log = logging.getLogger("ramet.scheduler")
-#: Those that are open in this process. A claim of any other is one whose owner died: a store has one kernel at a time.
-#: Where several kernels share a store, this is the place to ask which of them live.
+#: Those that are open in this process. A claim of any other is one whose owner died, unless its kernel lives elsewhere.
 _open: set[str] = set()
 
 
 class Lookout:
     """One scheduler at work, from `serve` to its cancellation, or to the end of its runtime."""
 
-    def __init__(self, runtime: AgentRuntime, books: Books, firing: Firing, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        books: Books,
+        firing: Firing,
+        entropy: Callable[[int], bytes],
+        store: Store | None = None,
+    ) -> None:
+        """`store` is where the books are; who does not `serve` needs none."""
         self._runtime, self._books, self._firing, self._entropy = runtime, books, firing, entropy
+        self._store = store
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
+        self._all_at = 0.0  #: when to look at all of them, by the monotonic clock
         self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
         self.failure: BaseException | None = None  #: what ended it, if it was not its owner
 
@@ -47,36 +57,45 @@ class Lookout:
     async def serve(self) -> None:
         """Fire what is due, until cancelled: which ends every run that was begun here, and notes that."""
         clock = self._runtime.clock
-        _open.add(self._id)
-        leave = self._books.watch(self.look_at)
+        leaves = [self._books.watch(self.look_at)]
         try:
+            if self._store is not None:
+                self._id = f"{self._id}@{await _seat_of(self._store)}"
+                leaves.append(self._store.on_kernels(self._look_again))
+            _open.add(self._id)
             async with asyncio.TaskGroup() as group:
-                all_at = clock.monotonic()
+                self._all_at = clock.monotonic()
                 while self._runtime in living():
-                    if clock.monotonic() >= all_at:
-                        all_at = clock.monotonic() + LOOK_S
+                    if clock.monotonic() >= self._all_at:
+                        self._all_at = clock.monotonic() + LOOK_S
                         await self._look_at_all(group)
                     now = clock.now()
                     for id in [id for id, at in self._agenda.items() if at <= now]:
                         del self._agenda[id]  # before the store is asked: a mark set meanwhile stays
                         await self._try(group, id)
-                    await self._rest(all_at)
+                    await self._rest()
         except* Exception as problem:
             self.failure = problem.exceptions[0]
             _log.error("the scheduler ends: %s: %s", type(self.failure).__name__, self.failure)
         finally:
-            leave()
+            for leave in leaves:
+                leave()
             _open.discard(self._id)
+
+    def _look_again(self) -> None:
+        """A kernel came or fell: what it had claimed may have no owner any more."""
+        self._all_at = self._runtime.clock.monotonic()
+        self._wake.set()
 
     async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
         self._agenda.clear()  # before the store is asked: what is added meanwhile stays
         for found in await self._books.all():
             await self._try(group, found.book.schedule.id, found)
 
-    async def _rest(self, all_at: float) -> None:
+    async def _rest(self) -> None:
         """Wait for the next time, or for somebody who changed something."""
         clock = self._runtime.clock
-        wait = max(0.0, all_at - clock.monotonic())
+        wait = max(0.0, self._all_at - clock.monotonic())
         if self._agenda:
             wait = seconds_until(min(self._agenda.values()), clock.now(), most=wait)
         with suppress(TimeoutError):
@@ -93,8 +112,9 @@ class Lookout:
     async def _consider(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
         """Decide on what has come of one schedule, claim what may begin, and begin it."""
         while (found := found or await self._read(id)) is not None:
+            owners = {*_open, *await self._living_elsewhere(found.book)}
             now = self._runtime.clock.now()
-            settled = ticks.settle(found.book, now, next_fire, _open.__contains__)
+            settled = ticks.settle(found.book, now, next_fire, owners.__contains__)
             if _is_old(settled, now):
                 await self._books.remove(id, found.version)
                 return
@@ -106,6 +126,14 @@ class Lookout:
                     self._agenda[id] = at
                 return
             found = None
+
+    async def _living_elsewhere(self, book: Book) -> list[str]:
+        """The owners of claims that are schedulers of other kernels, and these live."""
+        asked = {claim.owner for claim in book.state.claims} - _open
+        if self._store is None or not asked:
+            return []
+        seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
+        return [owner for owner in asked if owner.partition("@")[2] in seats]
 
     async def _read(self, id: str) -> Found | None:
         try:
@@ -119,6 +147,15 @@ class Lookout:
 
     def _claim_id(self) -> str:
         return f"claim-{self._entropy(8).hex()}"
+
+
+async def _seat_of(store: Store) -> str:
+    """How schedulers of this kernel are known to those of others."""
+    return next(_seat(each) for each in await store.kernels() if each.name == store.kernel)
+
+
+def _seat(kernel: Seat) -> str:
+    return f"{kernel.epoch}/{kernel.name}"
 
 
 def _is_old(book: Book, now: datetime) -> bool:
