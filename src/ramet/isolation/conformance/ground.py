@@ -78,11 +78,14 @@ async def eventually(
 class Ground:
     """Which backend is checked, and where. `scratch` is an empty folder, `backend` as in "package.module:Backend".
 
-    What `backend` names is called with `runs=`, the folder that all workspaces lie below.
+    What `backend` names is called with `runs=`, the folder that all workspaces lie below. If its sandboxes run on
+    another machine, `eyes` names what looks there: awaited with that folder and a file of a workspace, it says whether
+    any process there holds the lock on that file; one that is not there is held by nobody.
     """
 
     backend: str
     scratch: pathlib.Path
+    eyes: str = ""
 
     @property
     def runs(self) -> pathlib.Path:
@@ -91,11 +94,7 @@ class Ground:
 
     def make(self) -> Backend:
         """A backend, not started. Raises InvalidValue for a name that stands for none."""
-        module, _, name = self.backend.partition(":")
-        try:
-            backend: Backend = getattr(importlib.import_module(module), name)(runs=self.runs)
-        except (ImportError, AttributeError) as error:
-            raise InvalidValue("backend", self.backend, f"{_MAKES} ({error})") from None
+        backend: Backend = _named("backend", self.backend)(runs=self.runs)
         return backend
 
     @asynccontextmanager
@@ -112,8 +111,8 @@ class Ground:
 class Visit:
     """One sandbox, with the guest in it."""
 
-    def __init__(self, sandbox: Sandbox, spec: SandboxSpec) -> None:
-        self.sandbox, self.spec = sandbox, spec
+    def __init__(self, sandbox: Sandbox, spec: SandboxSpec, site: Site) -> None:
+        self.sandbox, self.spec, self._site = sandbox, spec, site
         self._reader = frames.FrameReader()
 
     async def ask(self, deed: str, **given: object) -> Any:
@@ -161,9 +160,23 @@ class Visit:
         async with patience():
             return await self.sandbox.wait()
 
-    def holding(self, name: str) -> bool:
+    async def holding(self, name: str) -> bool:
         """Whether a process inside holds the lock on a file of the workspace."""
-        return is_held(self.spec.workspace / name)
+        return await self._site.is_held(self.spec.workspace / name)
+
+    async def free(self, name: str) -> bool:
+        """Whether none does."""
+        return not await self.holding(name)
+
+    async def refresh(self) -> None:
+        """Have both sides see the same files, if they share no disk: where they do, they do so at any time."""
+        if self._site.probe.remote:
+            await self.sandbox.sync()
+
+    async def seen(self, name: str) -> pathlib.Path:
+        """A file of the workspace, as it is now."""
+        await self.refresh()
+        return self.spec.workspace / name
 
     async def _send(self, body: bytes, told: dict[str, object]) -> None:
         async with patience():
@@ -197,6 +210,12 @@ class Site:
         """Whether a guest has namespaces of its own, or more."""
         return self.probe.level.rank >= Isolation.L2.rank
 
+    async def is_held(self, file: pathlib.Path) -> bool:
+        """Whether any process holds the lock on a file of a workspace, here or on the machine of its sandbox."""
+        if not self.probe.remote:
+            return is_held(file)
+        return bool(await _named("eyes", self.ground.eyes)(self.ground.runs, file))
+
     def needs_walls(self) -> None:
         """Raises NotHere where there are none."""
         if not self.has_walls:
@@ -224,7 +243,7 @@ class Site:
             spec = spec or self.spec(**given)
             sandbox = await self.backend.start(spec)
         try:
-            yield Visit(sandbox, spec)
+            yield Visit(sandbox, spec, self)
         finally:
             await sandbox.clean_up()
 
@@ -237,6 +256,14 @@ class Site:
         except InvalidValue as refusal:
             holds(field in refusal.field, f"what cannot be enforced is refused by name: {field}")
             raise NotHere(f"{self.backend.name} refuses {field}") from None
+
+
+def _named(field: str, name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidValue(field, name, f"{_MAKES} ({error})") from None
 
 
 Check = Callable[[Site], Awaitable[None]]

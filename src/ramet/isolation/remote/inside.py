@@ -2,19 +2,254 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import os
+import platform
+import sys
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue, ProtocolError, RametError, SandboxFailed, Unknown
+from ramet.isolation import trees
+from ramet.isolation.admission import absolute
+from ramet.isolation.local import LocalBackend
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.kept import Kept
 from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.messages import (
+    Answer,
+    Credit,
+    Data,
+    Fetch,
+    Forget,
+    Hello,
+    Leave,
+    Measure,
+    Put,
+    Refused,
+    Run,
+    Signal,
+    Start,
+    Started,
+    Threshold,
+)
+from ramet.isolation.remote.outbox import Outbox
+from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.travel import Arrival
+from ramet.wire.failures import errors_to_fields
+
+_LAST_WORDS_S = 2.0
+_OTHERS_TURN = 64  #: frames after which everybody else may do something
 
 
 async def serve(line: Line, runs: Path, places: Sequence[Path] = ()) -> None:
     """Say hello and do what is said, until the line ends for good or says so; nothing is left then.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
-    at one of them or below it comes from the host, any other is what this machine has there.
+    below one of them comes from the host, any other is what this machine has there. Raises ProtocolError.
     """
+    machine = _Machine(line, runs, places)
+    try:
+        await machine.work()
+    finally:
+        await machine.close()
 
 
 def main(runs: str, *places: str) -> None:
     """Serve the line that standard input and output are, and end with it. What is printed goes to standard error."""
+    asyncio.run(_main(Path(runs), [Path(each) for each in places]))
+
+
+async def _main(runs: Path, places: Sequence[Path]) -> None:
+    loop = asyncio.get_running_loop()
+    ours, theirs = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    reader = asyncio.StreamReader()
+    with os.fdopen(ours, "rb", 0) as source, os.fdopen(theirs, "wb", 0) as sink:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sink)
+        line = StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        try:
+            await serve(line, runs, places)
+        except ProtocolError as broken:
+            sys.stderr.write(f"the kernel broke the rules of the line: {broken}\n")
+        finally:
+            await line.close()
+
+
+class _Machine:
+    """What one line has here."""
+
+    def __init__(self, line: Line, runs: Path, places: Sequence[Path]) -> None:
+        self._line, self._runs = line, runs
+        self._places = [runs, *places]
+        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit)
+        self._outbox = Outbox(line)
+        self._kept: dict[int, Kept] = {}
+        self._used: dict[Path, set[int]] = {}  #: who has what was put there
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def work(self) -> None:
+        """Until the line ends, or says so."""
+        probe = await self._backend.probe()
+        self._outbox.post(
+            Hello(
+                version=messages.VERSION,
+                python=platform.python_version(),
+                level=probe.level,
+                mechanisms=probe.mechanisms,
+                missing=probe.missing,
+                remedy=probe.remedy,
+            )
+        )
+        count = 0
+        while (frame := await self._line.receive()) is not None:
+            word = messages.from_kernel(frame.control)
+            if isinstance(word, Leave):
+                return
+            self._take(word, frame.body)
+            count += 1
+            if count % _OTHERS_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """End all. What was put here goes, as far as it can."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.gather(*(kept.close() for kept in self._kept.values()), return_exceptions=True)
+        await self._backend.close()
+        for number in list(self._kept):
+            with contextlib.suppress(OSError):
+                await self._clear(number)
+        await self._outbox.flush(_LAST_WORDS_S)
+        await self._outbox.close()
+
+    def _take(self, word: messages.FromKernel, body: bytes) -> None:
+        match word:
+            case Data():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.take(word.stream, body)
+            case Credit():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.grant(word.stream, word.size)
+            case Signal():
+                if (kept := self._kept.get(word.number)) is not None:
+                    kept.signal(word.signal)
+            case Put():
+                kept = self._new(word.number)
+                self._answer(word.ask, self._put(kept, word, kept.receive(word.stream)))
+            case Start():
+                kept = self._new(word.number)
+                kept.starting = self._do(self._start(kept, word))
+            case Measure():
+                self._answer(word.ask, self._measure(word))
+            case Run():
+                self._answer(word.ask, self._run(word))
+            case Fetch():
+                self._answer(word.ask, self._fetch(word))
+            case Forget():
+                self._answer(word.ask, self._forget(word.number))
+            case Leave():
+                raise AssertionError("seen to before")
+
+    def _new(self, number: int) -> Kept:
+        if number not in self._kept:
+            self._kept[number] = Kept(number, self._outbox.post, self._runs)
+        return self._kept[number]
+
+    def _known(self, number: int) -> Kept:
+        try:
+            return self._kept[number]
+        except KeyError:
+            raise Unknown("sandbox", str(number), ()) from None
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _answer(self, ask: int, work: Coroutine[Any, Any, tuple[Any, bytes]]) -> None:
+        async def answer() -> None:
+            try:
+                value, body = await work
+            except (RametError, OSError, TimeoutError) as error:
+                info, fields = errors_to_fields(error)
+                self._outbox.post(Answer(ask=ask, error=info, fields=fields))
+            else:
+                self._outbox.post(Answer(ask=ask, value=value), body)
+
+        self._do(answer())
+
+    async def _put(self, kept: Kept, word: Put, arrival: Arrival) -> tuple[Any, bytes]:
+        root = Path(absolute(word.root))
+        if not any(place in root.parents for place in self._places):
+            kept.drop(word.stream)
+            return False, b""
+        if root == self._runs or root in self._runs.parents:
+            kept.drop(word.stream)
+            raise InvalidValue("readonly_mounts", str(root), "a folder that no workspace of another machine is in")
+        self._used.setdefault(root, set()).add(kept.number)
+        await kept.put(word.stream, root, arrival)
+        return True, b""
+
+    async def _start(self, kept: Kept, word: Start) -> None:
+        try:
+            await kept.start(self._backend, word)
+        except (RametError, OSError) as problem:
+            error = problem if isinstance(problem, RametError) else SandboxFailed(str(problem))
+            info, fields = errors_to_fields(error)
+            self._outbox.post(Refused(number=word.number, error=info, fields=fields))
+            return
+        self._used.setdefault(Path(word.workspace), set()).add(kept.number)
+        self._outbox.post(Started(number=word.number))
+        kept.begin()
+
+    async def _measure(self, word: Measure) -> tuple[Any, bytes]:
+        return list(await self._known(word.number).box.metrics()), b""
+
+    async def _run(self, word: Run) -> tuple[Any, bytes]:
+        box = self._known(word.number).box
+        code, out, err = await box.run_command(word.argv, timeout_s=word.timeout_s, max_bytes=word.max_bytes)
+        return [code, len(out)], out + err
+
+    async def _fetch(self, word: Fetch) -> tuple[Any, bytes]:
+        packed = await self._known(word.number).fetch(word.stream)
+        return list(packed.refused), b"".join(os.fsencode(path) + b"\0" for path in packed.gone)
+
+    async def _forget(self, number: int) -> tuple[Any, bytes]:
+        kept = self._kept.get(number)
+        if kept is not None:
+            await kept.close()
+            await self._clear(number)
+        return None, b""
+
+    async def _clear(self, number: int) -> None:
+        """Remove what nobody else has."""
+        kept = self._kept.pop(number)
+        # A mount stays: zygotes that wait for others who are granted it have it open.
+        alone = [root for root, users in self._used.items() if users == {number} and self._runs in root.parents]
+        for users in self._used.values():
+            users.discard(number)
+        for root in alone:
+            del self._used[root]
+        await in_thread(lambda: _remove([*alone, kept.proxies]), name="ramet-folder")
+
+    def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
+        for kept in self._kept.values():
+            if kept.run == run:
+                self._outbox.post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError), trees.opened(path.parent) as folder:
+            trees.remove(folder, path.name)

@@ -57,9 +57,11 @@ class Credit(Word, frozen=True, kw_only=True, tag="credit"):
 
 
 class Put(Word, frozen=True, kw_only=True, tag="put"):
-    """Have the tar that comes in a stream at a folder, before the sandbox starts or while it lives; answered.
+    """Have the tar that comes in a stream at a folder, before the sandbox starts or while it lives.
 
-    `root` is a path below one that the machine keeps for this. What is in the folder and not in the tar goes.
+    `root` is a path below one that the machine keeps for this. What is in the folder and not in the tar goes; a member
+    "." is no folder but a file at that path. Answered by whether it is there now: a path that the machine does not keep
+    is as its image has it, and the stream is not read.
     """
 
     ask: Number
@@ -113,7 +115,8 @@ class Run(Word, frozen=True, kw_only=True, tag="run"):
 class Fetch(Word, frozen=True, kw_only=True, tag="fetch"):
     """What changed in its workspace since it was fetched last, as a tar in a stream.
 
-    Answered, after the stream's end, with the paths, relative to the workspace, that have gone.
+    Answered, after the stream's end, with the first few names that cannot travel. Body of the answer: the paths,
+    relative to the workspace, that have gone, a NUL after each.
     """
 
     ask: Number

@@ -6,17 +6,58 @@ is bounded by windows; a word out of turn, or one about what is not there, is th
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import itertools
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from ramet.core.errors import (
+    InvalidValue,
+    IsolationUnavailable,
+    OutputTooLarge,
+    ProtocolError,
+    RametError,
+    SandboxFailed,
+)
 from ramet.core.policy import Isolation
-from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran, SandboxSpec
+from ramet.isolation.admission import absolute
+from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.asking import Questions, told
+from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.line import Line
-from ramet.isolation.remote.messages import Hello
+from ramet.isolation.remote.messages import (
+    Answer,
+    Connected,
+    Credit,
+    Data,
+    Ended,
+    Hello,
+    Leave,
+    Refused,
+    Start,
+    Started,
+    Threshold,
+)
+from ramet.isolation.remote.outbox import Outbox
+from ramet.wire.failures import clean
 
 #: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.forking`.
 OnThreshold = Callable[[str, str, float, float], object]
+
+#: Bytes of mounts and of a shelf that travel for one start.
+MAX_MOUNTS = 256 * 1024 * 1024
+START_S = 60.0  #: once files are there
+_FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
+_THRESHOLDS = frozenset(("cpu", "memory"))
+_LAST_WORDS_S = 2.0
+_OTHERS_TURN = 64  #: frames after which everybody else may do something
+_log = logging.getLogger("ramet.remote")
 
 
 class Machine:
@@ -27,70 +68,215 @@ class Machine:
 
         Whoever gives it has compared it with what a run asks for; the machine is then not asked about isolation.
         """
+        loop = asyncio.get_running_loop()
+        self._line, self._level, self._on_threshold = line, level, on_threshold
+        self._outbox = Outbox(line)
+        self._questions = Questions(self._outbox.post)
+        self._hello: asyncio.Future[Hello] = loop.create_future()
+        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._boxes: dict[int, RemoteSandbox] = {}
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+        self._reading = loop.create_task(self._read())
 
     @property
     def is_open(self) -> bool:
         """Whether sandboxes can be started: the line has not ended, nothing was lost, nobody closed it."""
-        raise NotImplementedError
+        return not self._ended.done() and self._closing is None
 
     @property
     def living(self) -> int:
-        """How many sandboxes were started and are not yet cleaned up."""
-        raise NotImplementedError
+        """How many sandboxes were started, or are about to be, and are not yet cleaned up."""
+        return len(self._boxes)
 
     async def hello(self) -> Hello:
         """What it said first; waits for that, without end. Raises SandboxFailed if the line ends before or after."""
-        raise NotImplementedError
+        await asyncio.wait((self._hello, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        if self._ended.done():
+            raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
+        return self._hello.result()
 
     async def start(self, spec: SandboxSpec) -> RemoteSandbox:
         """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed."""
-        raise NotImplementedError
+        hello = await self.hello()
+        if not self.is_open:
+            raise SandboxFailed("the machine is closed")
+        _check(spec)
+        box = RemoteSandbox(
+            next(self._numbers),
+            spec,
+            self._level_of(hello, spec.grant.isolation),
+            self._outbox.post,
+            self._questions,
+            on_done=lambda number: self._boxes.pop(number, None),
+            do=self._do,
+        )
+        self._boxes[box.number] = box
+        try:
+            async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
+                await self._send_files(box, spec)
+            self._outbox.post(_started(box.number, spec, is_asked=self._level is None))
+            async with asyncio.timeout(START_S):
+                await asyncio.shield(box.started)
+        except BaseException as error:
+            self._do(box.clean_up())
+            if isinstance(error, TimeoutError):
+                raise SandboxFailed(f"run {spec.run}: nothing started in time on its machine") from None
+            raise
+        return box
 
     def lost(self, exit: Exit) -> None:
         """The machine is known to be gone: all its sandboxes end so, at once. The first word of it stands."""
+        if self._ended.done():
+            return
+        self._ended.set_result(exit)
+        for box in list(self._boxes.values()):
+            box.end(exit)
+        self._questions.fail(SandboxFailed(f"the machine is gone: {exit.detail}"))
+        self._reading.cancel()
+        self._do(self._hang_up())
 
     async def wait_ended(self) -> Exit:
         """Wait until the line has ended or the machine is lost; how its sandboxes ended by that."""
-        raise NotImplementedError
+        return await asyncio.shield(self._ended)
 
     async def close(self) -> None:
         """Tell it to leave, and end the line: all its sandboxes end. Idempotent; they may be cleaned up later."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._outbox.post(Leave())
+        if not self._ended.done():
+            await self._outbox.flush(_LAST_WORDS_S)
+        self.lost(Exit(-signal.SIGKILL, "lost", "its backend was closed"))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _hang_up(self) -> None:
+        await asyncio.wait((self._reading,))
+        await self._outbox.close()
+        await self._line.close()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("a sandbox on another machine: %s", error)
+
+    def _level_of(self, hello: Hello, asked: Isolation) -> Isolation:
+        """What a run gets. Raises IsolationUnavailable."""
+        if self._level is not None:
+            return self._level
+        if asked is Isolation.FRESH and hello.level is Isolation.L2:
+            return asked
+        if asked.rank > hello.level.rank:
+            raise IsolationUnavailable(asked, hello.level, hello.missing, hello.remedy)
+        return hello.level
+
+    async def _send_files(self, box: RemoteSandbox, spec: SandboxSpec) -> None:
+        await box.put_workspace()
+        left = MAX_MOUNTS
+        for mount in spec.grant.readonly_mounts:
+            try:
+                left -= await box.put_mount(Path(absolute(mount)), max_bytes=left)
+            except OutputTooLarge:
+                most = f"at most {MAX_MOUNTS >> 20} MiB of all mounts: put what is larger into an image"
+                raise InvalidValue("readonly_mounts", mount, most) from None
+        if spec.shelf is not None:
+            try:
+                await box.put_shelf(max_bytes=MAX_MOUNTS)
+            except OutputTooLarge:
+                most = f"at most {MAX_MOUNTS >> 20} MiB: put what is larger into an image"
+                raise InvalidValue("shelf", str(spec.shelf), most) from None
+
+    async def _read(self) -> None:
+        why = "the line to its machine ended"
+        count = 0
+        try:
+            while (frame := await self._line.receive()) is not None:
+                self._take(messages.from_machine(frame.control), frame.body)
+                count += 1
+                if count % _OTHERS_TURN == 0:
+                    await asyncio.sleep(0)
+        except RametError as broken:
+            why = f"its machine broke the rules of the line: {clean(str(broken)[:300])}"
+        except OSError as error:
+            why = f"the line to its machine ended: {error}"
+        finally:
+            self.lost(Exit(-signal.SIGKILL, "lost", why))
+
+    def _take(self, word: messages.FromMachine, body: bytes) -> None:
+        if not self._hello.done():
+            if not isinstance(word, Hello) or word.version != messages.VERSION:
+                raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
+            self._hello.set_result(word)
+            return
+        if body and not isinstance(word, Data | Answer):
+            raise ProtocolError("a body where none belongs")
+        match word:
+            case Hello():
+                raise ProtocolError("a machine says hello once")
+            case Answer():
+                self._questions.answer(word, body)
+            case Data():
+                if len(body) > messages.MAX_PIECE:
+                    raise ProtocolError("a piece of a stream that is too large")
+                self._box(word.number).take(word.stream, body)
+            case Credit():
+                self._box(word.number).grant(word.stream, word.size)
+            case Started():
+                self._box(word.number).begin()
+            case Refused():
+                self._box(word.number).refuse(told(word.error, word.fields))
+            case Ended():
+                self._box(word.number).take_end(word)
+            case Connected():
+                self._box(word.number).connect(word.stream)
+            case Threshold():
+                if word.resource not in _THRESHOLDS:
+                    raise ProtocolError(f"nothing comes near a limit of {word.resource[:40]!r}")
+                run = self._box(word.number).may_warn()
+                if run and self._on_threshold is not None:
+                    self._on_threshold(run, word.resource, word.used, word.limit)
+
+    def _box(self, number: int) -> RemoteSandbox:
+        try:
+            return self._boxes[number]
+        except KeyError:
+            raise ProtocolError(f"there is no sandbox {number}") from None
 
 
-class RemoteSandbox:
-    """One process on that machine."""
+def _check(spec: SandboxSpec) -> None:
+    """What only this side can see."""
+    if not spec.workspace.is_dir():
+        raise InvalidValue("workspace", str(spec.workspace), "a folder")
+    for mount in spec.grant.readonly_mounts:
+        if Path(absolute(mount)) in Path(absolute(spec.workspace)).parents:
+            raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+    if spec.shelf is not None and not spec.shelf.is_dir():
+        raise InvalidValue("shelf", str(spec.shelf), "a folder")
 
-    channel: socket.socket
-    stdout: int
-    stderr: int
-    level: Isolation
-    pid = -1
 
-    async def wait(self) -> Exit:
-        """See `ramet.isolation.contract.Sandbox`."""
-        raise NotImplementedError
-
-    def signal(self, number: int) -> None:
-        """See `ramet.isolation.contract.Sandbox`."""
-
-    async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
-        """See `ramet.isolation.contract.Sandbox`."""
-        raise NotImplementedError
-
-    async def metrics(self) -> Metrics:
-        """See `ramet.isolation.contract.Sandbox`."""
-        raise NotImplementedError
-
-    async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """See `ramet.isolation.contract.Sandbox`."""
-        raise NotImplementedError
-
-    async def sync(self) -> None:
-        """See `ramet.isolation.contract.Sandbox`."""
-
-    async def clean_up(self) -> None:
-        """See `ramet.isolation.contract.Sandbox`."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """See `ramet.isolation.contract.Sandbox`."""
-        raise NotImplementedError
+def _started(number: int, spec: SandboxSpec, *, is_asked: bool) -> Start:
+    """What the machine is told of a sandbox."""
+    grant = spec.grant if is_asked else msgspec.structs.replace(spec.grant, isolation=Isolation.L0)
+    return Start(
+        number=number,
+        run=spec.run,
+        grant=grant,
+        workspace=absolute(spec.workspace),
+        cwd=None if spec.cwd is None else absolute(spec.cwd),
+        image=spec.image,
+        entry=spec.entry,
+        env=dict(spec.env),
+        proxied=spec.proxy is not None,
+        shelf=None if spec.shelf is None else absolute(spec.shelf),
+    )

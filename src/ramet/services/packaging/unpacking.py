@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 from ramet.core.errors import InvalidValue
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
 from ramet.services.packaging.names import Taken, checked_path
-from ramet.services.packaging.tar import Tar
+from ramet.wire.tar import Tar
 
 _GZIP = b"\x1f\x8b"
 _PIECE = 64 * 1024

@@ -1,8 +1,8 @@
-"""Reading a tar as strictly as it can be read: regular files and folders, and every byte accounted for.
+"""Reading a tar as strictly as it can be read: files, folders, links if asked, every byte accounted for; and writing.
 
-The parser is our own because the standard library's takes what no bundle needs (sparse files, links, sizes of a header
-that are read into memory whole) and is lenient where two readers of one archive may see different files. It knows the
-formats that tar programs write: ustar, GNU's long names ("L") and the extended headers of POSIX ("x", "g").
+The parser is our own because the standard library's takes what nobody here needs (sparse files, sizes of a header that
+are read into memory whole) and is lenient where two readers of one archive may see different files. It knows the
+formats that tar programs write: ustar, GNU's long names ("L", "K") and the extended headers of POSIX ("x", "g").
 """
 
 from __future__ import annotations
@@ -25,19 +25,43 @@ Read = Callable[[int], bytes]  #: as of a file: fewer bytes than asked only at t
 
 
 class Member(NamedTuple):
-    """A file or folder as its header says it: nothing of it is checked but its form."""
+    """A file, folder or link as its header says it: nothing of it is checked but its form."""
 
     name: bytes
     is_folder: bool
-    executable: bool
     size: int
+    mode: int = 0o644
+    link: bytes | None = None  #: where a symbolic link leads
+
+    @property
+    def executable(self) -> bool:
+        """By its owner."""
+        return bool(self.mode & 0o100)
+
+
+def header(member: Member) -> bytes:
+    """What stands before a member's content, which is padded to whole blocks. Raises InvalidValue for 8 GiB."""
+    kind = b"5" if member.is_folder else b"0" if member.link is None else b"2"
+    link = member.link or b""
+    return b"".join(
+        (
+            b"" if len(member.name) <= 100 else _longer(b"L", member.name),
+            b"" if len(link) <= 100 else _longer(b"K", link),
+            _block(member.name[:100], member.mode, member.size, kind, link[:100]),
+        )
+    )
+
+
+#: What stands at the end of an archive.
+END = bytes(2 * BLOCK)
 
 
 class Tar:
     """The members of an archive, in order; the content of each is read before the next, and skipped otherwise."""
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
+    def __init__(self, read: Read, *, links: bool = False, max_extended: int = MAX_EXTENDED_ALL) -> None:
+        """Symbolic links are members only with `links`; `max_extended` bounds all extended headers together."""
+        self._read, self._links, self._most = read, links, max_extended
         self._left = 0  #: bytes of the member's content that nobody has read
         self._padding = 0  #: that follow it
         self._extended = 0  #: of all extended headers so far
@@ -50,20 +74,23 @@ class Tar:
             if _is_zeros(block):
                 return self._end(longer)
             kind, size = _checked(block)
-            if kind in (b"x", b"g", b"L"):
+            if kind in (b"x", b"g", b"L") or (kind == b"K" and self._links):
                 self._extend(longer, kind, size)
                 continue
             name = longer.pop("path", None) or _name(block)
-            if kind in _REFUSED:
+            link = longer.pop("linkpath", None) or block[157:257].partition(b"\0")[0]
+            is_link = self._links and kind == b"2"
+            if kind in _REFUSED and not is_link:
                 raise InvalidValue("member", _shown(name), f"a regular file or a folder, not {_REFUSED[kind]}")
-            if kind not in (b"0", b"\0", b"5"):
+            if kind not in (b"0", b"\0", b"5") and not is_link:
                 raise InvalidValue("member", _shown(name), f"a regular file or a folder, not of type {kind!r}")
             size = _decimal("member", longer.pop("size", b""), size)
-            folder = kind == b"5" or name.endswith(b"/")  # The oldest tars have no type for folders.
-            if folder and size:
+            # The oldest tars have no type for folders.
+            folder = kind == b"5" or (name.endswith(b"/") and not is_link)
+            if (folder or is_link) and size:
                 raise InvalidValue("member", _shown(name), "a folder without content")
             self._left, self._padding = size, -size % BLOCK
-            yield Member(name, folder, bool(_octal(block[100:108]) & 0o100), size)
+            yield Member(name, folder, size, _octal(block[100:108]), link if is_link else None)
             for _ in self.content():
                 pass
             self._exactly(self._padding)
@@ -77,12 +104,13 @@ class Tar:
 
     def _extend(self, longer: dict[str, bytes], kind: bytes, size: int) -> None:
         self._extended += BLOCK + size
-        if size > MAX_EXTENDED or self._extended > MAX_EXTENDED_ALL:
-            most = f"at most {MAX_EXTENDED}, and {MAX_EXTENDED_ALL} of all together"
+        if size > MAX_EXTENDED or self._extended > self._most:
+            most = f"at most {MAX_EXTENDED}, and {self._most} of all together"
             raise InvalidValue("archive", f"an extended header of {size} bytes", most)
         data = self._exactly(size)
         self._exactly(-size % BLOCK)
-        said = {"path": data.rstrip(b"\0")} if kind == b"L" else _extended(data)
+        long = {b"L": "path", b"K": "linkpath"}.get(kind)
+        said = {long: data.rstrip(b"\0")} if long else _extended(data)
         if kind == b"g" and said:
             raise InvalidValue("archive", ", ".join(said), "a global header that says nothing of names and sizes")
         if twice := longer.keys() & said.keys():
@@ -102,6 +130,25 @@ class Tar:
         if len(data) < size:
             raise InvalidValue("archive", "its end", "a whole tar: this one is cut short, or none")
         return data
+
+
+def _longer(kind: bytes, name: bytes) -> bytes:
+    """A header that says a long name of the next one."""
+    said = name + b"\0"
+    return _block(b"././@LongLink", 0o644, len(said), kind, b"") + said + bytes(-len(said) % BLOCK)
+
+
+def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes:
+    if size >= 8**11:
+        raise InvalidValue("member", _shown(name), "a file of less than 8 GiB")
+    block = bytearray(BLOCK)
+    block[: len(name)] = name
+    block[100:107], block[124:135] = b"%07o" % mode, b"%011o" % size
+    block[148:156], block[156:157] = b" " * 8, kind
+    block[157 : 157 + len(link)] = link
+    block[257:265] = b"ustar  \0"
+    block[148:155] = b"%06o\0" % sum(block)
+    return bytes(block)
 
 
 def _checked(block: bytes) -> tuple[bytes, int]:

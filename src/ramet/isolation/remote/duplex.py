@@ -1,0 +1,88 @@
+"""Both directions of a socket over a line."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation.remote.messages import Data
+from ramet.isolation.remote.streams import Incoming, Outgoing, Post
+
+
+class Duplex:
+    """One stream each way; what comes before there is a socket is kept. The socket is closed when both have ended."""
+
+    def __init__(self, number: int, stream: int, post: Post, *, on_done: Callable[[], None] = lambda: None) -> None:
+        self._number, self._stream, self._post, self._on_done = number, stream, post, on_done
+        self._socket: socket.socket | None = None
+        self._outgoing: Outgoing | None = None
+        self._incoming = Incoming(number, stream, post, on_end=self._came)
+        self._has_come = self._has_gone = self._is_closed = False
+
+    def attach(self, end: socket.socket, *, before: tuple[Outgoing, ...] = ()) -> None:
+        """From now on it is this one, and ours."""
+        self._socket = end
+        self._outgoing = Outgoing(
+            end.fileno(), self._number, self._stream, self._post, before=before, on_end=self._went
+        )
+        self._incoming.attach(end.fileno())
+
+    def take(self, data: bytes) -> None:
+        """See `Incoming.take`."""
+        self._incoming.take(data)
+
+    def grant(self, size: int) -> None:
+        """See `Outgoing.grant`."""
+        if self._outgoing is None:
+            raise ProtocolError(f"stream {self._stream} of {self._number} is given credit before anything was sent")
+        self._outgoing.grant(size)
+
+    def drain(self) -> None:
+        """Send all that can be sent now."""
+        if self._outgoing is not None:
+            self._outgoing.drain()
+
+    def fail(self) -> None:
+        """There will be no socket: the other side sees its end."""
+        self._post(Data(number=self._number, stream=self._stream), b"")
+        self._has_gone = True
+        self._incoming.abandon()
+
+    def stop_sending(self) -> None:
+        """Nobody reads it at the other end."""
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._has_gone = True
+        self._look()
+
+    def over(self) -> None:
+        """The other end has gone: what came is written, and nothing more goes there."""
+        self._incoming.end()
+        self.stop_sending()
+
+    def close(self) -> None:
+        """Drop everything. Idempotent."""
+        self._is_closed = True
+        self._incoming.close()
+        if self._outgoing is not None:
+            self._outgoing.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _came(self) -> None:
+        self._has_come = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+        self._look()
+
+    def _went(self) -> None:
+        self._has_gone = True
+        self._look()
+
+    def _look(self) -> None:
+        if self._has_come and self._has_gone and not self._is_closed:
+            self.close()
+            self._on_done()

@@ -1,0 +1,61 @@
+"""A line made of one stream of bytes each way, such as a socket, or a program's standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.wire.frames import Frame, FrameReader, pack
+
+_CHUNK = 256 * 1024
+_CLOSE_S = 5.0
+
+
+class StreamLine:
+    """Ends when the stream does, or a bad frame comes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._frames: deque[Frame] = deque()
+        self._taken = FrameReader()
+        self._is_closed = False
+        self._turn = asyncio.Lock()
+
+    async def send(self, frame: Frame) -> None:
+        """See `ramet.isolation.remote.line.Line`."""
+        async with self._turn:
+            if self._is_closed or self._writer.is_closing():
+                raise Gone("the line has ended")
+            try:
+                self._writer.writelines(pack(*frame))
+                await self._writer.drain()
+            except OSError as error:
+                raise Gone(f"the line has ended: {error}") from None
+
+    async def receive(self) -> Frame | None:
+        """See `ramet.isolation.remote.line.Line`. Raises ProtocolError, once, for a bad frame."""
+        while not self._frames and not self._is_closed:
+            try:
+                data = await self._reader.read(_CHUNK)
+            except OSError:
+                data = b""
+            if not data:
+                return None
+            try:
+                self._frames.extend(self._taken.feed(data))
+            except ProtocolError:
+                await self.close()
+                raise
+        return self._frames.popleft() if self._frames and not self._is_closed else None
+
+    async def close(self) -> None:
+        """See `ramet.isolation.remote.line.Line`. What was sent and not taken is given up after a while."""
+        self._is_closed = True
+        self._reader.feed_eof()
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()

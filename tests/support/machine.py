@@ -1,0 +1,45 @@
+"""Another machine, as far as this one can be one: a mount namespace with a /tmp of its own, and an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ramet.isolation import runtime
+from ramet.isolation.launch import become
+from ramet.isolation.linux import calls
+from ramet.isolation.remote import inside
+
+
+def main(scratch: Path, runs: Path, uid: int) -> None:
+    """Serve standard input and output. Nothing that is written in /tmp or in `scratch` can be seen from outside."""
+    folders = [Path(each) for each in runtime.find().folders]
+    opened = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in folders]
+    calls.unshare(calls.CLONE_NEWNS)
+    calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    places = [Path("/tmp")] if scratch.is_relative_to("/tmp") else [Path("/tmp"), scratch]
+    for place in places:
+        calls.mount("tmpfs", str(place), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=1777")
+    for folder, fd in opened:
+        if any(folder.is_relative_to(place) for place in places):
+            _stand_in(folder, fd)
+            calls.mount(f"/proc/self/fd/{fd}", str(folder), None, calls.MS_BIND | calls.MS_REC)
+        os.close(fd)
+    runs.mkdir(mode=0o700, parents=True)
+    os.chown(runs, uid, uid)
+    become(uid, uid, [str(each) for each in (*folders, runs)])
+    os.environ.clear()
+    inside.main(str(runs), "/tmp")
+
+
+def _stand_in(path: Path, fd: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.isdir(f"/proc/self/fd/{fd}"):  # noqa: PTH112
+        path.mkdir(exist_ok=True)
+    else:
+        path.touch()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

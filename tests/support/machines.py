@@ -1,0 +1,111 @@
+"""A backend whose sandboxes run on another machine: see `tests.support.machine`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone, SandboxFailed
+from ramet.isolation.conformance.ground import is_held
+from ramet.isolation.contract import Probe, SandboxSpec
+from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.outside import Machine, OnThreshold
+from ramet.isolation.remote.streamline import StreamLine
+
+PROJECT = Path(__file__).parents[2]
+
+
+class MachineBackend:
+    """One machine for all of its sandboxes, from the first word on."""
+
+    name = "machine"
+    owner = None
+
+    def __init__(self, runs: Path, on_threshold: OnThreshold | None = None) -> None:
+        self._runs, self._on_threshold = runs, on_threshold
+        self._starting: asyncio.Task[tuple[subprocess.Popen[bytes], Machine]] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def machine(self) -> Machine:
+        """The machine, started."""
+        if self._closing is not None:
+            raise SandboxFailed("the backend is closed")
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start())
+        _, machine = await asyncio.shield(self._starting)
+        return machine
+
+    async def process(self) -> subprocess.Popen[bytes]:
+        """Of the machine."""
+        await self.machine()
+        assert self._starting is not None, "as above"
+        return self._starting.result()[0]
+
+    async def probe(self) -> Probe:
+        """What it said."""
+        hello = await (await self.machine()).hello()
+        return Probe(hello.level, hello.mechanisms, hello.missing, hello.remedy, remote=True)
+
+    async def start(self, spec: SandboxSpec) -> RemoteSandbox:
+        """There."""
+        return await (await self.machine()).start(spec)
+
+    async def adopt(self, description: Mapping[str, Any]) -> RemoteSandbox:
+        """Raises Gone."""
+        raise Gone(f"run {description.get('run')} ended with its line")
+
+    async def reap(self) -> Sequence[str]:
+        """A machine ends with its line."""
+        return ()
+
+    async def close(self) -> None:
+        """End it."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        if self._starting is None:
+            return
+        process, machine = await self._starting
+        await machine.close()
+        await in_thread(process.wait, name="wait-machine")
+        (_folder(self._runs) / str(process.pid)).unlink()
+
+    async def _start(self) -> tuple[subprocess.Popen[bytes], Machine]:
+        uid = 61200 + os.getpid() % 300  #: what a user may have counts for all of it
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.machine", str(self._runs.parent), str(self._runs), str(uid)],
+                cwd=PROJECT,
+                stdin=theirs,
+                stdout=theirs,
+            )
+        folder = _folder(self._runs)
+        folder.mkdir(exist_ok=True)
+        (folder / str(process.pid)).touch()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        return process, Machine(StreamLine(reader, writer), on_threshold=self._on_threshold)
+
+
+async def eyes(runs: Path, file: Path) -> bool:
+    """Whether a process of any of these machines holds the lock on a file there."""
+    for each in _folder(runs).iterdir():
+        try:
+            if is_held(Path(f"/proc/{each.name}/root{file}")):
+                return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+def _folder(runs: Path) -> Path:
+    return runs.with_name("machines")
