@@ -1,0 +1,80 @@
+"""How what belongs to us in a cluster is marked, so that it can be found, counted and removed by whoever is left."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+
+DOMAIN = "ramet.dev"
+MANAGED = "app.kubernetes.io/managed-by"
+OURS = "ramet"
+
+PLACE = f"{DOMAIN}/place"  #: the working directory, or the database, whose kernels may clear up after each other
+OWNER = f"{DOMAIN}/owner"  #: the kernel that has made it
+RUN = f"{DOMAIN}/run"
+TREE = f"{DOMAIN}/tree"
+TEAM = f"{DOMAIN}/team"
+NAME = f"{DOMAIN}/path"  #: an annotation, as are the ids in full
+
+_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
+_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
+_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_KEPT = (DOMAIN, "kubernetes.io", "k8s.io")
+
+
+class About(NamedTuple):
+    """What is known of a run beside its id, for whoever looks at the cluster; empty is unknown."""
+
+    tree: str = ""
+    team: str = ""
+    path: str = ""
+
+
+def value_of(word: str) -> str:
+    """A label's value for an id or a name: the word itself where it can be one, else a digest of it."""
+    return word if _VALUE.match(word) else f"sha256-{hashlib.sha256(word.encode()).hexdigest()[:40]}"
+
+
+def digest(*words: str) -> str:
+    """One value for several words, in this order."""
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+
+
+def of_run(run: str, about: About, *, place: str, owner: str) -> dict[str, str]:
+    """The labels of what is made for a run."""
+    known = {RUN: run, TREE: about.tree, TEAM: about.team}
+    return {
+        MANAGED: OURS,
+        PLACE: place,
+        OWNER: owner,
+        **{key: value_of(word) for key, word in known.items() if word},
+    }
+
+
+def in_full(run: str, about: About) -> dict[str, str]:
+    """The annotations: the words of which labels may hold a digest only."""
+    known = {RUN: run, TREE: about.tree, TEAM: about.team, NAME: about.path}
+    return {key: word for key, word in known.items() if word}
+
+
+def checked(field: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """A user's own labels. Raises InvalidValue for one that the API would refuse, or that is ours or the system's."""
+    for key, value in labels.items():
+        domain, slash, name = key.rpartition("/")
+        if any(domain == each or domain.endswith(f".{each}") for each in _KEPT):
+            raise InvalidValue(f"{field}[{key!r}]", value, f"a key outside {', '.join(_KEPT)}, which are not a user's")
+        if not _PART.match(name) or bool(slash) != bool(domain) or (domain and not _DOMAIN.match(domain)):
+            raise InvalidValue(field, key, "a key as in 'example.org/name': at most 63 letters, digits, '.', '_', '-'")
+        if not isinstance(value, str) or not _VALUE.match(value):
+            raise InvalidValue(f"{field}[{key!r}]", value, "at most 63 letters, digits, '.', '_', '-'")
+    return dict(labels)
+
+
+def selector(*, place: str = "", owner: str = "") -> dict[str, str]:
+    """What is ours, of a place or a kernel."""
+    known = {PLACE: place, OWNER: owner}
+    return {MANAGED: OURS, **{key: value for key, value in known.items() if value}}

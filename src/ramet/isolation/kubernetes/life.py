@@ -1,0 +1,161 @@
+"""One pod, from its making to its removal. A task of its own sees to both, whatever becomes of who wanted it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ramet.core.errors import RametError, SandboxFailed
+from ramet.isolation.kubernetes import manifest
+from ramet.isolation.kubernetes.api import Api, Taken, Unreachable
+from ramet.isolation.kubernetes.lookout import Lookout
+from ramet.isolation.kubernetes.reach import Reach, Reached
+from ramet.isolation.kubernetes.seen import Seen, Trouble
+
+_AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_GIVE_UP_S = 60.0  #: of trying to remove a pod: what is left then is for the reaper, or ends by itself
+
+_log = logging.getLogger("ramet.kubernetes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What all pods of a kernel share."""
+
+    api: Api
+    lookout: Lookout
+    reach: Reach
+    unschedulable_s: float  #: how long a pod may wait for a place
+
+
+class Pod:
+    """A pod that is wanted, until `release`. Make it on a running event loop."""
+
+    def __init__(self, ground: Ground, pod: Mapping[str, Any], secret: Mapping[str, Any] | None) -> None:
+        """`pod` and `secret` are manifests."""
+        self.name: str = pod["metadata"]["name"]
+        self.uid = ""
+        loop = asyncio.get_running_loop()
+        self.reached: asyncio.Future[Reached] = loop.create_future()  #: an error: it could not be made
+        self.troubled: asyncio.Future[Trouble] = loop.create_future()  #: once it does not work, or no more
+        self._ground, self._pod, self._secret = ground, pod, secret
+        self._seen = Seen(self.name)
+        self._changed, self._released = asyncio.Event(), asyncio.Event()
+        self._was_made = False
+        self.gone = loop.create_task(self._live())  #: done once it was removed, or others have to
+
+    def release(self) -> None:
+        """It is not wanted any more, and goes. Idempotent; waits for nothing."""
+        self._released.set()
+        self._changed.set()
+
+    @property
+    def words(self) -> str:
+        """What its program has said on standard error last."""
+        if self.reached.done() and not self.reached.cancelled() and self.reached.exception() is None:
+            return self.reached.result().words
+        return ""
+
+    async def _live(self) -> None:
+        ground, reached = self._ground, None
+        ground.lookout.expect(self.name, self._see)
+        try:
+            try:
+                await self._make()
+                await self._placed()
+                if not self._released.is_set() and not self.troubled.done():
+                    reached = ground.reach.open(ground.api, self.name, self.uid)
+                    self.reached.set_result(reached)
+            except Exception as error:
+                self.reached.set_exception(error)
+                self.reached.exception()  # Seen: nobody need wait for it.
+                self._released.set()
+            if not self.reached.done():
+                self.reached.set_exception(SandboxFailed(f"pod {self.name} was let go of before it could be reached"))
+                self.reached.exception()
+            await self._released.wait()
+        finally:
+            if reached is not None:
+                await reached.close()
+            await self._remove()
+
+    async def _make(self) -> None:
+        """Raises SpawnRefused, SandboxFailed, Unreachable and what else the API says."""
+        api = self._ground.api
+        if self._secret is not None:
+            await api.create_secret(self._secret)
+        self._was_made = True  # For all we know from now on.
+        for again in (*_AGAIN_S, None):
+            try:
+                self.uid = (await api.create_pod(self._pod)).uid
+                break
+            except Taken:  # By a request before, whose answer was lost.
+                self.uid = (await api.pod(self.name)).uid
+                break
+            except Unreachable:
+                if again is None or self._released.is_set():
+                    raise
+                await asyncio.sleep(again)
+            except RametError:
+                self._was_made = False
+                raise
+        if self._secret is not None:
+            await api.patch_secret(self.name, manifest.owned_by(self.name, self.uid))
+
+    async def _placed(self) -> None:
+        """Wait until it has a node, or is in trouble. Raises SandboxFailed if it finds none in time."""
+        loop, until = asyncio.get_running_loop(), None
+        while not (self._seen.node or self.troubled.done() or self._released.is_set()):
+            self._changed.clear()
+            trouble = self._seen.trouble
+            if trouble is not None and until is None:
+                until = loop.time() + self._ground.unschedulable_s
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._changed.wait()
+            except TimeoutError:
+                assert trouble is not None, "without one there is no bound"
+                bound = f"no node took it within {self._ground.unschedulable_s:g} s"
+                raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
+
+    def _see(self, seen: Seen) -> None:
+        self._seen = seen
+        if seen.trouble is not None and seen.trouble.is_final and not self.troubled.done():
+            self.troubled.set_result(seen.trouble)
+        self._changed.set()
+
+    async def _remove(self) -> None:
+        """Delete it, and what it had, however often the API has to be asked."""
+        loop = asyncio.get_running_loop()
+        began, tries = loop.time(), 0
+        while self._was_made or self._secret is not None:
+            try:
+                if self._was_made:
+                    await self._ground.api.delete_pod(self.name)
+                if self._secret is not None:
+                    await self._ground.api.delete_secret(self.name)
+                break
+            except RametError as problem:
+                if not isinstance(problem, Unreachable) or loop.time() > began + _GIVE_UP_S:
+                    _log.warning("pod %s stays for now: %s", self.name, problem)
+                    break
+                await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+                tries += 1
+        self._ground.lookout.forget(self.name, was_made=self._was_made)
+        self._ground.reach.forget(self.name)
+
+
+async def removed(pod: Pod, within_s: float) -> None:
+    """Wait for a released pod to be gone, not for longer than that: it goes on without us."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await asyncio.shield(pod.gone)
+
+
+def told_of(pod: Pod, tell: Callable[[Trouble], object]) -> None:
+    """Have somebody told of a pod's trouble, now or when it comes."""
+    pod.troubled.add_done_callback(lambda done: None if done.cancelled() else tell(done.result()))

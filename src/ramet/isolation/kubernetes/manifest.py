@@ -1,0 +1,224 @@
+"""What is asked of a cluster, as data: the pod of a run, and what keeps a namespace's pods off the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Grant
+from ramet.isolation.kubernetes import labels
+
+CONTAINER = "agent"
+POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy
+
+#: MiB that the keeper and the process that agents are forked from need beside what an agent has.
+KEEPER_MB = 96
+#: Processor that the keeper has beside an agent's, in cores: an agent that uses all of its own does not stop it.
+KEEPER_CORES = 0.2
+#: MiB of what is said over an attach stream that a node keeps as the container's log: its kubelet's default.
+LOGS_MB = 64
+#: From a pod's creation to its agent's start, and from the agent's time to the end that comes from the cluster.
+SLACK_S = 120
+RUN_MB = 8  #: of /run, in memory: sockets and secrets
+
+#: Where a mount that is one file cannot be: what else is in its folder would not be seen.
+_FULL = frozenset(
+    map(PurePosixPath, ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/sbin", "/sys", "/usr"))
+)
+#: What a user may say of where pods go.
+PLACEMENT = ("affinity", "nodeSelector", "priorityClassName", "schedulerName", "tolerations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What all pods of a kernel have in common."""
+
+    namespace: str
+    image: str
+    command: Sequence[str]
+    runs: str  #: the folder of all workspaces, at the same path as on the kernel's host
+    place: str
+    owner: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pull_secrets: Sequence[str] = ()
+    pull_policy: str = "IfNotPresent"
+    placement: Mapping[str, Any] = field(default_factory=dict)  #: of PLACEMENT
+    parent: Mapping[str, Any] | None = None  #: an owner reference: with it, its pods go
+    cpu_reserved: float = 0.1  #: the share of a processor's limit that a node keeps free for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Berth:
+    """One pod: what a run asks of it."""
+
+    name: str
+    run: str
+    grant: Grant
+    uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
+    about: labels.About = labels.About()
+    runtime_class: str | None = None
+    folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
+    files: Sequence[str] = ()  #: likewise, single files
+    size_mb: int = 0  #: of both
+    secret: str | None = None  #: a Secret whose keys are files below SECRET
+
+
+SECRET = "/run/ramet/secret"
+
+
+def pod(form: Form, berth: Berth) -> dict[str, Any]:
+    """The pod of a run. Raises InvalidValue for a mount that no pod can have."""
+    grant = berth.grant
+    volumes, mounts = _volumes(form, berth)
+    spec = {
+        **form.placement,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "shareProcessNamespace": False,
+        "hostname": "sandbox",
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},  # One is needed; nobody listens there.
+        "terminationGracePeriodSeconds": 0,
+        "activeDeadlineSeconds": math.ceil(grant.timeout_seconds) + SLACK_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": berth.uid,
+            "runAsGroup": berth.uid,
+            "fsGroup": berth.uid,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": CONTAINER,
+                "image": form.image,
+                "imagePullPolicy": form.pull_policy,
+                "command": list(form.command),
+                "stdin": True,
+                "stdinOnce": False,
+                "tty": False,
+                "env": [
+                    {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+                    {"name": "RAMET_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+                ],
+                "resources": resources(grant, cpu_reserved=form.cpu_reserved, extra_mb=berth.size_mb),
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "privileged": False,
+                    "readOnlyRootFilesystem": True,
+                },
+                "terminationMessagePolicy": "File",
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if berth.runtime_class is not None:
+        spec["runtimeClassName"] = berth.runtime_class
+    if form.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in form.pull_secrets]
+    metadata: dict[str, Any] = {
+        "name": berth.name,
+        "namespace": form.namespace,
+        "labels": {**form.labels, **labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)},
+        "annotations": labels.in_full(berth.run, berth.about),
+    }
+    if form.parent is not None:
+        metadata["ownerReferences"] = [dict(form.parent)]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:
+    """What a node keeps for a run, and the most that it gives. Memory is reserved in full, processor time in part."""
+    memory = grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
+    cpu = math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
+    disk = grant.workspace_size_mb + extra_mb + LOGS_MB
+    limits = {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "ephemeral-storage": f"{disk}Mi"}
+    return {"limits": limits, "requests": {**limits, "cpu": f"{max(1, math.ceil(cpu * cpu_reserved))}m"}}
+
+
+def _volumes(form: Form, berth: Berth) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    grant = berth.grant
+    in_memory = {
+        "tmp": ("/tmp", grant.tmpfs_size_mb),
+        "shm": ("/dev/shm", grant.tmpfs_size_mb),
+        "run": ("/run", RUN_MB),
+    }
+    volumes: list[dict[str, Any]] = [
+        {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}}
+        for name, (_, size) in in_memory.items()
+    ]
+    mounts: list[dict[str, Any]] = [{"name": name, "mountPath": path} for name, (path, _) in in_memory.items()]
+    volumes.append({"name": "runs", "emptyDir": {"sizeLimit": f"{grant.workspace_size_mb + 8}Mi"}})
+    mounts.append({"name": "runs", "mountPath": form.runs})
+    if seen := _seen(form.runs, berth):
+        volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{berth.size_mb + 8}Mi"}})
+        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(at)} for at, path in enumerate(seen)]
+    if berth.secret is not None:
+        secret = {"secretName": berth.secret, "defaultMode": 0o440, "optional": False}
+        volumes.append({"name": "secret", "secret": secret})
+        mounts.append({"name": "secret", "mountPath": SECRET, "readOnly": True})
+    return volumes, mounts
+
+
+def _seen(runs: str, berth: Berth) -> list[str]:
+    """The folders that have to be there for mounts: not those that lie in another one, or in that of all workspaces."""
+    wanted = set(map(PurePosixPath, berth.folders))
+    for file in map(PurePosixPath, berth.files):
+        if file.parent in _FULL:
+            raise InvalidValue(
+                "readonly_mounts", str(file), "a file in a folder that the image does not need, or a folder"
+            )
+        wanted.add(file.parent)
+    for each in wanted & _FULL:
+        raise InvalidValue("readonly_mounts", str(each), "a folder that the image does not need")
+    wanted = {each for each in wanted if not each.is_relative_to(runs)}
+    return sorted(str(each) for each in wanted if not wanted.intersection(each.parents))
+
+
+def network_policy(namespace: str, *, kernel: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Nothing in and nothing out for all agents of a namespace; with `kernel` (`to` and `ports`), out to it alone."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": POLICY, "namespace": namespace, "labels": {labels.MANAGED: labels.OURS}},
+        "spec": {
+            "podSelector": {
+                "matchLabels": {labels.MANAGED: labels.OURS},
+                "matchExpressions": [{"key": labels.OWNER, "operator": "Exists"}],
+            },
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [] if kernel is None else [dict(kernel)],
+        },
+    }
+
+
+def secret(form: Form, name: str, run: str, about: labels.About, data: Mapping[str, str]) -> dict[str, Any]:
+    """A Secret of a run; `data` as text. It gets its pod as owner once that is there (`owned_by`)."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "immutable": True,
+        "metadata": {
+            "name": name,
+            "namespace": form.namespace,
+            "labels": {**form.labels, **labels.of_run(run, about, place=form.place, owner=form.owner)},
+        },
+        "stringData": dict(data),
+    }
+
+
+def owned_by(name: str, uid: str) -> dict[str, Any]:
+    """A patch: what has it goes with a pod."""
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "blockOwnerDeletion": False}
+    return {"metadata": {"ownerReferences": [reference]}}

@@ -1,0 +1,139 @@
+"""How a kernel and the program in a pod come to talk: over the pod's attach stream, or however else `Reach` says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from ramet.core.errors import RametError
+from ramet.isolation.kubernetes.api import Api, Forbidden, Stream
+from ramet.isolation.kubernetes.carried import CarriedLine
+from ramet.isolation.kubernetes.pieces import PacketReader, pack
+from ramet.isolation.remote.line import Line
+
+_STDOUT, _STDERR, _ERROR = 1, 2, 3
+_SOON_S, _LATER_S = 0.05, 0.25  #: between two tries to attach: while a container starts, and after _QUICK of them
+_QUICK = 60
+
+_log = logging.getLogger("ramet.kubernetes")
+
+
+class Reached(Protocol):
+    """A pod's line, and what its program has said on standard error last."""
+
+    @property
+    def line(self) -> Line: ...
+    @property
+    def words(self) -> str: ...
+    async def close(self) -> None:
+        """Let go of it, without a word to the other end. Idempotent."""
+
+
+class Reach(Protocol):
+    """One way to pods."""
+
+    @property
+    def module(self) -> str:
+        """Whose `main` is the pod's program; called with `arguments`, the folder of workspaces, those of mounts."""
+
+    @property
+    def arguments(self) -> Sequence[str]: ...
+    def secret(self, pod: str) -> Mapping[str, str]:
+        """Files of a Secret that a pod of this name is given, below `manifest.SECRET`; empty: none."""
+
+    def open(self, api: Api, pod: str, uid: str) -> Reached:
+        """A line to a pod that is there and has a place on a node; on a running event loop."""
+
+    def forget(self, pod: str) -> None:
+        """It has been deleted."""
+
+
+class Attach:
+    """Over the attach stream, through the API server: for kernels that pods cannot reach."""
+
+    module = "ramet.isolation.kubernetes.inside"
+
+    def __init__(self, *, patience_s: float = 60.0) -> None:
+        """After `patience_s` without a connection both ends give up."""
+        self._patience_s = patience_s
+        self.arguments = (f"{patience_s:g}",)
+
+    def secret(self, pod: str) -> Mapping[str, str]:
+        """None is needed: whoever may attach to a pod is its kernel."""
+        return {}
+
+    def open(self, api: Api, pod: str, uid: str) -> Attached:
+        """See `Reach`."""
+        return Attached(api, pod, self._patience_s)
+
+    def forget(self, pod: str) -> None:
+        """Nothing is kept."""
+
+
+class Attached:
+    """A line over attach streams of one pod, one after the other."""
+
+    def __init__(self, api: Api, pod: str, patience_s: float) -> None:
+        self._api, self._pod, self._patience_s = api, pod, patience_s
+        self._line = CarriedLine()
+        self._connection = 0
+        self._tail: deque[bytes] = deque(maxlen=8)
+        self._holding = asyncio.get_running_loop().create_task(self._hold())
+
+    @property
+    def line(self) -> Line:
+        """See `Reached`."""
+        return self._line
+
+    @property
+    def words(self) -> str:
+        """See `Reached`."""
+        return b"".join(self._tail).decode(errors="replace").strip()[-2000:]
+
+    async def close(self) -> None:
+        """See `Reached`."""
+        self._line.fail("the pod was let go of")
+        self._holding.cancel()
+        await asyncio.gather(self._holding, return_exceptions=True)
+
+    async def _hold(self) -> None:
+        loop, tries, began = asyncio.get_running_loop(), 0, 0.0
+        while not self._line.has_ended:
+            try:
+                async with self._api.attach(self._pod) as stream:
+                    began, tries = loop.time(), 0
+                    await self._carry(stream)
+            except Forbidden as problem:
+                return self._line.fail(str(problem))
+            except (RametError, TimeoutError) as problem:
+                _log.debug("pod %s: %s", self._pod, problem)
+                if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
+                    return self._line.fail(f"no connection to the pod for {self._patience_s:g} s: {problem}")
+            tries += 1
+            await asyncio.sleep(_SOON_S if tries < _QUICK and loop.time() > began + _SOON_S else _LATER_S)
+
+    async def _carry(self, stream: Stream) -> None:
+        """Use one stream until it breaks. Raises Unreachable, TimeoutError."""
+        self._connection += 1
+        connection = self._connection
+
+        async def write(packet: bytes) -> None:
+            await stream.send(pack(connection, packet))
+
+        async def come() -> AsyncIterator[bytes]:
+            reader = PacketReader()
+            while True:
+                channel, data = await stream.receive()
+                if channel == _STDERR:
+                    self._tail.append(data)
+                elif channel == _ERROR:
+                    return
+                elif channel == _STDOUT:
+                    for packet in reader.feed(data):
+                        if packet.connection == connection:
+                            yield packet.data
+
+        await self._line.carry(come(), write)
