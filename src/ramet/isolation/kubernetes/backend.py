@@ -25,11 +25,14 @@ from ramet.isolation.kubernetes.reaper import reap
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.seen import Trouble, exit_of
 from ramet.isolation.remote.outside import Machine, OnThreshold
+from ramet.isolation.room import Room
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
 UIDS = range(1_000_000, 2_000_000_000)
 LIB = "/opt/ramet/lib"  #: where a runtime image has ramet and what its guests import
 _CLOSE_S = 30.0
+#: What a pod is to who looks at a spec here.
+_AS_SEEN = Room("pod", "", (), (), "bare", has_secrets=True, has_endpoints=True)
 
 _log = logging.getLogger("ramet.kubernetes")
 
@@ -55,6 +58,13 @@ class PlainImage(NamedTuple):
         """See `PodImage`."""
         call = f"import sys; sys.path.insert(0, {LIB!r}); from {module} import main; main()"
         return ("python3", "-I", "-B", "-c", call)
+
+
+class Marks(NamedTuple):
+    """Values of labels: of all kernels of a place, and of this one."""
+
+    place: str
+    owner: str
 
 
 class KubernetesBackend:
@@ -125,6 +135,11 @@ class KubernetesBackend:
         self._probe: Probe | None = None
         self._probing = asyncio.Lock()
         self._is_closed = False
+
+    @property
+    def marks(self) -> Marks:
+        """What is ours in the cluster bears these; known once the cluster was asked."""
+        return Marks(self._place, self._owner)
 
     @property
     def owner(self) -> tuple[int, int] | None:
@@ -206,7 +221,7 @@ class KubernetesBackend:
 
     def _check(self, spec: SandboxSpec) -> None:
         """Refuse what cannot be, before anything is made. Raises InvalidValue, SandboxFailed."""
-        given = admit(spec, str(self._runs), "namespaces", None)
+        given = admit(spec, _AS_SEEN._replace(runs=str(self._runs)), None)
         if not spec.workspace.is_dir():
             raise SandboxFailed(f"workspace {spec.workspace}: there is no such folder")
         seen = [given.workspace, *given.mounts, *([given.shelf] if given.shelf else [])]

@@ -106,6 +106,7 @@ class AgentSpawnerService:
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
         doomed = [row.id for row in teams if row.doomed]
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
+        await self._runtime.sandboxes.keep([row.id for row in teams])
         try:
             await Recovery(lives, rooms, books, self._checks, self._secrets)(agents, doomed)
             for id in doomed:

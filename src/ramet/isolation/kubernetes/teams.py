@@ -1,0 +1,152 @@
+"""The backend `kubernetes` with teams: pods in the namespace that it is given, a team's in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ramet.core.errors import RametError, SandboxFailed
+from ramet.core.reservation import Reservation
+from ramet.isolation.contract import Probe, SandboxSpec
+from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes.api import Forbidden
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.kubernetes.spaces import Spaces
+
+
+class TeamNamespaces:
+    """A `ReservingBackend`: what is reserved is the quota of a namespace, made with the team and removed with it.
+
+    A quota keeps a team within its amounts, and `kubectl` shows it; no node is kept free for it. `options` are those of
+    `KubernetesBackend`, and of the backends of all namespaces alike.
+    """
+
+    name: Literal["kubernetes"] = "kubernetes"
+
+    def __init__(
+        self,
+        runs: Path,
+        *,
+        namespace: str,
+        kubeconfig: os.PathLike[str] | str | None = None,
+        context: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._kubeconfig, self._context = kubeconfig, context
+        self._make: Callable[[str], KubernetesBackend] = lambda each: KubernetesBackend(
+            runs, namespace=each, kubeconfig=kubeconfig, context=context, **options
+        )
+        self._home = self._make(namespace)
+        self._spaces: Spaces | None = None
+        self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """See `KubernetesBackend`."""
+        return self._home.owner
+
+    async def probe(self) -> Probe:
+        """Of the namespace of who is in no team."""
+        return await self._home.probe()
+
+    async def start(self, spec: SandboxSpec) -> PodSandbox:
+        """In the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
+        reservation = spec.grant.reservation
+        if reservation is None:
+            return await self._home.start(spec)
+        return await (await self._team(reservation)).start(spec)
+
+    async def adopt(self, description: Mapping[str, Any]) -> PodSandbox:
+        """See `KubernetesBackend`."""
+        return await self._home.adopt(description)
+
+    async def reserve(self, reservation: Reservation) -> None:
+        """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then."""
+        await self._team(reservation)
+
+    async def disband(self, name: str) -> None:
+        """Delete what is there, and its namespace. Raises SandboxFailed. Idempotent."""
+        making = self._teams.pop(name, None)
+        if making is not None:
+            making.cancel()
+            await asyncio.wait((making,))
+            if not making.cancelled() and making.exception() is None:
+                await making.result().close()
+        try:
+            await (await self._open()).remove(bounds.name_of(name))
+        except RametError as problem:
+            raise SandboxFailed(f"namespace {bounds.name_of(name)} stays for now: {problem}") from problem
+
+    async def keep(self, names: Collection[str]) -> Sequence[str]:
+        """Delete the namespaces of all other teams of this place; says which."""
+        kept = {bounds.name_of(each) for each in names}
+        try:
+            spaces = await self._open()
+            left = [each for each in await spaces.known(self._home.marks.place) if each not in kept]
+        except Forbidden:  # Where no namespace can be seen, none was made.
+            return ()
+        for each in left:
+            await spaces.remove(each)
+        return [f"namespace {each}" for each in left]
+
+    async def reap(self) -> Sequence[str]:
+        """Pods and secrets of dead kernels, in the namespaces of teams, too."""
+        gone = list(await self._home.reap())
+        try:
+            known = await (await self._open()).known(self._home.marks.place)
+        except Forbidden:
+            return gone
+        for each in known:
+            there = self._make(each)
+            try:
+                gone += await there.reap()
+            finally:
+                await there.close()
+        return gone
+
+    async def close(self) -> None:
+        """Delete all pods; namespaces stay as long as their teams. Idempotent."""
+        teams, self._teams = self._teams, {}
+        for each in teams.values():
+            each.cancel()
+        await asyncio.gather(*teams.values(), return_exceptions=True)
+        made = [each.result() for each in teams.values() if not each.cancelled() and each.exception() is None]
+        await asyncio.gather(self._home.close(), *(each.close() for each in made))
+        if self._spaces is not None:
+            spaces, self._spaces = self._spaces, None
+            await spaces.close()
+
+    async def _open(self) -> Spaces:
+        await self._home.probe()
+        if self._spaces is None:
+            self._spaces = Spaces(self._kubeconfig, self._context)
+        return self._spaces
+
+    async def _team(self, reservation: Reservation) -> KubernetesBackend:
+        """The backend of a reservation's namespace, which is made if need be, once for all who ask."""
+        name = reservation.name
+        making = self._teams.get(name)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = self._teams[name] = asyncio.get_running_loop().create_task(self._made(reservation))
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(making)
+        except SandboxFailed:
+            raise
+        except RametError as problem:
+            raise SandboxFailed(f"no namespace for reservation {name}: {problem}") from problem
+
+    async def _made(self, reservation: Reservation) -> KubernetesBackend:
+        spaces = await self._open()
+        marks = self._home.marks
+        backend = self._make(await spaces.make(reservation, place=marks.place, owner=marks.owner))
+        try:
+            await backend.probe()
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
