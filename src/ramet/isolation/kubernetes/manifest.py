@@ -73,7 +73,8 @@ SECRET = "/run/ramet/secret"
 def pod(form: Form, berth: Berth) -> dict[str, Any]:
     """The pod of a run. Raises InvalidValue for a mount that no pod can have."""
     grant = berth.grant
-    volumes, mounts = _volumes(form, berth)
+    places = _places(form.runs, berth)
+    volumes, mounts = _volumes(form, berth, places)
     spec = {
         **form.placement,
         "restartPolicy": "Never",
@@ -100,7 +101,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
                 "name": CONTAINER,
                 "image": form.image,
                 "imagePullPolicy": form.pull_policy,
-                "command": list(form.command),
+                "command": [*form.command, form.runs, *places],
                 "stdin": True,
                 "stdinOnce": False,
                 "tty": False,
@@ -145,7 +146,7 @@ def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[s
     return {"limits": limits, "requests": {**limits, "cpu": f"{max(1, math.ceil(cpu * cpu_reserved))}m"}}
 
 
-def _volumes(form: Form, berth: Berth) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _volumes(form: Form, berth: Berth, places: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     grant = berth.grant
     in_memory = {
         "tmp": ("/tmp", grant.tmpfs_size_mb),
@@ -159,9 +160,9 @@ def _volumes(form: Form, berth: Berth) -> tuple[list[dict[str, Any]], list[dict[
     mounts: list[dict[str, Any]] = [{"name": name, "mountPath": path} for name, (path, _) in in_memory.items()]
     volumes.append({"name": "runs", "emptyDir": {"sizeLimit": f"{grant.workspace_size_mb + 8}Mi"}})
     mounts.append({"name": "runs", "mountPath": form.runs})
-    if seen := _seen(form.runs, berth):
+    if places:
         volumes.append({"name": "mounts", "emptyDir": {"sizeLimit": f"{berth.size_mb + 8}Mi"}})
-        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(at)} for at, path in enumerate(seen)]
+        mounts += [{"name": "mounts", "mountPath": path, "subPath": str(at)} for at, path in enumerate(places)]
     if berth.secret is not None:
         secret = {"secretName": berth.secret, "defaultMode": 0o440, "optional": False}
         volumes.append({"name": "secret", "secret": secret})
@@ -169,7 +170,7 @@ def _volumes(form: Form, berth: Berth) -> tuple[list[dict[str, Any]], list[dict[
     return volumes, mounts
 
 
-def _seen(runs: str, berth: Berth) -> list[str]:
+def _places(runs: str, berth: Berth) -> list[str]:
     """The folders that have to be there for mounts: not those that lie in another one, or in that of all workspaces."""
     wanted = set(map(PurePosixPath, berth.folders))
     for file in map(PurePosixPath, berth.files):
