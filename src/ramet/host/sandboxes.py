@@ -99,7 +99,7 @@ class Sandboxes:
             await self._wanted.reserve(reservation)
 
     async def keep(self, names: Collection[str]) -> None:
-        """Let the machine let go of what was reserved, but for these. What goes wrong is for the next runtime to find."""
+        """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find."""
         if isinstance(self._wanted, ReservingBackend):
             try:
                 for each in await self._wanted.keep(names):

@@ -162,8 +162,7 @@ def test_names_are_settings_of_their_own(file: pathlib.Path) -> None:
     ("text", "field", "said"),
     [
         ("bakend: x", "bakend", "'bakend' is not accepted; expected a key: backend, store, listen, token"),
-        ("backend: docker", "backend", "'docker' is not accepted; expected one of bwrap, local"),
-        ("backend: kubernetes", "backend", "kubernetes is not available in this version"),
+        ("backend: docker", "backend", "'docker' is not accepted; expected one of bwrap, local, kubernetes"),
         ("backend: [local]", "backend", "'a list' is not accepted"),
         ("store: 7", "store", "7 is not accepted; expected the path of a SQLite file, or postgresql://"),
         ("store: mysql://h/d", "store", "the path of a SQLite file, or postgresql://"),

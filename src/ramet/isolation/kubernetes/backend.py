@@ -49,6 +49,9 @@ class PodImage(Protocol):
         """The command line that calls `main` of a module of ramet."""
 
 
+Images = PodImage | Mapping[Image, PodImage]
+
+
 class PlainImage(NamedTuple):
     """An image with a Python of our version on its PATH, and ramet in LIB."""
 
@@ -80,7 +83,7 @@ class KubernetesBackend:
         runs: Path,
         *,
         namespace: str,
-        image: str | PodImage | Mapping[Image, PodImage],
+        image: str | Images | Callable[[], Awaitable[Images]],
         kubeconfig: os.PathLike[str] | str | None = None,
         context: str | None = None,
         runtime_classes: Mapping[str, str] | None = None,
@@ -98,7 +101,7 @@ class KubernetesBackend:
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
     ) -> None:
-        """`image` is one for all, or one for each kind of `SandboxSpec.image`.
+        """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
@@ -106,7 +109,12 @@ class KubernetesBackend:
         are for kernels that share a database and no disk.
         """
         self._runs = Path(absolute(runs))
-        self._images = _images(image)
+        self._images: Mapping[Image, PodImage] = {}
+        self._find_images: Callable[[], Awaitable[Images]] | None = None
+        if isinstance(image, str) or not callable(image):
+            self._images = _images(image)
+        else:
+            self._find_images = image
         self._classes = {
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
@@ -150,6 +158,8 @@ class KubernetesBackend:
         """Asks the cluster what this kernel may do in the namespace; remembered once it has answered."""
         async with self._probing:
             if self._probe is None:
+                if self._find_images is not None and not self._images:
+                    self._images = _images(await self._find_images())
                 form = self._form("bare")
                 trial = manifest.pod(form, manifest.Berth(name=_name(), run="probe", grant=DEFAULTS, uid=_uid()))
                 probe, is_final = await probing.probe(self._open(), trial, self._classes)
@@ -344,7 +354,7 @@ class KubernetesBackend:
         task.add_done_callback(self._strays.discard)
 
 
-def _images(image: str | PodImage | Mapping[Image, PodImage]) -> Mapping[Image, PodImage]:
+def _images(image: str | Images) -> Mapping[Image, PodImage]:
     if isinstance(image, Mapping):
         return dict(image)
     plain = PlainImage(image) if isinstance(image, str) else image

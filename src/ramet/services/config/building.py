@@ -6,8 +6,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from ramet.host.sandboxes import BackendName
+from ramet.isolation.contract import Backend
 from ramet.services.config.aliases import Models
 from ramet.services.config.backends import find_backend
+from ramet.services.config.checks import KUBERNETES
 from ramet.services.config.reading import Config
 from ramet.services.config.settings import (
     BundleSettings,
@@ -36,7 +39,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     settings: dict[str, Any] = {
         "socket": listen.path if isinstance(listen, UnixSocket) else None,
         "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
-        "backend": None if config.backend is None else find_backend(config.backend, config.working_dir),
+        "backend": backend_of(config, environ),
         "store": store_of(config.store, config.working_dir),
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
@@ -47,6 +50,15 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "installs": installs_of(config.installs),
     }
     return Server(config.working_dir, **settings | options)
+
+
+def backend_of(config: Config, environ: Mapping[str, str]) -> BackendName | Backend | None:
+    """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra."""
+    if config.backend == KUBERNETES:
+        from ramet.services.config.pods import pods_of
+
+        return pods_of(config, environ)
+    return None if config.backend is None else find_backend(config.backend, config.working_dir)
 
 
 def store_of(place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path) -> Store | None:

@@ -26,6 +26,8 @@ from ramet.services.config.settings import ModelAlias, PostgresUrl, Reference, T
 
 #: Backends of other packages; their names may be given beside our own.
 BACKENDS_GROUP: Final = "ramet.backends"
+#: The backend that takes more to be made than a name (`ramet.services.config.pods`).
+KUBERNETES: Final = "kubernetes"
 MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: what is made beside it must fit into the 107, too
 _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secret itself"
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
@@ -76,9 +78,7 @@ def folder_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
 
 def backend_of(field: str, value: Any) -> str:
     """The name of a backend that can be had here."""
-    known = (*get_args(BackendName), *sorted(entry_points(group=BACKENDS_GROUP).names))
-    if value == "kubernetes" and value not in known:
-        raise InvalidValue(field, value, f"one of {', '.join(known)}: kubernetes is not available in this version")
+    known = (*get_args(BackendName), KUBERNETES, *sorted(entry_points(group=BACKENDS_GROUP).names))
     if value not in known:
         raise InvalidValue(field, value, f"one of {', '.join(known)}")
     return str(value)
