@@ -220,6 +220,11 @@ class Page:
         self._pressing: asyncio.Task[None] | None = None
         self._introducing: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """What is not there yet, or was not told."""
+        return len(self._waiting)
+
     def append(self, event: Event) -> None:
         """Put an event into the journal's queue. Never raises: who must know asks `durable`."""
         if self._failure is not None:

@@ -114,6 +114,11 @@ class Recorder:
         """Waits until all that was appended survives; None where nothing does, and there is nothing to wait for."""
         return self._page.durable if self._page is not None else None
 
+    @property
+    def waiting(self) -> int:
+        """How many events are not on record for good yet."""
+        return self._page.waiting if self._page is not None else 0
+
     def append(self, event: Event) -> Event:
         """Number an event, put it on record, and publish it as soon as that is for good."""
         self._count += 1

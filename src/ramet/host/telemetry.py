@@ -1,4 +1,7 @@
-"""OpenTelemetry: spans for whoever has set up its SDK, and nothing at all, not even an import, for everybody else."""
+"""OpenTelemetry: spans for whoever has set up its SDK, and nothing at all, not even an import, for everybody else.
+
+And counts, for who asks for them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ramet.host.counts import Counts
 from ramet.host.listening import Listening, listen
 from ramet.host.recorder import Recorder
 
@@ -28,12 +32,15 @@ class Telemetry:
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._given = provider
         self._runs: dict[str, RunSpans] = {}
+        self.counts: Counts | None = None  #: set, it takes part in every tree that begins from then on
 
     def attach(self, recorder: Recorder) -> Listening | None:
         """Show a tree from its first event until it closes; None where nobody would see it, which costs nothing.
 
         Its root is below the span that the caller is in, else below the one that TRACEPARENT names, if any.
         """
+        if self.counts is not None:
+            self.counts.attach(recorder)
         provider = self._provider()
         if provider is None:
             return None

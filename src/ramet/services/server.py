@@ -34,6 +34,7 @@ from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.types.registry import AgentTypes
+from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Server:
     `types` are the agent types by their names; without them those that are installed. `teams` are reserved when it
     starts, each with its amounts, unless they are there. `rules` say what agents may have of this host, `talk` what a
     conversation may take, `bundles` what an upload may; without `installs` no packages are installed for images.
+    `public_metrics` need no key.
     `runtime` are further options of `AgentRuntime`. An operator's `token` that is not given is made, and kept in the
     folder.
     """
@@ -70,6 +72,7 @@ class Server:
         bundles: BundleLimits | None = None,
         installs: Installs | None = None,
         bounds: Bounds | None = None,
+        public_metrics: bool = False,
         **runtime: Any,
     ) -> None:
         if socket is not None and listen is not None:
@@ -81,6 +84,7 @@ class Server:
         self._types, self._teams = types, teams or {}
         self._rules, self._talk = rules, talk or TalkLimits()
         self._bundles, self._installs = bundles, installs
+        self._public_metrics = public_metrics
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
         self.operator = ""
         self._leaving: AsyncExitStack | None = None
@@ -113,6 +117,11 @@ class Server:
                 self.operator,
                 rules=self._rules,
             )
+            metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
+            leaving.callback(metrics.stop)
+            assert self.runtime.journal is not None, "it has a folder"
+            await self.runtime.journal.open()
+            metrics.start()  # before trees are taken up
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
             scheduler = AgentScheduler(self.runtime)
@@ -120,7 +129,7 @@ class Server:
             await scheduler.start()
             await reserve(self._teams, self.spawner, self.operator)
             self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock, limits=self._talk)
-            self._http_server = http = self._http(packaging, scheduler)
+            self._http_server = http = self._http(packaging, scheduler, metrics)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
             resting.push_async_callback(self.agents.close, "the server stops")
@@ -167,7 +176,7 @@ class Server:
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
 
-    def _http(self, packaging: PackagingService, scheduler: AgentScheduler) -> HttpServer:
+    def _http(self, packaging: PackagingService, scheduler: AgentScheduler, metrics: Metrics) -> HttpServer:
         try:
             from ramet.services.app.application import Application
             from ramet.services.app.parts import Parts
@@ -182,6 +191,7 @@ class Server:
             agents=self.agents,
             packaging=packaging,
             kernel=OperatorsView(self.spawner.roster, views),
+            metrics=metrics,
             message_bytes=self._talk.body_bytes,
         )
         return HttpServer(Application(self._parts), self.listener, self._bounds)

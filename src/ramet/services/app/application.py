@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ramet.core.errors import RametError
+from ramet.host.counts import OTHER
 from ramet.services.app import answers
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call
@@ -43,13 +44,14 @@ class Application:
         by_path: dict[str, dict[str, Operation]] = {}
         for each in OPERATIONS:
             by_path.setdefault(each.path, {})[each.method] = each
-        self._routes = Routes({path: _Endpoint(methods, parts) for path, methods in by_path.items()})
+        self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; anything else than HTTP is refused."""
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not served")
         began, status, why = time.perf_counter(), 0, ""
+        requests, route = self.parts.metrics.requests, (OTHER, OTHER)
 
         async def told(message: Message) -> None:
             nonlocal status, why
@@ -59,6 +61,7 @@ class Application:
                 why = _why(message.get("body", b""))
             await send(message)
 
+        requests.under_way += 1
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > HEAD_BYTES:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
@@ -67,8 +70,11 @@ class Application:
                 await _not_found(scope, receive, told)
             else:
                 scope["path_params"] = found.names
+                route = found.what.route(scope["method"])
                 await found.what(scope, receive, told)
         finally:
+            requests.under_way -= 1
+            requests.over(*route, status, time.perf_counter() - began)
             level = logging.INFO if 0 < status < 400 else logging.WARNING if status < 500 else logging.ERROR
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - began) * 1000
@@ -79,8 +85,12 @@ class Application:
 class _Endpoint:
     """The operations of one path."""
 
-    def __init__(self, operations: Mapping[str, Operation], parts: Parts) -> None:
-        self._operations, self._parts = operations, parts
+    def __init__(self, path: str, operations: Mapping[str, Operation], parts: Parts) -> None:
+        self._path, self._operations, self._parts = path, operations, parts
+
+    def route(self, method: str) -> tuple[str, str]:
+        """Method and path as they are counted: whatever clients make up, there are no more of them than operations."""
+        return method if method in self._operations else OTHER, self._path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(Request(scope, receive), self._parts)

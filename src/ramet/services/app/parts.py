@@ -9,6 +9,7 @@ from ramet.services.packaging.service import PackagingService
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
+from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import OperatorsView
 
 
@@ -20,6 +21,7 @@ class Parts:
     agents: AgentService
     packaging: PackagingService
     kernel: OperatorsView
+    metrics: Metrics
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)
 

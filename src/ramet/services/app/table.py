@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
-from ramet.services.app import chat, gates, images, members, openapi, records, runs, schedules, teams, turns
+from ramet.services.app import chat, gates, images, members, metrics, openapi, records, runs, schedules, teams, turns
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Health
 from ramet.services.app.operations import Operation
-
-
-@cache
-def ramet_version() -> str:
-    """The version that is installed."""
-    try:
-        return version("ramet")
-    except PackageNotFoundError:
-        return "0"
+from ramet.services.version import ramet_version
 
 
 @cache
@@ -48,6 +39,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *schedules.OPERATIONS,
     *records.OPERATIONS,
     *gates.OPERATIONS,
+    *metrics.OPERATIONS,
     Operation(
         id="healthz",
         method="GET",

@@ -48,6 +48,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "talk": talk_limits(limits),
         "bundles": bundle_limits(config.bundles),
         "installs": installs_of(config.installs),
+        "public_metrics": config.metrics == "public",
     }
     return Server(config.working_dir, **settings | options)
 

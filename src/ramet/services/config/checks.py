@@ -174,6 +174,13 @@ def level_of(field: str, value: Any) -> str:
     return value.strip().upper()
 
 
+def viewers_of(field: str, value: Any) -> str:
+    """Who may see something: its operator, or everybody who can reach the server."""
+    if value not in ("operator", "public"):
+        raise InvalidValue(field, value, "operator or public")
+    return str(value)
+
+
 def whole_of(least: int, most: int) -> Callable[[str, Any], int]:
     """Takes whole numbers between two."""
 

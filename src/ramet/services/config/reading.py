@@ -51,6 +51,7 @@ class Config(Struct, frozen=True, kw_only=True):
     installs: InstallSettings = InstallSettings()
     teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
     log_level: str | None = None
+    metrics: str = "operator"  #: who may see them: operator | public
     namespace: str | None = None
     base_image: str | None = None
     kubeconfig: pathlib.Path | None = None
@@ -97,6 +98,7 @@ SETTINGS: Final = (
     Setting("teams", checks.team_of, many=True),
     Setting("working_dir", checks.folder_of),
     Setting("log_level", _plain(checks.level_of)),
+    Setting("metrics", _plain(checks.viewers_of)),
     Setting("namespace", _plain(checks.plain_text)),
     Setting("base_image", _plain(checks.plain_text)),
     Setting("kubeconfig", checks.path_of),

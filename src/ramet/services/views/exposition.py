@@ -1,0 +1,71 @@
+"""Metrics as text: Prometheus' exposition format 0.0.4.
+
+A few lines of our own: the client library takes 95 ms and 14 MB to import, and 1.7 µs to count with a label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from ramet.host.counts import Histogram
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LABEL: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+
+class Sample(NamedTuple):
+    """One value, of the family's name and a suffix."""
+
+    value: float
+    labels: Mapping[str, str] = {}
+    suffix: str = ""
+
+
+class Family(NamedTuple):
+    """All values of one name."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "summary"]
+    help: str
+    samples: Sequence[Sample]
+
+
+def by(label: str, values: Mapping[str, float]) -> list[Sample]:
+    """A sample for each value of a label, in their order."""
+    return [Sample(value, {label: name}) for name, value in sorted(values.items())]
+
+
+def buckets(histogram: Histogram) -> list[Sample]:
+    """A histogram's samples."""
+    count = histogram.count
+    found = [Sample(below, {"le": _number(bound)}, "_bucket") for bound, below in histogram.cumulative()]
+    return [
+        *found,
+        Sample(count, {"le": "+Inf"}, "_bucket"),
+        Sample(histogram.sum, {}, "_sum"),
+        Sample(count, {}, "_count"),
+    ]
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """The text that is scraped; families without a sample are left out."""
+    lines: list[str] = []
+    for each in families:
+        if each.samples:
+            lines += [f"# HELP {each.name} {each.help.translate(_HELP)}", f"# TYPE {each.name} {each.kind}"]
+            lines += [_line(each.name, sample) for sample in each.samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(name: str, sample: Sample) -> str:
+    labels = ",".join(f'{label}="{value.translate(_LABEL)}"' for label, value in sample.labels.items())
+    return f"{name}{sample.suffix}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}"
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))

@@ -1,0 +1,71 @@
+"""Metrics as text are what Prometheus reads, whatever is in a label."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.concurrency.clock import FakeClock
+from ramet.core.events import ToolEnded
+from ramet.host.counts import OTHER, Counts, Histogram
+from ramet.host.recorder import Recorder
+from ramet.services.views.exposition import Family, Sample, buckets, by, exposition
+from tests.support.context import run_info
+from tests.support.prometheus import scrape
+
+
+def test_a_text_as_prometheus_has_it() -> None:
+    """Help and type once, then the samples; a family without one is not there."""
+    families = [
+        Family("a_total", "counter", "What\nis\\counted.", by("status", Counter(ok=2, bad=1))),
+        Family("b", "gauge", "Now.", [Sample(0.25)]),
+        Family("c", "gauge", "Never.", []),
+    ]
+
+    assert exposition(families) == (
+        "# HELP a_total What\\nis\\\\counted.\n# TYPE a_total counter\n"
+        'a_total{status="bad"} 1\na_total{status="ok"} 2\n'
+        "# HELP b Now.\n# TYPE b gauge\nb 0.25\n"
+    )
+
+
+@given(st.text(), st.floats(allow_nan=False))
+def test_any_label_and_value_come_back(label: str, value: float) -> None:
+    """Whatever a text is made of, it stays in its label, and one line."""
+    text = exposition([Family("a", "gauge", "It.", [Sample(value, {"label": label})])])
+
+    assert scrape(text).values == {("a", frozenset({("label", label)})): value}
+
+
+@given(st.lists(st.floats(min_value=0, max_value=10)))
+def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
+    """Its buckets grow, the last has all of them, and each holds what is at most its bound."""
+    histogram = Histogram([0.5, 1.0, 5.0])
+    for value in values:
+        histogram.observe(value)
+
+    found = scrape(exposition([Family("a", "histogram", "It.", buckets(histogram))]))
+
+    for bound, told in ((0.5, "0.5"), (1.0, "1"), (5.0, "5"), (math.inf, "+Inf")):
+        assert found.value("a_bucket", le=told) == sum(value <= bound for value in values)
+    assert found.value("a_count") == len(values)
+    assert found.value("a_sum") == pytest.approx(sum(values))
+
+
+def test_words_that_others_make_up_do_not_fill_the_memory() -> None:
+    """Of a status that comes from a guest there are at most so many; what comes later is one more kind."""
+    counts, clock = Counts(FakeClock().now), FakeClock()
+    recorder = Recorder(clock)
+    listening = counts.attach(recorder)
+
+    for number in range(1_000):
+        recorder.append(ToolEnded(**run_info().stamp, tool="t", status=f"made up {number}"))
+    listening.close()
+
+    assert len(counts.tools) == 51
+    assert counts.tools[OTHER] == 950
+    recorder.close()
