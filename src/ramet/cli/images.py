@@ -7,45 +7,67 @@ import os
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue
 from ramet.services.config.reading import DEFAULT_FILE, Config, load
+from ramet.services.packaging.base_image import push_base
 from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import opened
-from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from ramet.services.packaging.registries import open_registry, opened
+from ramet.services.packaging.runtime_image import runtime_image
 
 
 def images(options: Namespace) -> int:
-    """Push a runtime image, and print its name."""
+    """Push an image, and print its name."""
     usual = Path(DEFAULT_FILE)
     file = Path(options.config) if options.config is not None else usual if usual.exists() else None
-    config = load(file, os.environ, {"base_image": options.base, "registry_url": options.registry})
+    config = load(file, os.environ, {"registry_url": options.registry, "base_image": getattr(options, "base", None)})
     telling = Telling()
     try:
-        made = asyncio.run(_made(config, options, telling))
+        made = asyncio.run(
+            _base(config, options, telling) if options.verb == "base" else _runtime(config, options, telling)
+        )
     finally:
         telling.end()
-    print(made.reference)
+    print(made)
     return 0
 
 
-async def _made(config: Config, options: Namespace, telling: Telling) -> RuntimeImage:
-    for name, value, accepted in (
-        ("base_image", config.base_image, "--base IMAGE or a setting: an image with Python"),
-        ("registry_url", config.registry_url, "--registry URL or a setting: where to push to"),
-    ):
-        if not value:
-            raise InvalidValue(name, value, accepted)
-    password = config.registry_password.read(os.environ) if config.registry_password else ""
-    async with opened(
-        str(config.registry_url),
-        str(config.base_image),
-        username=config.registry_username or "",
-        password=password,
-    ) as at:
-        return await runtime_image(
+async def _base(config: Config, options: Namespace, telling: Telling) -> str:
+    async with open_registry(_given(config, "registry_url"), **_login(config)._asdict()) as registry:
+        return await push_base(registry, Path(options.tar), options.to, told=telling.tell)
+
+
+async def _runtime(config: Config, options: Namespace, telling: Telling) -> str:
+    base = _given(config, "base_image")
+    async with opened(_given(config, "registry_url"), base, **_login(config)._asdict()) as at:
+        made = await runtime_image(
             at.registry, at.base, options.kind, into=options.into or "", source=at.source, told=telling.tell
         )
+        return made.reference
+
+
+_ACCEPTED = {
+    "base_image": "--base IMAGE or a setting: an image with Python",
+    "registry_url": "--registry URL or a setting: where to push to",
+}
+
+
+def _given(config: Config, name: str) -> str:
+    found: str | None = getattr(config, name)
+    if not found:
+        raise InvalidValue(name, found, _ACCEPTED[name])
+    return found
+
+
+class _Login(NamedTuple):
+    username: str
+    password: str
+
+
+def _login(config: Config) -> _Login:
+    password = config.registry_password.read(os.environ) if config.registry_password else ""
+    return _Login(config.registry_username or "", password)
 
 
 class Telling:

@@ -153,7 +153,7 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
 def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     images = commands.add_parser(
         "images",
-        usage="ramet images runtime [options]",
+        usage="ramet images base|runtime [options]",
         help="make the images that pods start from",
         description="Images for pods, made and pushed without Docker.",
         allow_abbrev=False,
@@ -161,6 +161,15 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     verbs = images.add_subparsers(
         dest="verb", metavar="VERB", title="verbs", prog=images.prog, required=True, parser_class=Parser
     )
+    base = verbs.add_parser(
+        "base",
+        usage="ramet images base TAR --to NAME [--registry URL] [options]",
+        help="push the root of a system as a base, and print its name",
+        description="Push a tar of a system with Python as an image of one layer, and print its name by digest.",
+        allow_abbrev=False,
+    )
+    base.add_argument("tar", type=name, metavar="TAR", help="plain or with gzip, as mmdebstrap makes it")
+    base.add_argument("--to", type=name, metavar="NAME", required=True, help="repository, or repository:tag")
     runtime = verbs.add_parser(
         "runtime",
         usage="ramet images runtime [--base IMAGE] [--registry URL] [options]",
@@ -173,7 +182,8 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     runtime.add_argument(
         "--base", type=name, metavar="IMAGE", help="of the same registry, or host/name:tag (default: base_image)"
     )
-    runtime.add_argument("--registry", type=name, metavar="URL", help="or host:port (default: registry_url)")
     runtime.add_argument("--kind", choices=["bare", "llm"], default="llm", help="functions, or model agents as well")
     runtime.add_argument("--into", type=name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
-    runtime.add_argument("--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if any)")
+    for verb in (base, runtime):
+        verb.add_argument("--registry", type=name, metavar="URL", help="or host:port (default: registry_url)")
+        verb.add_argument("--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if any)")

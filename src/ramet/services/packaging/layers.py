@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 _BYTECODE = "__pycache__"
 _LEVEL = 6
+_PIECE = 1024 * 1024
 
 
 class Layer(NamedTuple):
@@ -55,6 +56,14 @@ def write_entries(out: IO[bytes], entries: Iterable[Entry]) -> Layer:
                 with file.open("rb") as content:
                     header.size = file.stat().st_size
                     tar.addfile(header, content)
+    return packed.finish()
+
+
+def write_tar(out: IO[bytes], source: IO[bytes]) -> Layer:
+    """Pack a tar that is there already. Waits for the disk."""
+    packed = _Packed(out)
+    while piece := source.read(_PIECE):
+        packed.write(piece)
     return packed.finish()
 
 

@@ -39,6 +39,10 @@ class Descriptor(NamedTuple):
     digest: str
     size: int
 
+    def said(self) -> dict[str, Any]:
+        """As a manifest names it."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
 
 class Manifest(NamedTuple):
     """A manifest as its registry gave it, and what it names."""
@@ -125,7 +129,7 @@ def append(
         raise InvalidValue("config", config[:100], "the config of an image, with its rootfs") from None
     changed = _written(inner)
     said["config"] = {**said["config"], "digest": digest_of(changed), "size": len(changed)}
-    said["layers"] = [*said["layers"], {"mediaType": kinds["layer"], "digest": layer.digest, "size": layer.size}]
+    said["layers"] = [*said["layers"], Descriptor(kinds["layer"], layer.digest, layer.size).said()]
     return Appended(changed, _written(said), base.media_type)
 
 

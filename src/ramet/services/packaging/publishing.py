@@ -88,11 +88,26 @@ async def push(
     for blob in below.manifest.layers:
         body = _counted(_copied(below, blob), Progress("copying the base", 0, blob.size), told)
         await registry.push_blob(name.repository, blob, body, of=of)
+    return await push_whole(registry, name, layer, packed, whole.config, whole.manifest, whole.media_type, told=told)
+
+
+async def push_whole(
+    registry: Registry,
+    name: Reference,
+    layer: Layer,
+    packed: IO[bytes],
+    config: bytes,
+    manifest: bytes,
+    media_type: str,
+    *,
+    told: Told = nobody,
+) -> str:
+    """Push the last layer of an image, its config and its manifest; the digest of that. Raises RegistryFailed."""
     body = _counted(lambda: _read(packed), Progress("pushing", 0, layer.size), told)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
-    made = Descriptor("", digest_of(whole.config), len(whole.config))
-    await registry.push_blob(name.repository, made, lambda: _once(whole.config))
-    return await registry.push_manifest(name, whole.manifest, whole.media_type)
+    made = Descriptor("", digest_of(config), len(config))
+    await registry.push_blob(name.repository, made, lambda: _once(config))
+    return await registry.push_manifest(name, manifest, media_type)
 
 
 def _copied(below: Base, blob: Descriptor) -> Body:
