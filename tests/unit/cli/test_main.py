@@ -19,6 +19,9 @@ HELPS = {
     "trust": "help-trust",
     "config": "help-config",
     "config check": "help-config-check",
+    "images": "help-images",
+    "images base": "help-images-base",
+    "images runtime": "help-images-runtime",
     **{
         each: f"help-{each.replace(' ', '-')}"
         for each in (
