@@ -12,6 +12,7 @@ import pytest
 from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, Violation, run
 
 BACKENDS = {"local": "ramet.isolation.local:LocalBackend", "bwrap": "ramet.isolation.bwrap:BwrapBackend"}
+REMOTE = "tests.support.machines:MachineBackend"
 ORDINARY = 60702  #: a user of no account, and of no other test: what a user may have counts for all of it
 PROJECT = pathlib.Path(__file__).parents[2]
 BY_NAME = {check.__name__: check for check in CHECKS}
@@ -22,6 +23,16 @@ BY_NAME = {check.__name__: check for check in CHECKS}
 async def test_a_backend_keeps_its_promises(backend: str, check: Check, tmp_path: pathlib.Path) -> None:
     try:
         await run(check, Ground(BACKENDS[backend], tmp_path))
+    except NotHere as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.skipif("os.getuid() != 0", reason="only root can be another machine")
+@pytest.mark.parametrize("check", CHECKS, ids=BY_NAME)
+async def test_a_sandbox_of_another_machine_keeps_them_too(check: Check, tmp_path: pathlib.Path) -> None:
+    """All of the above over a line: no shared disk, no pid of this host."""
+    try:
+        await run(check, Ground(REMOTE, tmp_path, eyes="tests.support.machines:eyes"))
     except NotHere as why:
         pytest.skip(str(why))
 

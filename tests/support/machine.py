@@ -15,9 +15,9 @@ from ramet.isolation.remote import inside
 def main(scratch: Path, runs: Path, uid: int) -> None:
     """Serve standard input and output. Nothing that is written in /tmp or in `scratch` can be seen from outside."""
     folders = [Path(each) for each in runtime.find().folders]
-    opened = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in folders]
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    opened = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in folders]
     places = [Path("/tmp")] if scratch.is_relative_to("/tmp") else [Path("/tmp"), scratch]
     for place in places:
         calls.mount("tmpfs", str(place), "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=1777")

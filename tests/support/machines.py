@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from ramet.isolation.conformance.ground import is_held
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.outside import Machine, OnThreshold
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.streamline import piped
 
 PROJECT = Path(__file__).parents[2]
 
@@ -80,20 +79,22 @@ class MachineBackend:
         (_folder(self._runs) / str(process.pid)).unlink()
 
     async def _start(self) -> tuple[subprocess.Popen[bytes], Machine]:
-        uid = 61200 + os.getpid() % 300  #: what a user may have counts for all of it
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.machine", str(self._runs.parent), str(self._runs), str(uid)],
-                cwd=PROJECT,
-                stdin=theirs,
-                stdout=theirs,
-            )
-        folder = _folder(self._runs)
-        folder.mkdir(exist_ok=True)
-        (folder / str(process.pid)).touch()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        return process, Machine(StreamLine(reader, writer), on_threshold=self._on_threshold)
+        process = _program(self._runs)
+        assert process.stdin is not None, "asked for"
+        assert process.stdout is not None, "likewise"
+        line = await piped(process.stdout, process.stdin)
+        return process, Machine(line, on_threshold=self._on_threshold)
+
+
+def _program(runs: Path) -> subprocess.Popen[bytes]:
+    uid = 61200 + os.getpid() % 300  #: what a user may have counts for all of it
+    arguments = [str(runs.parent), str(runs), str(uid)]
+    program = [sys.executable, "-m", "tests.support.machine", *arguments]
+    process = subprocess.Popen(program, cwd=PROJECT, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    folder = _folder(runs)
+    folder.mkdir(exist_ok=True)
+    (folder / str(process.pid)).touch()
+    return process
 
 
 async def eyes(runs: Path, file: Path) -> bool:

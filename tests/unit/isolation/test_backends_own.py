@@ -374,7 +374,7 @@ async def test_without_namespaces_a_zygote_that_is_killed_leaves_nobody(bare: Si
         await visit.ask("hold", path="held")
         os.kill(parent(visit.sandbox.pid), signal.SIGKILL)
         assert (await visit.ended()).reason == "lost"
-        assert not visit.holding("held")
+        assert not await visit.holding("held")
         with pytest.raises(Ended):
             await visit.ask("who")
 

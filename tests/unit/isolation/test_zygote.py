@@ -161,7 +161,7 @@ async def test_a_zygote_that_is_killed_takes_its_agents_along_and_the_next_start
 
         assert (ended.reason, ended.code) == ("lost", -signal.SIGKILL)
         assert "zygote" in ended.detail
-        assert not visit.holding("held")
+        assert not await visit.holding("held")
         with pytest.raises(Ended):
             await visit.ask("who")
         async with site.visit() as next_one:

@@ -37,7 +37,7 @@ from ramet.isolation.remote.messages import (
     Threshold,
 )
 from ramet.isolation.remote.outbox import Outbox
-from ramet.isolation.remote.streamline import StreamLine
+from ramet.isolation.remote.streamline import piped
 from ramet.isolation.remote.travel import Arrival
 from ramet.wire.failures import errors_to_fields
 
@@ -59,22 +59,18 @@ async def serve(line: Line, runs: Path, places: Sequence[Path] = ()) -> None:
 
 
 def main(runs: str, *places: str) -> None:
-    """Serve the line that standard input and output are, and end with it. What is printed goes to standard error."""
+    """Serve the line that standard input and output are, two pipes, and end with it. What is printed goes to stderr."""
     asyncio.run(_main(Path(runs), [Path(each) for each in places]))
 
 
 async def _main(runs: Path, places: Sequence[Path]) -> None:
-    loop = asyncio.get_running_loop()
     ours, theirs = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    reader = asyncio.StreamReader()
     with os.fdopen(ours, "rb", 0) as source, os.fdopen(theirs, "wb", 0) as sink:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sink)
-        line = StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        line = await piped(source, sink)
         try:
             await serve(line, runs, places)
         except ProtocolError as broken:
@@ -181,7 +177,7 @@ class _Machine:
         async def answer() -> None:
             try:
                 value, body = await work
-            except (RametError, OSError, TimeoutError) as error:
+            except Exception as error:  # Whatever it is, the kernel waits for an answer.
                 info, fields = errors_to_fields(error)
                 self._outbox.post(Answer(ask=ask, error=info, fields=fields))
             else:
@@ -204,8 +200,8 @@ class _Machine:
     async def _start(self, kept: Kept, word: Start) -> None:
         try:
             await kept.start(self._backend, word)
-        except (RametError, OSError) as problem:
-            error = problem if isinstance(problem, RametError) else SandboxFailed(str(problem))
+        except Exception as problem:  # Whatever it is, the kernel waits for an answer.
+            error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
             info, fields = errors_to_fields(error)
             self._outbox.post(Refused(number=word.number, error=info, fields=fields))
             return

@@ -54,7 +54,8 @@ class Outbox:
                     if self._frames:
                         self._frames.popleft()
                 self._empty.set()
-        except (RametError, OSError):  # Whoever reads the line learns of its end.
+        except (RametError, OSError):
             self._is_closed = True
             self._frames.clear()
             self._empty.set()
+            await self._line.close()  # Whoever reads it learns of its end.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
+from typing import IO
 
 from ramet.core.errors import Gone, ProtocolError
 from ramet.wire.frames import Frame, FrameReader, pack
@@ -55,7 +55,18 @@ class StreamLine:
         self._is_closed = True
         self._reader.feed_eof()
         self._writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
+        try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._writer.wait_closed()
-        self._writer.transport.abort()
+        except TimeoutError:
+            self._writer.transport.abort()
+        except OSError:
+            pass
+
+
+async def piped(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
+    """A line of two pipes, which are its own from now on. Not of sockets: asyncio takes what comes there for an end."""
+    loop, reader, unread = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), sink)
+    return StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
