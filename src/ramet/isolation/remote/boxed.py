@@ -265,21 +265,20 @@ class RemoteSandbox:
         """It has ended so. What its machine may still send is waited for only if that has said so."""
         if not self.started.done():
             self.started.set_exception(SandboxFailed(f"run {self.spec.run}: {exit.detail}"))
-        if self._ended.done():
-            if is_said and self._ended.result().reason != "lost":
-                raise ProtocolError(f"sandbox {self.number} ends twice")
-            return
-        self._ended.set_result(exit)
+        if not self._ended.done():
+            self._ended.set_result(exit)
+        elif is_said and self._ended.result().reason != "lost":
+            raise ProtocolError(f"sandbox {self.number} ends twice")
         if is_said:
             self._duplex.stop_sending()
+            return
+        self._is_reachable = False
+        if self._is_attached:
+            self._duplex.over()
         else:
-            self._is_reachable = False
-            if self._is_attached:
-                self._duplex.over()
-            else:
-                self._inner.close()
-            for each in self._printed:
-                each.end()
+            self._inner.close()
+        for each in self._printed:
+            each.end()
 
     def may_warn(self) -> str:
         """Its run, if it may tell of a limit once more."""

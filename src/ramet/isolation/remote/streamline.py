@@ -16,8 +16,11 @@ _CLOSE_S = 5.0
 class StreamLine:
     """Ends when the stream does, or a bad frame comes."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: asyncio.BaseTransport | None = None
+    ) -> None:
+        """`source` is what the reader is fed by, if that is not the writer's own transport."""
+        self._reader, self._writer, self._source = reader, writer, source
         self._frames: deque[Frame] = deque()
         self._taken = FrameReader()
         self._is_closed = False
@@ -53,7 +56,8 @@ class StreamLine:
     async def close(self) -> None:
         """See `ramet.isolation.remote.line.Line`. What was sent and not taken is given up after a while."""
         self._is_closed = True
-        self._reader.feed_eof()
+        if self._source is not None:
+            self._source.close()
         self._writer.close()
         try:
             async with asyncio.timeout(_CLOSE_S):
@@ -67,6 +71,6 @@ class StreamLine:
 async def piped(source: IO[bytes], sink: IO[bytes]) -> StreamLine:
     """A line of two pipes, which are its own from now on. Not of sockets: asyncio takes what comes there for an end."""
     loop, reader, unread = asyncio.get_running_loop(), asyncio.StreamReader(), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    fed_by, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
     transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), sink)
-    return StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+    return StreamLine(reader, asyncio.StreamWriter(transport, protocol, reader, loop), fed_by)
