@@ -20,7 +20,7 @@ from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy import describe
 from ramet.core.rights import IMPORTS
 from ramet.isolation.artifacts import collect
-from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, SandboxSpec
+from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.output import Stream
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
@@ -159,11 +159,13 @@ async def _attempt(
                 gone = await leave(inside.box, finished)
                 verdict = _verdict(run, job, finished, gone)
             inside.is_gone = True
+            unseen = await _synced(inside.box)
             for stream in inside.streams:
                 if finished is not None and finished.done.ok:
                     stream.close()  # What it had printed by its last word is there to be read.
                 await stream.drained()
             files, problem = await _collect(run)
+            problem = unseen or problem
             stdout, stderr = (stream.text for stream in inside.streams)
             if problem is not None and verdict.status is Status.COMPLETED:
                 verdict = failed(run, problem)
@@ -215,6 +217,9 @@ async def _end(inside: Inside, run: Run) -> None:
         for stream in inside.streams:
             stream.close()
     if not inside.is_gone:  # It was cut off: what it had left by then is kept.
+        unseen = await _synced(inside.box)
+        if unseen is not None:
+            run.context.emit(Notice, text=f"what it left since its files travelled last is lost: {unseen}")
         files, _ = await _collect(run)
         stdout, stderr = (stream.text for stream in inside.streams)
         run.left = Left(files=files, stdout=stdout, stderr=stderr)
@@ -257,6 +262,15 @@ def _without_a_word(run: Run, gone: Exit) -> Verdict:
 
 def _ended(run: Run, status: Status, kind: str, message: str) -> Verdict:
     return Verdict(status, error=ErrorInfo(type=kind, message=message), partial=partial(run))
+
+
+async def _synced(box: Sandbox) -> RametError | None:
+    """Have what it left on this side, or say why not."""
+    try:
+        await box.sync()
+    except RametError as problem:
+        return problem
+    return None
 
 
 async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:

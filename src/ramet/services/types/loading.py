@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.services.contract import Loadable, Opening, Shelf
+
+if TYPE_CHECKING:
+    from ramet.host.runtime import AgentRuntime
 
 
 class LoadBundle(Struct, forbid_unknown_fields=True):
@@ -42,12 +46,14 @@ async def change(
 ) -> dict[str, Any]:
     """Do it, have it told to `changed`, and say what is loaded then.
 
-    Raises Unknown, Damaged, InvalidValue, Gone, and what `check` finds wrong.
+    Raises Unknown, Damaged, InvalidValue, Gone, what `check` finds wrong, and SandboxFailed where a sandbox that runs
+    on another machine cannot be given it.
     """
     shelf = shelf_of(opening)
     loads = isinstance(operation, LoadBundle)
     bundle = await (shelf.load(operation.bundle, check) if loads else shelf.unload(operation.bundle))
     try:
+        await _seen_inside(opening.runtime, shelf.folder)
         changed()
     except BaseException:
         if loads:
@@ -57,3 +63,15 @@ async def change(
     if loads:
         told |= {"tools": [each.name for each in bundle.tools], "skills": list(bundle.skills)}
     return told
+
+
+async def _seen_inside(runtime: AgentRuntime, folder: Path) -> None:
+    """Have what is on a shelf now seen in all sandboxes that read it, wherever they are. Raises SandboxFailed."""
+    for opened in runtime.trees.values():
+        for run in list(opened.tree.register.living()):
+            if (box := run.box) is not None and run.shelf == folder:
+                try:
+                    await box.sync()
+                except SandboxFailed:
+                    if run.box is box:  # Else it has ended, and needs nothing.
+                        raise
