@@ -44,11 +44,8 @@ def main() -> int:
         _furnish(uid, folder, tmpfs_mb)
         _become(uid)
         os.chdir("/mnt")
-        os.execve(
-            _PYTHON,
-            [_PYTHON, "-m", *command],
-            {"PYTHONPATH": "/mnt/src:/mnt", "PATH": "/usr/bin:/bin", "TMPDIR": folder},
-        )
+        env = {"PYTHONPATH": "/mnt/src:/mnt", "PATH": "/usr/bin:/bin", "TMPDIR": folder, "HOME": folder}
+        os.execve(_PYTHON, [_PYTHON, "-m", *command], env)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
 
 

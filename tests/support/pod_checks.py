@@ -13,6 +13,7 @@ import sys
 from ramet.core.errors import SandboxFailed
 from ramet.isolation import procfs
 from ramet.isolation.conformance.ground import GRANT, Check, Site, Violation, holds, patience, replace_grant
+from ramet.isolation.linux import numbers
 from tests.support import reaching
 
 _SECRETS = pathlib.Path("/run/secrets")
@@ -131,23 +132,22 @@ for each in tries:
 async def the_keeper_is_out_of_reach(site: Site) -> None:
     """Who is the same user, outside: not read, signalled, traced, limited or scheduled by its pid."""
     text = pathlib.Path(reaching.__file__).read_text()
+    machine = os.uname().machine
+    number = {**numbers.of(machine).number, "rt_sigqueueinfo": 129 if machine == "x86_64" else 138}
+    program = [sys.executable, "-c", text]
     async with site.visit() as visit:
         agent = procfs.stat(visit.sandbox.pid)
         assert agent is not None
         for name, pid in (("the keeper", os.getpid()), ("the zygote", agent.parent)):
-            tried = [sys.executable, "-c", text, str(pid)]
+            tried = [*program, str(pid), json.dumps(number)]
             ran = await visit.sandbox.run_command(tried, timeout_s=60, max_bytes=10_000)
             said = json.loads(ran.stdout or b"{}")
             reached = {what for what, why in said.items() if why not in _REFUSED}
             holds(said and not reached, f"{name} is reached by {reached}: {ran}")
     target = subprocess.Popen(["sleep", "600"])
     try:
-        free = subprocess.run(
-            [sys.executable, "-c", text, str(target.pid)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            check=True,
-        )
+        tried = [*program, str(target.pid), json.dumps(number)]
+        free = subprocess.run(tried, capture_output=True, check=True)
         refused = {what: why for what, why in json.loads(free.stdout).items() if why}
         holds(not refused, f"a control: with nothing around it all of them succeed, not {refused}")
     finally:
@@ -155,7 +155,19 @@ async def the_keeper_is_out_of_reach(site: Site) -> None:
         target.wait()
 
 
+async def only_its_own_can_be_written(site: Site) -> None:
+    """Its workspace, and what the pod has in memory for it: nothing of the pod's image, volumes, kernel or keeper."""
+    keepers = [str(site.ground.scratch), str(site.ground.runs), str(pathlib.Path(__file__).parents[2]), sys.prefix]
+    async with site.visit() as visit:
+        for place in (".", "/tmp", "/dev/shm"):
+            await visit.ask("make", path=place)
+        for place in ("/", "/etc", "/usr", "/var/tmp", "/run", "/dev", "/proc/self", "/proc/sys", "/sys", *keepers):
+            said = await visit.fails("make", path=place)
+            holds(said in {*_REFUSED, "EROFS", "ENOENT"}, f"nothing can be made in {place}: {said or 'it was'}")
+
+
 CHECKS: tuple[Check, ...] = (
+    only_its_own_can_be_written,
     secrets_are_files_that_end_with_the_run,
     a_pod_is_one_runs_at_a_time,
     processes_are_counted_without_the_keepers,

@@ -1,6 +1,7 @@
 """What a process can try on another of the same user, by its pid: a program that says what became of each attempt.
 
-Nothing that succeeds here changes anything. Run with a pid, as a file or as the text of it.
+Nothing that succeeds here changes anything. Run with a pid and the numbers of calls, as the text of this file: it needs
+nothing that a sandbox may not have.
 """
 
 from __future__ import annotations
@@ -9,37 +10,38 @@ import ctypes
 import errno
 import json
 import os
+import pathlib
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from ramet.isolation.linux import calls, numbers
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def attempts(pid: int) -> dict[str, Callable[[], object]]:
+def attempts(pid: int, number: Mapping[str, int]) -> dict[str, Callable[[], object]]:
     """By name."""
-    number = numbers.of(os.uname().machine).number
-    queue = 129 if os.uname().machine == "x86_64" else 138
+    other = pathlib.Path("/proc", str(pid))
     here = ctypes.create_string_buffer(64)
     piece = (ctypes.c_uint64 * 2)(ctypes.addressof(here), 8)
     limit = resource.RLIM_INFINITY
 
-    def call(name: str, *args: int | ctypes.Array[ctypes.c_char] | ctypes.Array[ctypes.c_uint64] | None) -> int:
-        return calls.syscall(name, number[name], *args)
-
-    def read(name: str) -> None:
-        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-            file.read(0 if name == "mem" else 10)
+    def call(name: str, *args: object) -> None:
+        words = [ctypes.c_long(each) if isinstance(each, int) else each for each in args]
+        if _LIBC.syscall(ctypes.c_long(number[name]), *words) < 0:
+            raise OSError(ctypes.get_errno(), name)
 
     return {
-        **{f"/proc/…/{name}": lambda name=name: read(name) for name in ("environ", "maps", "mem", "cmdline")},  # type: ignore[misc]
-        "/proc/…/fd": lambda: os.listdir(f"/proc/{pid}/fd"),
-        "/proc/…/fd/0": lambda: os.readlink(f"/proc/{pid}/fd/0"),
-        "/proc/…/cwd": lambda: os.readlink(f"/proc/{pid}/cwd"),
+        "environ": (other / "environ").read_bytes,
+        "maps": (other / "maps").read_bytes,
+        "mem": lambda: (other / "mem").open("rb", buffering=0).close(),
+        "cmdline": (other / "cmdline").read_bytes,
+        "fd": lambda: list((other / "fd").iterdir()),
+        "fd/0": (other / "fd" / "0").readlink,
+        "cwd": (other / "cwd").readlink,
         "kill": lambda: os.kill(pid, signal.SIGCONT),
         "pidfd_send_signal": lambda: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT),
-        "rt_sigqueueinfo": lambda: calls.syscall("rt_sigqueueinfo", queue, pid, signal.SIGCONT, _queued()),
+        "rt_sigqueueinfo": lambda: call("rt_sigqueueinfo", pid, signal.SIGCONT, _queued()),
         "prlimit, to look": lambda: resource.prlimit(pid, resource.RLIMIT_CORE),
         "prlimit, to set": lambda: resource.prlimit(pid, resource.RLIMIT_RSS, (limit, limit)),
         "setpriority": lambda: os.setpriority(os.PRIO_PROCESS, pid, 0),
@@ -66,10 +68,10 @@ def _queued() -> ctypes.Array[ctypes.c_char]:
     return found
 
 
-def main(pid: int) -> None:
-    """Each in a process of its own: one that is traced by another ends with it."""
+def main(pid: int, number: Mapping[str, int]) -> None:
+    """Print, for each, "" if it succeeded, or the name of its error."""
     said = {}
-    for name, attempt in attempts(pid).items():
+    for name, attempt in attempts(pid, number).items():
         try:
             attempt()
             said[name] = ""
@@ -79,4 +81,4 @@ def main(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))
