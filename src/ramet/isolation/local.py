@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
+from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.core.policy import Isolation
@@ -76,12 +77,18 @@ class LocalBackend(Forking):
         if (place := self._pod) is None:
             return given
         secrets = given.secrets
-        await in_thread(lambda: place.enter(run, secrets), name="ramet-pod")
+        entering = in_thread(lambda: place.enter(run, secrets), name="ramet-pod")
+        try:
+            await to_its_end(entering)
+        except asyncio.CancelledError:
+            if entering.exception() is None:
+                await to_its_end(self._leave())
+            raise
         return given._replace(secrets=dict.fromkeys(secrets, ""))  # They are in files by now.
 
     async def _leave(self) -> None:
         if self._pod is not None:
-            await asyncio.shield(in_thread(self._pod.leave, name="ramet-pod"))
+            await in_thread(self._pod.leave, name="ramet-pod")
 
     def _look_at(self, keeper: Keeper, exit: Exit) -> None:
         super()._look_at(keeper, exit)

@@ -254,10 +254,12 @@ class Zygote:
         os._exit(0)
 
     def _sweep(self) -> None:
-        """End all below us, wherever it went. Nobody is reaped meanwhile: who forks on and on comes to its limit."""
+        """End all below us but agents to be. Nobody is reaped meanwhile: who forks on and on comes to its limit."""
         before: set[int] = set()
+        parked = {pid: procfs.stat(pid) for pid, each in self._families.items() if each.beside is None}
+        spared = {pid: one for pid, one in parked.items() if one is not None}
         while True:
-            below = procfs.tree(os.getpid())
+            below = procfs.tree(os.getpid(), seen=spared)
             del below[os.getpid()]
             living = [pid for pid, one in below.items() if one.lives]
             if not living and below.keys() == before:  # Else somebody may have moved on while we looked.
