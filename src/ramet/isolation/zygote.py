@@ -250,7 +250,11 @@ class Zygote:
             for family in (*self._families.values(), *self._closing):
                 family.kill()
         if self._is_alone:
+            self._families.clear()
             self._sweep()
+            with contextlib.suppress(ChildProcessError):  # Else the first process of the pod would have to.
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
         os._exit(0)
 
     def _sweep(self) -> None:
