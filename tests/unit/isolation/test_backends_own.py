@@ -17,10 +17,10 @@ import pytest
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, SandboxFailed
 from ramet.core.policy import Isolation
-from ramet.isolation import admission, procfs, runtime
+from ramet.isolation import admission, procfs, runtime, watchdog
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.cgroup import Cgroup
-from ramet.isolation.conformance.ground import GRANT, Ended, Refused, Site, replace_grant
+from ramet.isolation.conformance.ground import GRANT, Ended, Site, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
 from tests.support.backends import opened
@@ -342,8 +342,9 @@ async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
 async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: Site) -> None:
     for way in ("leave", "kill"):
         async with bare.visit() as visit:
-            with pytest.raises(Refused):  # It begins with a session of its own.
-                await visit.ask("hide", hold="held", quiet=True)
+            ran = await visit.sandbox.run_command(["setsid", "--fork", "true"], timeout_s=60, max_bytes=1000)
+            assert b"not permitted" in ran.stderr
+            await visit.ask("hide", hold="held", quiet=True)
             assert await visit.ask("fork_until", count=3) == 3
             await visit.tell("spin", seconds=3600, processes=2)
             await eventually(lambda: len(procfs.tree(visit.sandbox.pid)) >= 3)
@@ -354,6 +355,25 @@ async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended
                 await visit.sandbox.kill(0)
             assert (await visit.ended()).code < 0
             assert not any(map(alive, family))
+            assert not visit.holding("held")
+
+
+@pytest.mark.parametrize("what", ["oom", "pids"])
+async def test_without_namespaces_who_loses_its_parent_is_still_watched(
+    bare: Site, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It becomes a child of the zygote's, which has others, too."""
+    monkeypatch.setattr(watchdog, "_KEEPERS", 0)
+    limit: dict[str, Any] = {"memory_mb": 96} if what == "oom" else {"pids": 2}
+    async with bare.visit() as other, bare.visit(grant=replace_grant(GRANT, **limit)) as visit:
+        for at in range(2):
+            await visit.tell("hide", hold=f"held-{at}", quiet=True, mb=192 if what == "oom" else 0)
+        ended = await visit.ended()
+        assert (ended.reason, what in ended.detail or "memory" in ended.detail) == (
+            "oom" if what == "oom" else "signalled",
+            True,
+        )
+        assert await other.ask("who"), "who is another's child is let be"
 
 
 async def test_without_namespaces_what_cannot_be_kept_apart_is_refused(bare: Site) -> None:

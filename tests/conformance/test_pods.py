@@ -1,0 +1,61 @@
+"""What a sandbox promises that has a pod of its own, in a place like a pod on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from ramet.isolation.conformance.suite import CHECKS
+from tests.support import in_pod, like_a_pod, pod_checks
+
+USER = 61500  #: of no account, of no other test, and of no backend: what a user may have counts for all of it
+#: Of the suite, what a pod does otherwise than other places; inside a real one the rest is shown, too.
+PROMISES = (
+    "exit_status",
+    "descendants_end_with_it",
+    "killing_the_main_process_ends_all",
+    "cleaning_up",
+    "use_is_told",
+    "commands_run_beside_it",
+    "the_level_is_as_told",
+    "fresh_is_as_told",
+    "privileges_are_gone",
+    "files_of_the_host_cannot_be_read",
+    "mounts_can_be_read_and_not_written",
+    "a_shelf_is_filled_while_a_guest_looks_on",
+    "the_network_is_off",
+    "the_hosts_processes_are_out_of_reach",
+    "memory_of_all_together",
+    "memory_that_is_shared",
+    "temporary_files",
+    "what_cannot_be_started_leaves_nothing",
+    *(each.__name__ for each in pod_checks.CHECKS),
+)
+
+pytestmark = pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a place that is like a pod")
+
+
+@pytest.fixture(scope="module")
+def said() -> Iterator[dict[str, str]]:
+    """Of every promise, what was wrong: one place for all, since each begins with it as it found it."""
+    with tempfile.TemporaryDirectory(prefix="ramet-pod-", dir="/var/tmp") as folder:
+        os.chown(folder, USER, USER)
+        place = [sys.executable, like_a_pod.__file__, str(USER), folder, "16", in_pod.__name__, folder, *PROMISES]
+        ran = subprocess.run(place, capture_output=True, text=True, timeout=300, check=False)
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-5000:]
+        yield dict(map(json.loads, ran.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_sandbox_with_a_pod_of_its_own_keeps_its_promises(said: dict[str, str], promise: str) -> None:
+    assert not said[promise]
+
+
+def test_what_is_not_looked_at_there_is_something_that_others_look_at() -> None:
+    assert {each.__name__ for each in CHECKS} >= in_pod.NOT_HERE
