@@ -39,6 +39,7 @@ class ResumingLine:
     ) -> None:
         self._session, self._withholds, self._patience = session or Session(), withhold, patience
         self._given = self._session.taken
+        self._greetings = 0
         self._arrived: deque[Frame] = deque()
         self._transport: Transport | None = None
         self._is_closing = self._has_ended = False
@@ -113,6 +114,11 @@ class ResumingLine:
         return self._transport is not None
 
     @property
+    def greetings(self) -> int:
+        """On how many connections the other side has been understood so far."""
+        return self._greetings
+
+    @property
     def has_ended(self) -> bool:
         """Whether no connection is of use any more."""
         return self._has_ended
@@ -155,11 +161,13 @@ class ResumingLine:
                 raise end
 
     async def _read(self, transport: Transport, greeted: Callable[[], None] | None) -> None:
+        is_greeted = False
         while (packet := await transport.receive()) is not None and self._transport is transport:
             frame = self._session.feed(packet)
-            if greeted is not None:
-                greeted()
-                greeted = None
+            if not is_greeted:
+                self._greetings, is_greeted = self._greetings + 1, True
+                if greeted is not None:
+                    greeted()
             if frame is not None and not self._is_closing:
                 self._arrived.append(frame)
             self._wake()

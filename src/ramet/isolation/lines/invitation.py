@@ -1,0 +1,75 @@
+"""What a pod is given so that it can come: where to, whom to trust there, and by which key, in a Secret of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ramet.core.errors import InvalidValue
+
+URL, CA, KEY, POD = "url", "ca.crt", "join-key", "pod"  #: the files, and the Secret's keys
+POD_HEADER, KEY_HEADER = "ramet-pod", "ramet-key"  #: who comes; in the answer, the key for the next time
+_MAX = 64 * 1024
+
+
+class Invitation(Struct, frozen=True, kw_only=True):
+    """Where the kernel is (`wss://host:port/path`), its authority in PEM, the join key, and the pod's uid."""
+
+    url: str
+    ca: str
+    key: str
+    pod: str
+
+    def __repr__(self) -> str:
+        return f"Invitation(url={self.url!r}, pod={self.pod!r})"
+
+
+def read(folder: Path) -> Invitation:
+    """What is mounted there. Raises InvalidValue for what is missing or too long; no value is ever in a message."""
+    said: dict[str, str] = {}
+    for name in (URL, CA, KEY, POD):
+        file = folder / name
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(_MAX + 1)
+            said[name] = data.decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValue("invitation", str(file), f"a file of plain text ({type(error).__name__})") from None
+        if not said[name] or len(data) > _MAX:
+            raise InvalidValue("invitation", str(file), f"a file of 1 to {_MAX} bytes")
+    return Invitation(url=said[URL], ca=said[CA], key=said[KEY], pod=said[POD])
+
+
+def secret_name(pod_name: str) -> str:
+    """The name of a pod's Secret: known before the pod is made, so that the pod can mount it."""
+    return f"{pod_name[:248]}-line"
+
+
+def secret_data(invitation: Invitation) -> dict[str, str]:
+    """A Secret's `stringData`; mounted as a folder, it is what `read` reads."""
+    return {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
+
+
+def secret(invitation: Invitation, *, namespace: str, pod_name: str, labels: dict[str, str]) -> dict[str, Any]:
+    """The Secret's manifest. It belongs to the pod, and goes when that goes; it cannot be changed."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod_name, "uid": invitation.pod, "blockOwnerDeletion": False}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": secret_name(pod_name),
+            "namespace": namespace,
+            "labels": dict(labels),
+            "ownerReferences": [owner],
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": secret_data(invitation),
+    }
+
+
+def volume(pod_name: str, name: str = "line") -> dict[str, Any]:
+    """The pod's volume of it, for mounting read-only. The pod waits until the Secret is there."""
+    return {"name": name, "secret": {"secretName": secret_name(pod_name), "defaultMode": 0o440}}

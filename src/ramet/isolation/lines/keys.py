@@ -1,0 +1,92 @@
+"""Which pod may come, and by which key: each opens once, only hashes of them are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+_NOBODY = (bytes(32), bytes(32))  #: of no key that can be found
+
+
+class Kept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a new process must know of a pod's keys; nothing in it opens anything."""
+
+    pod: str
+    hashes: tuple[Annotated[str, Meta(min_length=64, max_length=64)], ...]
+    join_left_s: float | None = None  #: for how long the join key may be used; None: the pod has joined
+
+
+class _Pod:
+    __slots__ = ("hashes", "join_by")
+
+    def __init__(self, hashes: tuple[bytes, ...], join_by: float | None) -> None:
+        self.hashes, self.join_by = hashes, join_by
+
+
+class KeyBook:
+    """The keys of all pods that may come. `now` is a clock that only goes forward.
+
+    Who comes with a key is given the next one. The old one is good until the new one is known to have arrived: else a
+    connection that breaks in that moment would lock the pod out. Then it opens nothing any more.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._pods: dict[str, _Pod] = {}
+
+    def expect(self, pod: str, *, join_s: float) -> str:
+        """A new join key for a pod; any other of it is void."""
+        key = _new_key()
+        self._pods[pod] = _Pod((_hash(key),), self._now() + join_s)
+        return key
+
+    def admit(self, pod: str, key: str) -> str | None:
+        """The next key, for who comes with a good one; None, after the same work, for any other."""
+        known = self._pods.get(pod)
+        hashes = _NOBODY if known is None else (known.hashes * 2)[:2]
+        presented = _hash(key)
+        is_good = hmac.compare_digest(hashes[0], presented) | hmac.compare_digest(hashes[1], presented)
+        is_late = known is None or (known.join_by is not None and self._now() > known.join_by)
+        following = _new_key()
+        due = _hash(following)
+        if known is None or is_late or not is_good:
+            return None
+        known.hashes = (presented, due)
+        return following
+
+    def confirm(self, pod: str, key: str) -> bool:
+        """The next key has arrived: all before it are void. False if it is void itself by now."""
+        known, arrived = self._pods.get(pod), _hash(key)
+        if known is None or not any(hmac.compare_digest(each, arrived) for each in known.hashes):
+            return False
+        known.hashes, known.join_by = (arrived,), None
+        return True
+
+    def forget(self, pod: str) -> None:
+        """No key opens for it any more. Idempotent."""
+        self._pods.pop(pod, None)
+
+    def describe(self, pod: str) -> Kept:
+        """What `restore` takes in a new process. Raises KeyError for a pod that is not expected."""
+        known = self._pods[pod]
+        left = None if known.join_by is None else max(0.0, known.join_by - self._now())
+        return Kept(pod=pod, hashes=tuple(each.hex() for each in known.hashes), join_left_s=left)
+
+    def restore(self, kept: Kept) -> None:
+        """Go on with a pod's keys where an earlier process stopped."""
+        join_by = None if kept.join_left_s is None else self._now() + kept.join_left_s
+        self._pods[kept.pod] = _Pod(tuple(bytes.fromhex(each) for each in kept.hashes[-2:]), join_by)
+
+
+def _new_key() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _hash(key: str) -> bytes:
+    """Keys are 256 random bits: nothing slower than SHA-256 is needed to keep them from being guessed."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,213 @@
+"""The kernel's door for machines: they come over TLS, as a WebSocket, each with its key. It is the only listener.
+
+Whoever is not let in gets the same answer, whatever was wrong, and no more memory than a head's worth before that.
+Connections that have not shown a good key are bounded in number, in all and from one address, and in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation.lines.invitation import KEY_HEADER, POD_HEADER
+from ramet.isolation.lines.keys import Kept, KeyBook
+from ramet.isolation.lines.resuming import ResumingLine
+from ramet.isolation.lines.websocket import WebSocketTransport
+from ramet.wire.websocket import MAX_HEAD, answer, nonce_of, read_head
+
+PATH = "/line"
+_BODY = b"no\n"
+REFUSAL = b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caps:
+    """What strangers may take: connections that have not shown a good key yet."""
+
+    strangers: int = 256
+    strangers_of_address: int = 64  #: many pods may come from one address, that of their node
+    handshake_s: float = 10.0  #: for TLS and the request, together
+
+
+class Landing:
+    """Expects pods, and lends their connections to their lines. To be entered as a context.
+
+    `keep` stores what `restore` takes in a later process; it is awaited before a pod gets a key that depends on it.
+    `context` may be replaced while it is open: a new certificate holds from the next connection on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        *,
+        keep: Callable[[Kept], Awaitable[None]] | None = None,
+        caps: Caps = Caps(),
+    ) -> None:
+        self._address, self._keep, self._caps = (host, port), keep, caps
+        self.context = context
+        self._loop = asyncio.get_running_loop()
+        self._book = KeyBook(self._loop.time)
+        self._lines: dict[str, ResumingLine] = {}
+        self._strangers: Counter[str] = Counter()
+        self._guests: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Landing:
+        host, port = self._address
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(address)
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        self._accepting = self._loop.create_task(self._accept(listener))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._listener is not None
+        assert self._accepting is not None
+        working = {self._accepting, *self._guests}
+        for task in working:
+            task.cancel()
+        await asyncio.wait(working)
+        self._listener.close()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    # ---- who may come -----------------------------------------------------------------------------------------------
+
+    async def expect(self, pod: str, line: ResumingLine, *, join_s: float) -> str:
+        """A pod may come, within that time, and its line begins; returns its join key, which is kept nowhere."""
+        key = self._book.expect(pod, join_s=join_s)
+        self._lines[pod] = line
+        await self._stored(pod)
+        return key
+
+    def describe(self, pod: str) -> Kept:
+        """What `restore` takes in a later process. Raises KeyError for a pod that is not expected."""
+        return self._book.describe(pod)
+
+    def restore(self, kept: Kept, line: ResumingLine) -> None:
+        """A pod that was expected by an earlier process may come, or come back."""
+        self._book.restore(kept)
+        self._lines[kept.pod] = line
+
+    def forget(self, pod: str) -> None:
+        """A pod is gone: no key opens for it any more. Its line is its owner's to close. Idempotent."""
+        self._book.forget(pod)
+        self._lines.pop(pod, None)
+
+    async def _stored(self, pod: str) -> None:
+        if self._keep is not None and pod in self._lines:
+            await self._keep(self._book.describe(pod))
+
+    # ---- who comes --------------------------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                end, address = await self._loop.sock_accept(listener)
+            except OSError as error:  # of that connection, most likely
+                if error.errno in _FULL:
+                    await asyncio.sleep(0.1)
+                continue
+            peer = str(address[0])
+            if self._strangers.total() >= self._caps.strangers:
+                end.close()
+            elif self._strangers[peer] >= self._caps.strangers_of_address:
+                end.close()
+            else:
+                self._strangers[peer] += 1
+                self._begin(self._serve(end, peer))
+
+    async def _serve(self, end: socket.socket, peer: str) -> None:
+        writer: asyncio.StreamWriter | None = None
+        admitted: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
+        try:
+            try:
+                async with asyncio.timeout(self._caps.handshake_s):
+                    reader, writer = await self._secured(end)
+                    admitted = await self._admit(reader, writer)
+            except (OSError, EOFError):  # TimeoutError is one
+                pass
+            finally:
+                self._strangers[peer] -= 1
+                if not self._strangers[peer]:
+                    del self._strangers[peer]
+            if admitted is not None:
+                await self._lend(*admitted)
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+            else:
+                end.close()
+
+    async def _secured(self, end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        end.setblocking(False)
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = asyncio.StreamReader(limit=MAX_HEAD)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: protocol, end, ssl=self.context, ssl_handshake_timeout=self._caps.handshake_s
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
+
+    async def _admit(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
+        pod, presented, nonce = "", "", None
+        try:
+            head = read_head(await reader.readuntil(b"\r\n\r\n"))
+            pod = head.headers.get(POD_HEADER, "")
+            scheme, _, key = head.headers.get("authorization", "").partition(" ")
+            presented = key if scheme == "Bearer" and head.start[1] == PATH else ""
+            nonce = nonce_of(head)
+        except (ProtocolError, asyncio.LimitOverrunError):
+            pass
+        following = self._book.admit(pod, presented if nonce is not None else "")
+        line = self._lines.get(pod)
+        if following is None or nonce is None or line is None or line.has_ended:
+            writer.write(REFUSAL)
+            writer.close()
+            await writer.wait_closed()
+            return None
+        await self._stored(pod)
+        writer.write(answer(nonce, {KEY_HEADER: following}))
+        await writer.drain()
+        return pod, following, line, WebSocketTransport(reader, writer, is_server=True)
+
+    async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
+        def greeted() -> None:
+            if self._book.confirm(pod, key):
+                self._begin(self._stored(pod))
+            else:  # It came a second time while this connection was on its way.
+                transport.abort()
+
+        await line.carry(transport, greeted=greeted)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        guest = self._loop.create_task(work)
+        self._guests.add(guest)
+        guest.add_done_callback(self._guests.discard)

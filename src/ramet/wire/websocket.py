@@ -1,0 +1,212 @@
+"""What ramet speaks of WebSocket (RFC 6455), without any I/O: the handshake, and whole binary messages.
+
+Both ends of a line are ours; what stands between them may not be. So this is strict where it listens, and says the
+plainest there is: no extension, no text, no subprotocol, each message in one frame. Messages that something on the way
+has cut into fragments are put together.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ramet.core.errors import ProtocolError
+
+MAX_HEAD: Final = 8 * 1024  #: bytes of a request's or an answer's head
+BINARY: Final = 2
+CLOSE: Final = 8
+PING: Final = 9
+PONG: Final = 10
+
+_CONTINUED, _MAX_CONTROL = 0, 125
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class Head(NamedTuple):
+    """The first line of a request or an answer in its three parts, and its headers, names in lower case."""
+
+    start: tuple[str, str, str]
+    headers: Mapping[str, str]
+
+
+def read_head(data: bytes) -> Head:
+    """A head, up to and with its empty line. Raises ProtocolError for one that could be read in two ways."""
+    if len(data) > MAX_HEAD or not data.endswith(b"\r\n\r\n") or not data.isascii():
+        raise ProtocolError("that is no head of HTTP")
+    first, *lines = data[:-4].decode("ascii").split("\r\n")
+    start = first.split(" ", 2)
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.replace("-", "").isalnum() or name.lower() in headers or "\0" in value:
+            raise ProtocolError("a header has no name, or comes twice")
+        headers[name.lower()] = value.strip(" \t")
+    if len(start) != 3 or any(ord(each) < 32 for each in data[:-4].decode("ascii").replace("\r\n", "")):
+        raise ProtocolError("a head does not begin with three words, or holds control characters")
+    return Head((start[0], start[1], start[2]), headers)
+
+
+def request(host: str, path: str, nonce: bytes, headers: Mapping[str, str]) -> bytes:
+    """What a client says first; `nonce` is of 16 random bytes."""
+    return _head(
+        f"GET {path} HTTP/1.1",
+        {
+            "Host": host,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": base64.b64encode(nonce).decode(),
+            "Sec-WebSocket-Version": "13",
+            **headers,
+        },
+    )
+
+
+def nonce_of(head: Head) -> str | None:
+    """What a request's answer must be made of; None if it does not ask for a WebSocket."""
+    nonce, said = head.headers.get("sec-websocket-key", ""), head.headers
+    is_one = head.start[0] == "GET" and head.start[2] == "HTTP/1.1" and len(nonce) == 24
+    is_one = is_one and said.get("sec-websocket-version") == "13" and _asks_upgrade(said) and "host" in said
+    return nonce if is_one and "content-length" not in said and "transfer-encoding" not in said else None
+
+
+def answer(nonce: str, headers: Mapping[str, str]) -> bytes:
+    """What a server says who agrees."""
+    agreed = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": _accept(nonce)}
+    return _head("HTTP/1.1 101 Switching Protocols", {**agreed, **headers})
+
+
+def check_answer(head: Head, nonce: bytes) -> None:
+    """Whether the server agreed. Raises ProtocolError with its status."""
+    if head.start[:2] != ("HTTP/1.1", "101"):
+        raise ProtocolError(f"a WebSocket was refused: {head.start[1][:20]}")
+    said = head.headers
+    due = _accept(base64.b64encode(nonce).decode())
+    if not _asks_upgrade(said) or not hmac.compare_digest(said.get("sec-websocket-accept", ""), due):
+        raise ProtocolError("what answers is no WebSocket")
+    if "sec-websocket-extensions" in said or "sec-websocket-protocol" in said:
+        raise ProtocolError("a WebSocket was agreed to with what nobody had asked for")
+
+
+def _asks_upgrade(headers: Mapping[str, str]) -> bool:
+    tokens = [each.strip().lower() for each in headers.get("connection", "").split(",")]
+    return "upgrade" in tokens and headers.get("upgrade", "").lower() == "websocket"
+
+
+def _accept(nonce: str) -> str:
+    return base64.b64encode(hashlib.sha1(nonce.encode() + _GUID, usedforsecurity=False).digest()).decode()
+
+
+def _head(start: str, headers: Mapping[str, str]) -> bytes:
+    lines = [start, *(f"{name}: {value}" for name, value in headers.items())]
+    if any(mark in line for line in lines for mark in "\r\n\0"):
+        raise ProtocolError("a header would be two")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+# ---- messages -------------------------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """A whole one: BINARY, CLOSE, PING or PONG, and what it brings."""
+
+    kind: int
+    data: bytes
+
+
+def pack(kind: int, data: bytes, mask: bytes | None = None) -> bytes:
+    """A message as one frame. A client masks each with four random bytes of its own, a server never."""
+    size = len(data)
+    bit = 0x80 if mask is not None else 0
+    if size < 126:
+        head = struct.pack("!BB", 0x80 | kind, bit | size)
+    elif size < 2**16:
+        head = struct.pack("!BBH", 0x80 | kind, bit | 126, size)
+    else:
+        head = struct.pack("!BBQ", 0x80 | kind, bit | 127, size)
+    return head + data if mask is None else b"".join((head, mask, _masked(data, mask)))
+
+
+class MessageReader:
+    """Takes bytes as they come and gives back whole messages. After a ProtocolError it takes nothing more.
+
+    A length is checked before anything of it is kept; no more than one message and one read are held.
+    """
+
+    __slots__ = ("_buffer", "_is_server", "_max_size", "_parts", "_size", "announced")
+
+    def __init__(self, *, is_server: bool, max_size: int) -> None:
+        self._is_server, self._max_size = is_server, max_size
+        self._buffer = bytearray()
+        self._parts: list[bytes] = []  #: of a message in fragments
+        self._size = 0  #: of those
+        self.announced: int | None = None  #: bytes of the message under way, as far as it is known; None: there is none
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take what has arrived; returns the messages that it completes. Raises ProtocolError."""
+        messages: list[Message] = []
+        buffer, at, self.announced = self._buffer, 0, None
+        buffer += data
+        while True:
+            head = self._read_head(buffer, at)
+            if head is None:
+                break
+            final, kind, begin, size, mask = head
+            if len(buffer) < begin + size:
+                self.announced = self._size + size
+                break
+            payload = bytes(buffer[begin : begin + size])
+            at = begin + size
+            if mask is not None:
+                payload = _masked(payload, mask)
+            if kind >= CLOSE:
+                messages.append(Message(kind, payload))
+                continue
+            self._parts.append(payload)
+            self._size += size
+            if final:
+                messages.append(Message(BINARY, b"".join(self._parts)))
+                self._parts, self._size = [], 0
+        del buffer[:at]
+        if self.announced is None and (buffer or self._parts):
+            self.announced = self._size
+        return messages
+
+    def _read_head(self, buffer: bytearray, at: int) -> tuple[bool, int, int, int, bytes | None] | None:
+        """Whether it is final, its kind, where its payload begins, how long that is, its mask; None if not whole."""
+        if len(buffer) - at < 2:
+            return None
+        first, second = buffer[at], buffer[at + 1]
+        final, kind, size = bool(first & 0x80), first & 0x0F, second & 0x7F
+        due = BINARY if not self._parts else _CONTINUED
+        if first & 0x70 or kind not in (due, CLOSE, PING, PONG) or bool(second & 0x80) != self._is_server:
+            raise ProtocolError(f"a WebSocket frame begins with {first:#04x} {second:#04x}, which is none to be taken")
+        if kind >= CLOSE and (not final or size > _MAX_CONTROL):
+            raise ProtocolError("a control frame of a WebSocket is long, or in parts")
+        if len(self._parts) >= 1024:
+            raise ProtocolError("a message of a WebSocket comes in more than 1024 parts")
+        at += 2
+        if size >= 126:
+            wide = "!H" if size == 126 else "!Q"
+            if len(buffer) - at < struct.calcsize(wide):
+                return None
+            size = struct.unpack_from(wide, buffer, at)[0]
+            at += struct.calcsize(wide)
+            if size < (126 if wide == "!H" else 2**16):
+                raise ProtocolError("the length of a WebSocket frame is written longer than it need be")
+        if kind < CLOSE and self._size + size > self._max_size:
+            raise ProtocolError(f"a message of {self._size + size} bytes comes; at most {self._max_size} are accepted")
+        if not self._is_server:
+            return final, kind, at, size, None
+        if len(buffer) - at < 4:
+            return None
+        return final, kind, at + 4, size, bytes(buffer[at : at + 4])
+
+
+def _masked(data: bytes, mask: bytes) -> bytes:
+    size = len(data)
+    key = int.from_bytes((mask * (size // 4 + 1))[:size], "little")
+    return (int.from_bytes(data, "little") ^ key).to_bytes(size, "little")
