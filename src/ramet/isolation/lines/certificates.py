@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 import ssl
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +47,8 @@ def make(names: Sequence[str], folder: Path | None = None) -> Identity:
     With `folder`, a later kernel there has the same authority, so that machines know it again; without, the authority's
     key is gone when this returns. Raises MissingExtra.
     """
+    import tempfile  # Not above: this module is what a machine's start waits for, too.
+
     try:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
         from cryptography.x509 import load_pem_x509_certificate
@@ -115,6 +114,8 @@ def _build(
     days: int,
 ) -> x509.Certificate:
     """An authority's certificate where there are no names, a server's where there are."""
+    import datetime
+
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -156,6 +157,8 @@ def _build(
 
 
 def _general(name: str) -> x509.GeneralName:
+    import ipaddress
+
     from cryptography import x509
 
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -28,13 +27,17 @@ class Backoff:
     try_s: float = 10.0  #: how long one try may take
 
     def wait_s(self, tries: int) -> float:
-        """A random part of what is due, so that many machines do not come at once."""
-        return min(self.most_s, self.first_s * 2 ** min(tries, 20)) * random.uniform(0.5, 1.0)
+        """A random part of what is due, half of it at least, so that many machines do not come at once."""
+        part = 0.5 + int.from_bytes(os.urandom(2), "big") / 2**17
+        return part * min(self.most_s, self.first_s * float(2 ** min(tries, 20)))
+
+
+_PATIENCE, _BACKOFF = Patience(), Backoff()
 
 
 @contextlib.asynccontextmanager
 async def dialled(
-    invitation: Invitation, *, patience: Patience = Patience(), backoff: Backoff = Backoff()
+    invitation: Invitation, *, patience: Patience = _PATIENCE, backoff: Backoff = _BACKOFF
 ) -> AsyncIterator[ResumingLine]:
     """A line to the kernel that sent the invitation; it is dialled in the background, as often as needed.
 
