@@ -60,7 +60,7 @@ class _Dialler:
     def __init__(self, invitation: Invitation, backoff: Backoff) -> None:
         url = urlsplit(invitation.url)
         try:
-            port = url.port or 443
+            port = 443 if url.port is None else url.port
         except ValueError:
             port = 0
         if url.scheme != "wss" or not url.hostname or not port or url.username or url.query or url.fragment:

@@ -1,0 +1,356 @@
+"""The kernel's door, with real TLS: who is let in, who is not, and what strangers can take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import ssl
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.lines import certificates, invitation
+from ramet.isolation.lines.certificates import Identity, client_context
+from ramet.isolation.lines.dialling import Backoff, dialled
+from ramet.isolation.lines.invitation import KEY_HEADER, Invitation
+from ramet.isolation.lines.keys import Kept
+from ramet.isolation.lines.landing import PATH, REFUSAL, Caps, Landing
+from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.wire import websocket
+from ramet.wire.frames import Frame
+from ramet.wire.session import Session
+from tests.support.waiting import eventually
+
+NEVER = Patience(give_up_s=None)
+SOON = Backoff(first_s=0.01, most_s=0.05)
+
+
+@pytest.fixture(scope="module")
+def identity() -> Identity:
+    return certificates.make(["127.0.0.1", "kernel.test"])
+
+
+@asynccontextmanager
+async def landed(identity: Identity, port: int = 0, **settings: object) -> AsyncIterator[Landing]:
+    async with Landing("127.0.0.1", port, identity.context, **settings) as landing:  # type: ignore[arg-type]
+        yield landing
+
+
+def invite(landing: Landing, identity: Identity, key: str, pod: str = "uid-1") -> Invitation:
+    return Invitation(url=f"wss://127.0.0.1:{landing.port}{PATH}", ca=identity.ca, key=key, pod=pod)
+
+
+async def asked(landing: Landing, identity: Identity, request: bytes) -> tuple[bytes, bytes]:
+    """The head of what the door answers, and what follows until it closes, if it refuses."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
+    try:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        return head, b"" if b" 101 " in head else await reader.read()
+    finally:
+        writer.transport.abort()
+
+
+def request(key: str, pod: str = "uid-1", path: str = PATH) -> bytes:
+    return websocket.request("kernel", path, bytes(16), {"Authorization": f"Bearer {key}", "Ramet-Pod": pod})
+
+
+async def key_for(landing: Landing, identity: Identity, key: str, pod: str = "uid-1") -> str:
+    """Comes with a key, and is away again before a word was said."""
+    head, _ = await asked(landing, identity, request(key, pod))
+    return websocket.read_head(head).headers[KEY_HEADER]
+
+
+async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: Identity) -> None:
+    """Over TLS that it trusts because of what its Secret says."""
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        async with dialled(invite(landing, identity, key)) as machine:
+            await machine.send(Frame(b"hello", bytes(3_000_000)))
+            await kernel.send(Frame(b"start"))
+            assert await kernel.receive() == Frame(b"hello", bytes(3_000_000))
+            assert await machine.receive() == Frame(b"start")
+        assert await kernel.receive() is None
+
+
+async def test_every_time_needs_another_key(identity: Identity) -> None:
+    """The one before is void once the next has arrived, and only then: a lost answer locks nobody out."""
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        join = await landing.expect("uid-1", kernel, join_s=60)
+        lost = await key_for(landing, identity, join)
+        assert await key_for(landing, identity, lost) != lost
+        # The join key is void now, as who used the other has had the answer to it.
+        assert (await asked(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
+
+        again = await landing.expect("uid-1", kernel, join_s=60)
+        assert (await asked(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
+        async with dialled(invite(landing, identity, again)):
+            await eventually(lambda: kernel.greetings and landing.describe("uid-1").join_left_s is None)
+            assert len(landing.describe("uid-1").hashes) == 1
+            assert (await asked(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
+            assert kernel.is_connected
+
+
+REFUSED = {
+    "forged": request("A" * 43),
+    "empty": request(""),
+    "truncated": b"{join:-1}",
+    "longer": b"{join}A",
+    "another pod's": b"{other}",
+    "of a pod that nobody expects": request("A" * 43, "uid-9"),
+    "expired": b"{expired}",
+    "of a pod that is gone": b"{gone}",
+    "of a line that has ended": b"{ended}",
+    "another path": b"{join}/other",
+    "another method": b"{join}POST",
+    "no websocket": b"GET /line HTTP/1.1\r\nHost: kernel\r\n\r\n",
+    "no http": b"\0\x01\x02\r\n\r\n",
+    "a head without end": b"GET /line HTTP/1.1\r\n" + b"A: " + b"x" * 70_000,
+}
+
+
+async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: Identity) -> None:
+    """Attack 71: the same bytes for all, and the good key is still good after all of it."""
+    kernel, ended = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
+    await ended.close()
+    async with landed(identity) as landing:
+        keys = {
+            "other": await landing.expect("uid-2", kernel, join_s=60),
+            "expired": await landing.expect("uid-3", kernel, join_s=-1),
+            "gone": await landing.expect("uid-4", kernel, join_s=60),
+            "ended": await landing.expect("uid-5", ended, join_s=60),
+            "join": await landing.expect("uid-1", kernel, join_s=60),
+        }
+        landing.forget("uid-4")
+        tries = REFUSED | {
+            "truncated": request(keys["join"][:-1]),
+            "longer": request(keys["join"] + "A"),
+            "another pod's": request(keys["other"]),
+            "expired": request(keys["expired"], "uid-3"),
+            "of a pod that is gone": request(keys["gone"], "uid-4"),
+            "of a line that has ended": request(keys["ended"], "uid-5"),
+            "another path": request(keys["join"], path="/other"),
+            "another method": request(keys["join"]).replace(b"GET", b"POST", 1),
+        }
+
+        answers = {name: b"".join(await asked(landing, identity, said)) for name, said in tries.items()}
+
+        assert answers == dict.fromkeys(REFUSED, REFUSAL)
+        assert await key_for(landing, identity, keys["join"])
+
+
+async def last_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What comes until the other end has closed."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+async def test_too_many_strangers_are_turned_away_at_once(identity: Identity) -> None:
+    """Attack 74. A pod that has shown its key does not count, and is not disturbed."""
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity, caps=Caps(strangers_of_address=2, handshake_s=600)) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        async with dialled(invite(landing, identity, key), backoff=SOON) as machine:
+            await eventually(lambda: kernel.greetings)
+            silent = [await asyncio.open_connection("127.0.0.1", landing.port) for _ in range(2)]
+            for _ in range(5):
+                assert await last_words(*await asyncio.open_connection("127.0.0.1", landing.port)) == b""
+            await machine.send(Frame(b"still here"))
+            assert await kernel.receive() == Frame(b"still here")
+            assert kernel.greetings == 1
+            for reader, writer in silent:
+                assert not reader.at_eof()
+                writer.transport.abort()
+
+
+async def test_who_says_nothing_or_says_it_slowly_is_closed(
+    identity: Identity, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Attack 73: before TLS, and in the middle of a request; nothing is logged of it."""
+    caplog.set_level(logging.WARNING)
+    async with landed(identity, caps=Caps(handshake_s=0.5)) as landing:
+        silent = await asyncio.open_connection("127.0.0.1", landing.port)
+        slow = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
+        slow[1].write(b"GET /li")
+        assert await last_words(*silent) == b""
+        assert await last_words(*slow) == b""
+    assert not caplog.records
+
+
+async def test_a_machine_trusts_its_kernel_and_no_other(identity: Identity) -> None:
+    """Another authority, or another name: it says nothing, and gives up in the end."""
+    kernel = ResumingLine(patience=NEVER)
+    brief = Patience(give_up_s=0.3)
+    for shown, trusted in (
+        (certificates.make(["127.0.0.1"]), identity),
+        ((other := certificates.make(["127.0.0.2", "localhost"])), other),
+    ):
+        async with landed(shown) as landing:
+            key = await landing.expect("uid-1", kernel, join_s=60)
+            async with dialled(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
+                assert await machine.receive() is None
+            assert not kernel.greetings
+    await kernel.close()
+
+
+async def test_no_old_tls(identity: Identity) -> None:
+    """1.2 at least, on both sides."""
+    async with landed(identity) as landing:
+        old = client_context(identity.ca)
+        assert old.minimum_version == identity.context.minimum_version == ssl.TLSVersion.TLSv1_2
+        old.set_ciphers("DEFAULT:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection("127.0.0.1", landing.port, ssl=old)
+
+
+async def test_a_new_kernel_takes_a_pod_over_with_what_the_old_one_had_stored(identity: Identity) -> None:
+    """The pod comes back with its session key; what was not acknowledged comes again, what was does not."""
+    stored: dict[str, Kept] = {}
+
+    async def keep(kept: Kept) -> None:
+        stored[kept.pod] = kept
+
+    old = ResumingLine(withhold=True, patience=NEVER)
+    async with landed(identity, keep=keep) as landing:
+        key = await landing.expect("uid-1", old, join_s=60)
+        port = landing.port
+        stack = dialled(invite(landing, identity, key), backoff=SOON)
+        machine = await stack.__aenter__()
+        for number in range(5):
+            await machine.send(Frame(b"%d" % number))
+        assert [(await old.receive()) for _ in range(3)] == [Frame(b"0"), Frame(b"1"), Frame(b"2")]
+        old.acknowledge(2)
+        await eventually(lambda: len(stored["uid-1"].hashes) == 1)
+    assert key not in repr(stored)
+
+    new = ResumingLine(Session.restored(acknowledged=2), withhold=True, patience=NEVER)
+    async with landed(identity, port, keep=keep) as landing:
+        landing.restore(stored["uid-1"], new)
+        assert [(await new.receive()) for _ in range(3)] == [Frame(b"2"), Frame(b"3"), Frame(b"4")]
+        await new.send(Frame(b"go on"))
+        assert await machine.receive() == Frame(b"go on")
+        assert b"".join(await asked(landing, identity, request(key))) == REFUSAL
+        await stack.__aexit__(None, None, None)
+    await asyncio.gather(old.close(), new.close())
+
+
+async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in what is stored, not in a log, not in what objects say of themselves."""
+    caplog.set_level(logging.DEBUG)
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        asking = invite(landing, identity, key)
+        async with dialled(asking):
+            await eventually(lambda: kernel.greetings)
+        said = repr((landing.describe("uid-1"), asking, vars(landing), caplog.text))
+    assert key not in said
+    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in landing.describe("uid-1").hashes)
+
+
+def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
+    """What is missing is named; what is in a file is not."""
+    sent = Invitation(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
+    secret = invitation.secret(sent, namespace="team", pod_name="run-1", labels={"ramet.dev/run": "r"})
+    for name, text in secret["stringData"].items():
+        (tmp_path / name).write_text(text + "\n")
+
+    assert invitation.read(tmp_path) == sent
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    assert invitation.volume("run-1")["secret"]["secretName"] == secret["metadata"]["name"]
+    (tmp_path / invitation.KEY).write_bytes(b"\xffsecret")
+    with pytest.raises(InvalidValue) as refused:
+        invitation.read(tmp_path)
+    assert "join-key" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["ws://h/line", "https://h/line", "wss://", "wss://u:p@h/", "wss://h:0/", "wss://h:x/"])
+async def test_an_url_that_cannot_be_dialled_is_refused(identity: Identity, url: str) -> None:
+    """Before anything is said to anybody."""
+    with pytest.raises(InvalidValue):
+        async with dialled(Invitation(url=url, ca=identity.ca, key="k", pod="u")):
+            pass
+
+
+async def test_a_kernel_has_the_same_authority_in_the_same_folder(tmp_path: Path) -> None:
+    """Under another address, too; the key is its user's alone, and no other file stays."""
+    first = certificates.make(["127.0.0.2"], tmp_path / "line")
+    second = certificates.make(["127.0.0.1"], tmp_path / "line")
+
+    assert first.ca == second.ca
+    (file,) = (tmp_path / "line").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    async with landed(second) as landing:
+        assert b"".join(await asked(landing, first, request("x"))) == REFUSAL
+
+
+def test_an_operators_own_certificate_is_taken_or_refused_with_its_reason(tmp_path: Path) -> None:
+    """Three files; what does not fit is named."""
+    (tmp_path / "no.pem").write_text("nothing")
+    with pytest.raises(InvalidValue, match=r"no\.pem"):
+        certificates.from_files(*(tmp_path / "no.pem",) * 3)
+
+
+# ---- a machine of its own -------------------------------------------------------------------------------------------
+
+MACHINE = """
+import asyncio, pathlib, sys
+from ramet.isolation.lines import invitation
+from ramet.isolation.lines.dialling import Backoff, dialled
+from ramet.wire.frames import Frame
+
+async def run():
+    backoff = Backoff(first_s=0.01, most_s=0.05)
+    async with dialled(invitation.read(pathlib.Path(sys.argv[1])), backoff=backoff) as line:
+        for number in range(300):
+            await line.send(Frame(b"%d" % number, bytes(50_000)))
+        while (frame := await line.receive()) is not None:
+            await line.send(frame)
+
+asyncio.run(run())
+"""
+
+
+async def test_another_process_dials_again_whenever_its_connection_breaks(identity: Identity, tmp_path: Path) -> None:
+    """Each frame comes once, in order, over many connections."""
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        for name, text in invitation.secret_data(invite(landing, identity, key)).items():
+            (tmp_path / name).write_text(text)
+        machine = await asyncio.create_subprocess_exec(sys.executable, "-c", MACHINE, str(tmp_path))
+        try:
+            got = []
+            for number in range(300):
+                frame = await kernel.receive()
+                assert frame is not None
+                got.append(int(frame.control))
+                if number % 60 == 59 and kernel._transport is not None:
+                    kernel._transport.abort()
+            assert got == list(range(300))
+            echoed = Frame(b"echo", os.urandom(100_000))
+            await kernel.send(echoed)
+            assert await kernel.receive() == echoed
+            assert kernel.greetings > 3
+            await kernel.close()
+            assert await machine.wait() == 0
+        finally:
+            if machine.returncode is None:
+                machine.kill()
+                await machine.wait()
