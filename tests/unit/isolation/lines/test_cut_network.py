@@ -1,0 +1,171 @@
+"""The network between a machine and its kernel is cut for a while, in namespaces of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.support.networks import KERNEL, Network, network
+from tests.support.waiting import eventually
+
+#: Both say "broken" whenever they notice that.
+_WATCH = """
+async def watch(line):
+    was = False
+    while True:
+        if was and not line.is_connected:
+            print("broken", flush=True)
+        was = line.is_connected
+        await asyncio.sleep(0.01)
+"""
+
+KERNEL_PROGRAM = (
+    _WATCH
+    + """
+import asyncio, pathlib, sys
+from ramet.isolation.lines import certificates, invitation
+from ramet.isolation.lines.landing import PATH, Landing
+from ramet.isolation.lines.resuming import Patience, ResumingLine
+
+async def run(address, folder, heartbeat, silent):
+    patience = Patience(give_up_s=None, heartbeat_s=float(heartbeat), silent_s=float(silent))
+    identity = certificates.make([address])
+    line, heard = ResumingLine(patience=patience), 0
+    async with Landing(address, 7443, identity.context) as landing:
+        key = await landing.expect("uid", line, join_s=60)
+        told = invitation.Invitation(url=f"wss://{address}:7443{PATH}", ca=identity.ca, key=key, pod="uid")
+        for name, text in invitation.secret_data(told).items():
+            pathlib.Path(folder, name).write_text(text)
+        print("ready", flush=True)
+        watching = asyncio.create_task(watch(line))
+        while (frame := await line.receive()) is not None:
+            await line.send(frame)
+            print("heard", int(frame.control), flush=True)
+
+asyncio.run(run(*sys.argv[1:]))
+"""
+)
+
+MACHINE_PROGRAM = (
+    _WATCH
+    + """
+import asyncio, pathlib, sys
+from ramet.isolation.lines import invitation
+from ramet.isolation.lines.dialling import Backoff, dialled
+from ramet.isolation.lines.resuming import Patience
+from ramet.wire.frames import Frame
+
+async def run(folder, heartbeat, silent):
+    patience = Patience(give_up_s=120, heartbeat_s=float(heartbeat), silent_s=float(silent))
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    async def talk(line):
+        number = 0
+        while not over.is_set():
+            number += 1
+            await line.send(Frame(b"%d" % number, bytes(2_000)))
+            await asyncio.sleep(0.01)
+        return number
+
+    async def hear(line):
+        while (frame := await line.receive()) is not None:
+            print("heard", int(frame.control), flush=True)
+
+    async with dialled(invitation.read(pathlib.Path(folder)), patience=patience, backoff=Backoff(try_s=2)) as line:
+        watching = asyncio.create_task(watch(line))
+        hearing, talking = asyncio.create_task(hear(line)), asyncio.create_task(talk(line))
+        await reader.read()
+        over.set()
+        print("sent", await talking, flush=True)
+        await hearing
+
+asyncio.run(run(*sys.argv[1:]))
+"""
+)
+
+BRISK = ("0.1", "0.5")  #: heartbeat, silence
+AS_IT_COMES = ("5", "15")
+
+
+class Told:
+    """What a program has said so far."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self.heard: list[int] = []
+        self.broken = 0
+        self.sent = -1
+
+    async def listen(self, process: asyncio.subprocess.Process) -> None:
+        """Until it ends."""
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            match line.decode().split():
+                case ["ready"]:
+                    self.is_ready = True
+                case ["broken"]:
+                    self.broken += 1
+                case ["heard", number]:
+                    self.heard.append(int(number))
+                case ["sent", number]:
+                    self.sent = int(number)
+
+
+@contextlib.asynccontextmanager
+async def started(
+    between: Network, host: str, program: str, *args: str
+) -> AsyncIterator[tuple[Told, Callable[[], None]]]:
+    """A program there: what it says, and how to tell it to come to an end."""
+    told, process = Told(), await between.start(host, program, *args)
+    listening = asyncio.ensure_future(told.listen(process))
+    assert process.stdin is not None
+    try:
+        yield told, process.stdin.close
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.stdin.close()
+        await listening
+        await process.wait()
+
+
+@pytest.mark.parametrize(
+    ("how", "cut_s", "patience"),
+    [
+        ("drop", None, BRISK),
+        ("unplug", None, BRISK),
+        pytest.param("drop", 1, AS_IT_COMES, marks=pytest.mark.chaos),
+        pytest.param("drop", 10, AS_IT_COMES, marks=pytest.mark.chaos),
+        pytest.param("drop", 60, AS_IT_COMES, marks=pytest.mark.chaos),
+        pytest.param("unplug", 60, AS_IT_COMES, marks=pytest.mark.chaos),
+    ],
+)
+@pytest.mark.timeout(240)
+async def test_nothing_is_lost_or_comes_twice(
+    how: Literal["drop", "unplug"], cut_s: float | None, patience: tuple[str, str], tmp_path: Path
+) -> None:
+    """Both go on talking while it is cut: for a time, or until both have noticed it by its silence alone."""
+    with network() as between:
+        cut = between.drop if how == "drop" else between.unplug
+        async with started(between, "kernel", KERNEL_PROGRAM, KERNEL, str(tmp_path), *patience) as (kernel, _):
+            await eventually(lambda: kernel.is_ready)
+            async with started(between, "machine", MACHINE_PROGRAM, str(tmp_path), *patience) as (machine, stop):
+                await eventually(lambda: len(kernel.heard) > 20)
+                cut(True)
+                if cut_s is None:
+                    await eventually(lambda: kernel.broken and machine.broken)
+                else:
+                    await asyncio.sleep(cut_s)
+                cut(False)
+                before = len(kernel.heard)
+                await eventually(lambda: len(kernel.heard) > before + 50)
+                stop()
+                await eventually(lambda: machine.sent == len(kernel.heard) == len(machine.heard))
+    assert kernel.heard == machine.heard == list(range(1, machine.sent + 1))
