@@ -1,8 +1,8 @@
 """One of several kernels on a database: `python -m tests.chaos.several NAME FOLDER DSN SCHEMA TREES SKEW_H FATE KILL`.
 
 It begins so many trees, adopts those of kernels that fall, and lives until its stdin ends. What it does it says in
-lines of JSON. Its clock is SKEW_H hours ahead. At the moment KILL (`tests.chaos.deadly.Kill`) it meets its FATE: `kill`, or
-`stop`, which is SIGSTOP: until somebody wakes it up, and it goes on with the write that it was about to make.
+lines of JSON. Its clock is SKEW_H hours ahead. At the moment KILL (`tests.chaos.deadly.Kill`) it meets its FATE:
+`kill`, or `stop`, which is SIGSTOP: somebody wakes it up, and it goes on with the write that it was about to make.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Watch:
 
     def _compare(self, around: Sequence[Neighbour]) -> None:
         seen = [(each.seat, each.lock, each.has_trees) for each in around]
-        if self._seen is not None and seen != self._seen:
+        if seen != self._seen:  # At first, too: whoever listens asked before this looked.
             self._heard()
         self._seen = seen
 
@@ -108,6 +108,7 @@ class Watch:
             self._worker = Worker("ramet-postgres-watch")
         worker, lock = self._worker, next_one.lock if next_one is not None else None
         waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(away, default=0.0))))
+        waiting.add_done_callback(_seen)
         told = asyncio.ensure_future(self._news.wait())
         try:
             await asyncio.wait({waiting, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -159,6 +160,12 @@ class Watch:
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.cancel_safe(timeout=2.0)
+
+
+def _seen(waiting: asyncio.Future[None]) -> None:
+    """Its error is for whoever still waits for it."""
+    if not waiting.cancelled():
+        waiting.exception()
 
 
 def _next(kernel: str, around: Sequence[Neighbour]) -> Neighbour | None:

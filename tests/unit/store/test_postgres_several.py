@@ -1,0 +1,204 @@
+"""Several kernels on one schema: what falls is claimed, what comes back keeps its own, and what was lost is fenced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from ramet.core.errors import OwnedElsewhere
+from ramet.store import postgres_owning, postgres_reader, postgres_schema
+from ramet.store.postgres import PostgresStore
+from ramet.store.postgres_place import Place
+from tests.support.postgres import Server, own_postgres, postgres
+from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
+from tests.support.waiting import eventually
+
+__all__ = ["own_postgres", "postgres", "schema"]  # fixtures are used by their names
+
+
+@contextlib.asynccontextmanager
+async def _kernels(server: Server, schema: str, *names: str) -> AsyncIterator[list[PostgresStore]]:
+    """Stores of kernels of these names, open."""
+    async with contextlib.AsyncExitStack() as stack:
+        stores = [PostgresStore(server.dsn, schema=schema, kernel=name) for name in names]
+        yield [await stack.enter_async_context(opened(store)) for store in stores]
+
+
+async def _owner(store: PostgresStore, tree: str) -> str:
+    seat = await store.owner_of(tree)
+    return seat.name if seat is not None else ""
+
+
+async def test_of_a_batch_only_what_is_still_its_own_is_written(postgres: Server, schema: str) -> None:
+    """One tree was adopted while it was cut off, one was not: that goes on; of the other nothing is there, ever."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        for tree in ("kept", "lost"):
+            await one.durable(one.append(entry(1, tree=tree)))
+        told: list[OwnedElsewhere] = []
+        order: list[str] = []
+        one.on_tree_loss(told.append)
+        one.on_tree_loss(lambda _: order.append("loss"))
+        one.on_commit(lambda _: order.append("commit"))
+        with cut_off(one, postgres):
+            tickets = [one.append(entry(2, tree=tree)) for tree in ("lost", "kept", "lost")]
+            late = asyncio.ensure_future(one.put("kind", "key", b"", tree="lost"))
+            assert await two.claim(["lost"]) == ["lost"]
+            await two.announce("http://two")
+
+        await one.durable(tickets[1])
+        for ticket in (tickets[0], tickets[2]):
+            with pytest.raises(OwnedElsewhere) as refusal:
+                await one.durable(ticket)
+            assert (refusal.value.tree, refusal.value.kernel) == ("lost", "two")
+        with pytest.raises(OwnedElsewhere):
+            await late
+        with pytest.raises(OwnedElsewhere):
+            one.append(entry(3, tree="lost"))
+        assert [each.tree for each in told] == ["lost"]
+        assert order == ["loss", "commit"], "whoever acts on commits knows by then"
+        await two.durable(two.append(entry(2, tree="lost")))
+        there = [(each.tree, each.seq) for each in await everything(two)]
+        assert there == [("kept", 1), ("lost", 1), ("kept", 2), ("lost", 2)]
+        assert await one.get("kind", "key") is None
+
+
+async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(postgres: Server, schema: str) -> None:
+    """Nobody has it any more: it is had again by a claim only, and then its new owner is the one who writes."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        await one.durable(one.append(entry(1)))
+        with cut_off(one, postgres):
+            assert await two.claim_fallen() == ["t-1"]
+            await two.let_go("t-1")
+        with pytest.raises(OwnedElsewhere, match="no kernel"):
+            await one.put("kind", "key", b"", tree="t-1")
+        with pytest.raises(OwnedElsewhere):
+            one.append(entry(2))
+        assert await two.owner_of("t-1") is None
+
+        assert await one.claim(["t-1"]) == ["t-1"]
+        await one.durable(one.append(entry(2)))
+
+
+async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: Server, schema: str) -> None:
+    """Nobody writes: its session ends, it comes back, and finds out."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        await one.durable(one.append(entry(1)))
+        told: list[OwnedElsewhere] = []
+        one.on_tree_loss(told.append)
+        with cut_off(one, postgres):
+            assert await two.claim_fallen() == ["t-1"]
+            assert not told
+        await eventually(lambda: told)
+
+        assert (told[0].tree, told[0].kernel) == ("t-1", "two")
+
+
+async def test_a_kernel_that_comes_back_before_anybody_claims_keeps_its_trees(postgres: Server, schema: str) -> None:
+    """Its epoch is unchanged, and so are its trees; its lock is another one, for which the other waits anew."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        await one.durable(one.append(entry(1)))
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [session_of(one)])
+        await one.durable(one.append(entry(2)))
+
+        assert await two.claim_fallen() == []
+        assert await two.claim(["t-1"]) == []
+        assert [each.seq for each in await everything(two)] == [1, 2]
+
+
+async def test_all_that_live_hear_of_the_one_that_fell_and_share_what_it_had(postgres: Server, schema: str) -> None:
+    """Four kernels, of which each waits for one: a lock that falls is told to all, wherever it is in their row."""
+    async with _kernels(postgres, schema, "a", "b", "c", "d") as stores:
+        for fallen in stores[1:]:
+            await _falls(postgres, fallen, [store for store in stores if store is not fallen])
+            await fallen.put("kind", "back", b"")
+
+
+async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresStore]) -> None:
+    trees = sorted(f"{fallen.kernel}-{n}" for n in range(12))
+    await fallen.claim(trees)
+    taken: list[str] = []
+
+    async def adopt(store: PostgresStore) -> None:
+        news = asyncio.Event()
+        leave = store.on_kernels(news.set)
+        while True:
+            await news.wait()
+            news.clear()
+            while more := await store.claim_fallen(2):
+                taken.extend(more)
+                for tree in more:
+                    await store.let_go(tree)
+            if any(each.name == fallen.kernel and each.alive for each in await store.kernels()):
+                continue
+            leave()
+            return
+
+    adopting = asyncio.gather(*map(adopt, others))
+    with cut_off(fallen, server):
+        await adopting
+        assert sorted(taken) == trees
+
+
+async def test_after_a_restart_of_the_server_everybody_keeps_what_was_theirs(own_postgres: Server) -> None:
+    """All locks are gone: whoever is back first leaves the others their time."""
+    async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
+        for store in (one, two):
+            await store.durable(store.append(entry(1, tree=store.kernel)))
+        told: list[OwnedElsewhere] = []
+        one.on_tree_loss(told.append)
+        with cut_off(one, own_postgres):
+            own_postgres.restart()
+            await two.durable(two.append(entry(2, tree="two")))  # It is back, the other is not.
+            assert await two.claim_fallen() == []
+            assert await two.claim(["one"]) == []
+            assert [each.alive for each in await two.kernels()] == [True, True]
+        await one.durable(one.append(entry(2, tree="one")))
+
+        assert not told
+        assert [await _owner(two, tree) for tree in ("one", "two")] == ["one", "two"]
+
+
+async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_in_time(
+    own_postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's lock tells it: the server's clock does, and wakes whoever listens."""
+    for module in (postgres_owning, postgres_reader):
+        monkeypatch.setattr(module, "GRACE_S", 1.0)
+    async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
+        await one.durable(one.append(entry(1)))
+        adopted: list[str] = []
+        news = asyncio.Event()
+        two.on_kernels(news.set)
+        with cut_off(one, own_postgres):
+            own_postgres.restart()
+            async with asyncio.timeout(60):
+                while not adopted:
+                    news.clear()
+                    adopted += await two.claim_fallen()
+                    if not adopted:
+                        await news.wait()
+
+        assert adopted == ["t-1"]
+
+
+async def test_the_trees_of_an_older_journal_are_whose_kernel_goes_on_with_them(postgres: Server, schema: str) -> None:
+    """It told of no owners; the first that claims one has it."""
+    place = Place(postgres.dsn, schema)
+    with contextlib.closing(place.connect("older", writes=True)) as connection:
+        postgres_schema.migrate(connection, place, upto=1)
+        connection.execute(f"INSERT INTO \"{schema}\".names (name) VALUES ('t-1'), ('r-1')")
+        connection.execute(f"INSERT INTO \"{schema}\".events VALUES (1, 1, 1, 2, 'noted', '{{}}')")
+        connection.execute(f'UPDATE "{schema}".journal SET cursor = 1')
+        connection.execute(f"INSERT INTO \"{schema}\".kernels VALUES ('kernel', 3, 7)")
+    async with _kernels(postgres, schema, "kernel", "other") as (one, two):
+        assert [each[1:4] for each in await everything(one)] == [("t-1", "r-1", 1)]
+        assert (await one.kernels())[0][:2] == ("kernel", 4)
+        assert await one.claim(["t-1"]) == ["t-1"]
+        assert await two.claim(["t-1"]) == []
+        await one.durable(one.append(entry(2)))
+        assert [each.seq for each in await everything(two)] == [1, 2]
