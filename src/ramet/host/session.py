@@ -50,6 +50,31 @@ MAX_PROMPT = 1_000_000
 _SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
 
 
+class Listening:
+    """To one turn of a run: its events and its model's chunks, until it is over; `result` is how it ended."""
+
+    def __init__(self, run: Run, reader: Subscription) -> None:
+        self._run, self._reader = run, reader
+        self.result: Result | None = None
+        run.on_turn = self._over
+
+    def close(self) -> None:
+        """Hear no more of it; it goes on. Idempotent."""
+        self._reader.close()
+        if self._run.on_turn == self._over:
+            self._run.on_turn = None
+
+    async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:
+        """What was said since it began to listen, and what comes."""
+        async with aclosing(self._reader.items()) as items:
+            async for item in items:
+                yield _readable(item) if isinstance(item, AIMessageChunk) else item
+
+    def _over(self, result: Result) -> None:
+        self.result = result
+        self.close()
+
+
 class Session:
     """Talks with one agent over many turns, one at a time; it remembers, and may start others below it.
 
@@ -221,7 +246,7 @@ class Session:
                 async for item in items:
                     if isinstance(item, MessageRecorded):
                         if item.step_id is not None and not streamed:
-                            yield _whole_chunk(item)  # A model that does not stream is read the same way.
+                            yield whole_chunk(item)  # A model that does not stream is read the same way.
                         streamed = False
                     elif isinstance(item, AIMessageChunk):
                         streamed, item = True, _readable(item)
@@ -231,6 +256,16 @@ class Session:
             if run.on_turn is over:  # The turn is not over.
                 await self._opened.tree.supervisor.interrupt(run, "the reader left")
                 run.on_turn = None if run.on_turn is over else run.on_turn
+
+    def listen(self) -> Listening | None:
+        """To the turn that goes on, of a session that was resumed in the middle of one; None if there is none.
+
+        From now on: called at once after `resume`, it misses nothing that was not on record then.
+        """
+        run = self._root
+        if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.on_turn is not None:
+            return None
+        return Listening(run, self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False))
 
     async def ask(self, text: str) -> Result:
         """Work on a prompt and return how it ended."""
@@ -382,7 +417,8 @@ def _tighter(one: Limits, other: Limits) -> Limits:
     return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
 
 
-def _whole_chunk(event: MessageRecorded) -> AIMessageChunk:
+def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
+    """A reply that did not stream, as one that did."""
     message = decode(event.message)
     return AIMessageChunk(content=message.content, id=message.id)
 

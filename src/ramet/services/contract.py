@@ -282,6 +282,21 @@ class Served(Protocol):
         """End it and all below it, and wait until they are gone. Idempotent."""
 
 
+@runtime_checkable
+class GoesOn(Protocol):
+    """An agent that goes on in the middle of a turn when another kernel takes it over; the turns of others are cut."""
+
+    @property
+    def turns_taken(self) -> int:
+        """How many turns its own record has, the one under way among them."""
+
+    def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
+        """Go on with a turn, which is the one of this number if it got into its record, and is begun if it did not.
+
+        Yields what comes behind the chunks that were `said`. Raises like `turn`.
+        """
+
+
 class AgentType(Protocol):
     """One kind of agent; a plugin, found by the entry points "ramet.agent_types"."""
 

@@ -113,7 +113,10 @@ class _Endpoint:
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, refusal, {"allow": ", ".join(allowed)})
         if operation.needs_key:
             _ = call.key
-        answer = await operation.handle(call)
+        desk = self._parts.desk
+        answer = await desk.elsewhere(call, operation) if desk is not None and operation.needs_key else None
+        if answer is None:
+            answer = await operation.handle(call)
         if answer is None:
             return Response(status_code=204)
         if callable(answer):

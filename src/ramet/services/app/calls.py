@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,7 +32,9 @@ class Call:
 
     def __init__(self, request: Request, parts: Parts) -> None:
         self.request, self.parts = request, parts
-        self._is_read = not ("content-length" in request.headers or "transfer-encoding" in request.headers)
+        self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        self._is_read = not self.has_body
+        self._put_back: list[bytes] = []
 
     @property
     def key(self) -> str:
@@ -98,8 +100,16 @@ class Call:
             pieces.append(piece)
         return b"".join(pieces)
 
+    def put_back(self, pieces: Sequence[bytes]) -> None:
+        """Have pieces of the body that were read come again, before the rest of it."""
+        self._put_back = [*pieces, *self._put_back]
+
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal where it does not, and ClientDisconnect."""
+        while self._put_back:
+            yield self._put_back.pop(0)
+        if self.has_body and self._is_read:
+            return
         end = asyncio.get_running_loop().time() + BODY_S
         while True:
             try:

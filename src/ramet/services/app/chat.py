@@ -179,6 +179,7 @@ async def _models(call: Call) -> Any:
 OPERATIONS: Final = (
     Operation(
         id="chat_completions",
+        of="key",
         method="POST",
         path="/v1/chat/completions",
         summary="Talk with the agent that the key is of, as clients of OpenAI do",
@@ -191,6 +192,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="messages",
+        of="key",
         method="POST",
         path="/v1/messages",
         summary="Talk with the agent that the key is of, as clients of Anthropic do",
@@ -203,6 +205,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="models",
+        of="key",
         method="GET",
         path="/v1/models",
         summary="The agent that the key is of, as clients of models list it",

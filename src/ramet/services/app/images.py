@@ -130,6 +130,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="get_job",
+        of="whoever",
         method="GET",
         path="/v1/jobs/{id}",
         summary="How far the making of an image is",

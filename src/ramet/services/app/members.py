@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ramet.core.errors import InvalidValue
@@ -50,9 +51,15 @@ async def _rotate(call: Call) -> Rotated:
     return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key))
 
 
+def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
+    agents = {each.id: each for part in lists for each in part.agents}
+    return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
+
+
 OPERATIONS: Final = (
     Operation(
         id="spawn_agent",
+        of="body",
         method="POST",
         path="/v1/agents",
         summary="Start an agent in a team; its nonce, the owner's key, is shown this once",
@@ -64,6 +71,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="list_agents",
+        of="query",
+        merge=_merged,
         method="GET",
         path="/v1/agents",
         summary="The agents of a team, or of all teams that the key opens",
@@ -73,6 +82,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="get_agent",
+        of="agent",
         method="GET",
         path="/v1/agents/{agent}",
         summary="What an agent is and does",
@@ -81,6 +91,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="kill_agent",
+        of="agent",
         method="DELETE",
         path="/v1/agents/{agent}",
         summary="End an agent and all below it, wait until they are gone, and forget it",
@@ -90,6 +101,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="delegate",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/keys",
         summary="A narrower key that can be revoked, or the ownership; shown this once",
@@ -101,6 +113,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="revoke",
+        of="agent",
         method="DELETE",
         path="/v1/agents/{agent}/keys/{id}",
         summary="Let a narrower key open nothing any more",
@@ -110,6 +123,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="rotate",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/rotate",
         summary="Another key for the owner; the old one is dead",

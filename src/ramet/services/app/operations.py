@@ -15,6 +15,10 @@ EVENT_STREAM, BYTES, TAR, JSON = (
     "application/json",
 )
 
+#: Which of several kernels answers: the one that has the agent, team or run of the path, the team of the body or the
+#: query, or the agent of the key; all of them together; whoever knows of it; or the one that is asked.
+Of = Literal["here", "agent", "team", "run", "body", "query", "key", "everyone", "whoever"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
@@ -36,3 +40,6 @@ class Operation:
     needs_key: bool = True
     refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
     own_refusals: bool = False  #: some are in the form that its clients read, not problem documents
+    of: Of = "here"
+    merge: Callable[[Call, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`
+    whole: bytes = b""  #: the query by which each of them is asked for all, where pages are made of that

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ramet.services.app.sse import Streams
 from ramet.services.packaging.service import PackagingService
@@ -11,6 +13,13 @@ from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import OperatorsView
+
+
+class Desk(Protocol):
+    """The way to other kernels, where there may be some."""
+
+    async def elsewhere(self, call: Any, operation: Any) -> Any | None:
+        """The answer of whoever a request is for; None where it is to be answered here. Raises Refusal, Denied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +33,8 @@ class Parts:
     metrics: Metrics
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)
+    desk: Desk | None = None
+    unready: Callable[[], str] = lambda: ""  #: why no new work is taken; empty where it is
 
     def agent_of(self, key: str) -> str:
         """The agent that a key may talk with. Raises NotYours; so for the operator's, which is of none and of all."""

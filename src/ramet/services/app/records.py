@@ -43,6 +43,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="run_state",
+        of="run",
         method="GET",
         path="/v1/runs/{run}/state",
         summary="Values of a run's own state: now, as of an event, or as of a commit",
@@ -52,6 +53,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="run_state_versions",
+        of="run",
         method="GET",
         path="/v1/runs/{run}/state/versions",
         summary="The commits of a run's state, and the branches of it and its delegates",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ramet.host.records import RunRow
@@ -11,6 +12,7 @@ from ramet.services.app.operations import Operation
 from ramet.services.app.sse import EventStream
 from ramet.services.app.telling import told
 from ramet.services.views.contract import (
+    MOST,
     AnswerApproval,
     ApprovalPage,
     EventOptions,
@@ -23,7 +25,7 @@ from ramet.services.views.contract import (
     Stopped,
     StopRun,
 )
-from ramet.services.views.operators import KernelViews
+from ramet.services.views.operators import KernelViews, paged
 
 
 def _kernel(call: Call) -> KernelViews:
@@ -72,6 +74,12 @@ async def _answer(call: Call) -> None:
     await kernel.answer(approval, word.allowed, word.reason)
 
 
+def _merged(call: Call, pages: Sequence[ApprovalPage]) -> ApprovalPage:
+    asked = call.query(Paging)
+    waiting = {each.id: each for page in pages for each in page.approvals}
+    return paged(sorted(waiting.values(), key=lambda each: each.asked_at), asked)
+
+
 OPERATIONS: Final = (
     Operation(
         id="list_runs",
@@ -84,6 +92,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="get_run",
+        of="run",
         method="GET",
         path="/v1/runs/{run}",
         summary="One run, with its result",
@@ -92,6 +101,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="run_tree",
+        of="run",
         method="GET",
         path="/v1/runs/{run}/tree",
         summary="All runs of the tree that a run is in",
@@ -101,6 +111,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="run_events",
+        of="run",
         method="GET",
         path="/v1/runs/{run}/events",
         summary="What is on record of a run or its tree behind a cursor, and with follow what comes",
@@ -111,6 +122,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="send_run",
+        of="run",
         method="POST",
         path="/v1/runs/{run}/mail",
         summary="A message that a run reads at its next step",
@@ -121,6 +133,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="stop_run",
+        of="run",
         method="POST",
         path="/v1/runs/{run}/stop",
         summary="End a run and all below it, and wait until they are gone",
@@ -131,6 +144,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="keep_run",
+        of="run",
         method="POST",
         path="/v1/runs/{run}/keep",
         summary="Keep the tree of a run on record whatever its time is, or no longer",
@@ -140,6 +154,9 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="list_approvals",
+        of="everyone",
+        merge=_merged,
+        whole=b"limit=%d" % MOST,
         method="GET",
         path="/v1/approvals",
         summary="The questions of all agents that wait for a person",
@@ -149,6 +166,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="answer_approval",
+        of="whoever",
         method="POST",
         path="/v1/approvals/{approval}",
         summary="Answer a question, once",

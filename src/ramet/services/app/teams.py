@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ramet.core.errors import NotYours
@@ -29,6 +30,11 @@ async def _delete(call: Call) -> None:
     await call.parts.spawner.delete_team(call.path("team"), call.key)
 
 
+def _merged(call: Call, lists: Sequence[TeamList]) -> TeamList:
+    teams = {each.id: each for part in lists for each in part.teams}
+    return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
+
+
 OPERATIONS: Final = (
     Operation(
         id="create_team",
@@ -43,6 +49,8 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="list_teams",
+        of="everyone",
+        merge=_merged,
         method="GET",
         path="/v1/teams",
         summary="The teams that the key opens",
@@ -51,6 +59,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="get_team",
+        of="team",
         method="GET",
         path="/v1/teams/{team}",
         summary="What a team has, holds and has left",
@@ -59,6 +68,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="delete_team",
+        of="team",
         method="DELETE",
         path="/v1/teams/{team}",
         summary="End all agents of a team, wait until they are gone, and forget it",

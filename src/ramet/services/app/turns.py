@@ -79,6 +79,7 @@ async def _events(call: Call) -> EventStream:
 OPERATIONS: Final = (
     Operation(
         id="turn",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/turns",
         summary="Say something to an agent, in its transport format, and read its answer as it comes",
@@ -91,6 +92,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="read_turn",
+        of="agent",
         method="GET",
         path="/v1/agents/{agent}/turns/{turn}",
         summary="Go on reading a turn: a connection was lost, or another reads along",
@@ -102,6 +104,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="interrupt",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/interrupt",
         summary="End the turn under way, keeping the agent and its history",
@@ -112,6 +115,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="control",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/control",
         summary='Do {"@type": name, …}, an operation of the agent\'s type',
@@ -122,6 +126,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="history",
+        of="agent",
         method="GET",
         path="/v1/agents/{agent}/history",
         summary="The conversation so far",
@@ -131,6 +136,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="events",
+        of="agent",
         method="GET",
         path="/v1/agents/{agent}/events",
         summary="What is on record of an agent and all below it, and what comes",
@@ -142,6 +148,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="mail",
+        of="agent",
         method="POST",
         path="/v1/agents/{agent}/mail",
         summary="A message that the agent reads at its next step",

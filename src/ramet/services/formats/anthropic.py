@@ -77,6 +77,18 @@ def fold(chunks: Iterable[bytes]) -> bytes:
     return msgspec.json.encode({**message, "content": [{"type": "text", "text": "".join(texts)}]})
 
 
+def text_of(chunk: bytes) -> str:
+    """What a chunk says of the answer's text; "" for one that begins or ends it."""
+    said = msgspec.json.decode(chunk)
+    return str(said["delta"]["text"]) if said["type"] == "content_block_delta" else ""
+
+
+def writer_of(chunk: bytes) -> Writer:
+    """Goes on with the answer that this was the first chunk of."""
+    message = msgspec.json.decode(chunk)["message"]
+    return Writer(message["id"].removeprefix("msg_"), message["model"], 0)
+
+
 def event_name(chunk: bytes) -> str:
     """What a stream of events calls this chunk: its type."""
     return str(msgspec.json.decode(chunk)["type"])

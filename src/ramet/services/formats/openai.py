@@ -67,6 +67,17 @@ def fold(chunks: Iterable[bytes]) -> bytes:
     return msgspec.json.encode({**whole, "object": "chat.completion", "choices": [choice]})
 
 
+def text_of(chunk: bytes) -> str:
+    """What a chunk says of the answer's text; "" for one that begins or ends it."""
+    return "".join(each["delta"].get("content") or "" for each in msgspec.json.decode(chunk)["choices"])
+
+
+def writer_of(chunk: bytes) -> Writer:
+    """Goes on with the answer that this was the first chunk of."""
+    said = msgspec.json.decode(chunk)
+    return Writer(said["id"].removeprefix("chatcmpl-"), said["model"], said["created"])
+
+
 def event_name(chunk: bytes) -> str:
     """What a stream of events calls this chunk: nothing."""
     return ""

@@ -39,6 +39,12 @@ class Format(Protocol):
     def fold(self, chunks: Iterable[bytes]) -> bytes:
         """All chunks of an answer as one object."""
 
+    def text_of(self, chunk: bytes) -> str:
+        """What a chunk says of the answer's text; "" for one that begins or ends it."""
+
+    def writer_of(self, chunk: bytes) -> Writer:
+        """Goes on with the answer that this was the first chunk of."""
+
     def event_name(self, chunk: bytes) -> str:
         """What a stream of events calls it; "" is nothing."""
 

@@ -5,13 +5,14 @@ A team's row says what its agents hold, so that an agent is admitted and gets it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from ramet.core.errors import Damaged
+from ramet.core.errors import Conflict, Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services.contract import AgentState
@@ -19,6 +20,7 @@ from ramet.services.spawning.keys import Keyring
 from ramet.store.contract import Put, Store
 
 TEAM, AGENT = "team", "served"
+NAME = "team name"  #: whose team it is, so that of two kernels that give one one does
 VERSION = 1
 
 
@@ -36,6 +38,7 @@ class TeamRow(Struct, frozen=True, kw_only=True):
     config: Raw
     created_at: datetime
     doomed: bool = False
+    kernel: str = ""  #: the name of the one that has it, of several on one store; "" is anybody's
 
 
 class AgentRow(Struct, frozen=True, kw_only=True):
@@ -98,17 +101,42 @@ class Books:
         for document in await self._store.put_together([], puts):
             self._versions[document.kind, document.key] = document.version
 
+    async def found(self, row: TeamRow) -> None:
+        """Write a new team. Raises Conflict if there is one of its name."""
+        puts = [Put(*_place(row), msgspec.json.encode(row), 0)]
+        if row.name:
+            there = await self._store.get(NAME, row.name)
+            left = there is not None and await self._store.get(TEAM, there.data.decode()) is None
+            puts.append(Put(NAME, row.name, row.id.encode(), there.version if there is not None and left else 0))
+        team, *_ = await self._store.put_together([], puts)
+        self._versions[team.kind, team.key] = team.version
+
+    async def take(self, team: TeamRow, agents: Sequence[AgentRow]) -> bool:
+        """Write a team and its agents as this kernel's; False if another one was first.
+
+        The agents are written as they are: whoever had them cannot write them any more.
+        """
+        try:
+            await self.write(team, *agents)
+        except Conflict:
+            return False
+        return True
+
     async def remove(self, row: TeamRow | AgentRow) -> None:
         """Forget a row; one that is not there is no error. Raises Conflict."""
         place = _place(row)
         if place in self._versions:
             await self._store.delete(*place, expected=self._versions[place])
             del self._versions[place]
+            if isinstance(row, TeamRow) and row.name:
+                await self._store.delete(NAME, row.name)
 
     async def _all(self, kind: str, type: type[R]) -> list[R]:
         documents = await self._store.list(kind)
         rows = [_decoded(kind, each.key, each.data, type) for each in documents]
-        self._versions |= {(each.kind, each.key): each.version for each in documents}
+        for each in documents:  # Never back: a row of ours may have been written since it was read.
+            place = each.kind, each.key
+            self._versions[place] = max(each.version, self._versions.get(place, 0))
         return rows
 
 

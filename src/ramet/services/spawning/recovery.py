@@ -29,30 +29,31 @@ class Recovery:
     checks: Checks
     secrets: Mapping[str, str]
 
-    async def __call__(self, rows: Collection[AgentRow], doomed: Collection[str]) -> None:
-        """Take up all agents but those of `doomed` teams. One that cannot be opened again is failed, and says why."""
+    async def __call__(self, teams: Collection[str], rows: Collection[AgentRow]) -> None:
+        """Take up the agents of teams, but for those that are doomed, which are removed then.
+
+        An agent that cannot be opened again is failed, and says why.
+        """
         known = {row.id for row in rows}
-        for room in self.rooms.values():
+        for id in teams:
+            room = self.rooms[id]
             for agent in room.team.held.keys() - known:
                 await room.release(agent, {})
         turn = asyncio.Semaphore(_AT_A_TIME)
 
         async def take_up(row: AgentRow) -> None:
             async with turn:
-                await self._take_up(row, doomed)
+                await self._take_up(row)
 
         async with asyncio.TaskGroup() as group:
             for row in sorted(rows, key=lambda row: (row.created_at, row.id)):
                 group.create_task(take_up(row))
 
-    async def _take_up(self, row: AgentRow, doomed: Collection[str]) -> None:
-        room = self.rooms.get(row.team)
-        if room is None:  # Its team was forgotten, which comes last: there is nothing else of it.
-            await self.books.remove(row)
-            return
+    async def _take_up(self, row: AgentRow) -> None:
+        room = self.rooms[row.team]
         is_over = row.state in ("failed", "ended")
         was_ending = not is_over and row.id not in room.team.held
-        if room.id in doomed or row.state == "starting" or was_ending:
+        if room.is_doomed or row.state == "starting" or was_ending:
             await self.lives.forget(room, row, _used(row))
             return
         room.take_name(row.name)

@@ -119,6 +119,11 @@ class Room:
         """Write down how the team is now, together with rows of agents. A cancel is raised when that is done."""
         await to_its_end(self._write(rows))
 
+    async def found(self) -> None:
+        """Put it on record for the first time. Raises Conflict if another team has its name."""
+        async with self._writing:
+            await to_its_end(self._books.found(self.row))
+
     async def remove(self) -> None:
         """Forget the team."""
         async with self._writing:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Aborted, InvalidValue, NotYours, SpawnRefused
+from ramet.core.errors import Aborted, Conflict, InvalidValue, NotYours, SpawnRefused
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
 from ramet.host.runtime import AgentRuntime
@@ -41,6 +41,7 @@ from ramet.services.spawning.owners import Owners
 from ramet.services.spawning.recovery import Recovery
 from ramet.services.spawning.rooms import Room
 from ramet.services.spawning.roster import Roster
+from ramet.services.spawning.takeover import Takeover
 
 _log = logging.getLogger("ramet.services")
 
@@ -50,6 +51,7 @@ class _Opened(NamedTuple):
 
     books: Books
     lives: Lives
+    takeover: Takeover
 
 
 class AgentSpawnerService:
@@ -80,7 +82,7 @@ class AgentSpawnerService:
         self._rooms: dict[str, Room] = {}
         self._coming: dict[str, AgentRow] = {}  #: agents that are being born
         self._opened: _Opened | None = None
-        self._beginning = asyncio.Lock()
+        self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -100,27 +102,45 @@ class AgentSpawnerService:
                 await self._begin()
 
     async def _begin(self) -> None:
-        books = Books(await self._runtime.open_store())
-        teams, agents = await books.teams(), await books.agents()
-        rooms = {row.id: Room(row, books, self._runtime.clock) for row in teams}
+        store, clock = await self._runtime.open_store(), self._runtime.clock
+        books, rooms = Books(store), dict[str, Room]()
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
-        doomed = [row.id for row in teams if row.doomed]
+        recovery = Recovery(lives, rooms, books, self._checks, self._secrets)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
-        await self._runtime.sandboxes.keep([row.id for row in teams])
+        await self._runtime.sandboxes.keep([row.id for row in await books.teams()])
+        takeover = Takeover(store.kernel, store, books, rooms, recovery, clock)
         try:
-            await Recovery(lives, rooms, books, self._checks, self._secrets)(agents, doomed)
-            for id in doomed:
-                await rooms.pop(id).remove()
+            await takeover()
         except BaseException:
             await to_its_end(lives.close_all("the server could not begin"))
             raise
-        self._rooms, self._opened = rooms, _Opened(books, lives)
+        self._rooms, self._opened = rooms, _Opened(books, lives, takeover)
+
+    async def take_over(self) -> None:
+        """Go on with the teams of kernels of the same store that live no more, each one by one of those that do.
+
+        Returns when they are open. What goes wrong is for the next time, which comes when kernels come or go.
+        """
+        if self._opened is None:
+            return
+        async with self._taking_over:
+            await self._now.takeover()
+
+    def is_taking_up(self, team: str) -> bool:
+        """Whether a team, or any for "", is being taken over, and its agents are not all open."""
+        coming = self._opened.takeover.coming if self._opened is not None else set[str]()
+        return bool(coming) if not team else team in coming
+
+    def has_team(self, team: str) -> bool:
+        """Whether a team is here by its id or name, and all its agents are open."""
+        found = self._find(team)
+        return found is not None and not self.is_taking_up(found.id)
 
     async def close(self) -> None:
         """End every agent and wait until they are gone; teams stay. Idempotent."""
         if self._opened is None:
             return
-        (_, lives), self._opened = self._opened, None
+        lives, self._opened = self._opened.lives, None
         await _call_off(*self._rooms.values())
         ends = [lives.end(each, "the server stopped") for each in self.roster]
         for outcome in await asyncio.gather(*ends, return_exceptions=True):
@@ -132,7 +152,7 @@ class AgentSpawnerService:
         """Close every agent and leave it on record, for a later server to go on with; teams stay. Idempotent."""
         if self._opened is None:
             return
-        (_, lives), self._opened = self._opened, None
+        lives, self._opened = self._opened.lives, None
         await _call_off(*self._rooms.values())
         await lives.close_all("the server stopped")
 
@@ -144,7 +164,7 @@ class AgentSpawnerService:
             raise NotYours("team", asked.name)
         total = resources("resources", asked.resources)
         if asked.name and any(asked.name in (each.id, each.label) for each in self._rooms.values()):
-            raise InvalidValue("name", asked.name, "a name that no other team has")
+            raise _name_taken(asked.name)
         own = keys.new_key("team", self._entropy)
         row = TeamRow(
             id=f"team-{self._entropy(8).hex()}",
@@ -156,13 +176,17 @@ class AgentSpawnerService:
             labels=dict(asked.labels),
             config=kept("config", asked.config),
             created_at=self._runtime.clock.now(),
+            kernel=self._now.takeover.kernel,
         )
         room = Room(row, self._now.books, self._runtime.clock)
         self._rooms[room.id] = room  # At once: nobody else may take its name.
         try:
-            await room.write()
+            await room.found()
             if (reservation := reservation_of(row.id, total)) is not None:
                 await self._runtime.sandboxes.reserve(reservation)
+        except Conflict:
+            del self._rooms[room.id]
+            raise _name_taken(asked.name) from None
         except BaseException:
             del self._rooms[room.id]
             await to_its_end(self._undone(room))
@@ -336,15 +360,22 @@ class AgentSpawnerService:
 
     def _room(self, team: str, key: str) -> Room:
         """The team of that id or name, for whoever has its key. Raises NotYours, which is the same for every reason."""
-        room = self._rooms.get(team) or next((each for each in self._rooms.values() if each.label == team), None)
+        room = self._find(team)
         fits = keys.opens(key, room.key if room is not None else "0" * 64)
         if not (self.roster.is_operator(key) or fits) or room is None:
             raise NotYours("team", team)
         return room
 
+    def _find(self, team: str) -> Room | None:
+        return self._rooms.get(team) or next((each for each in self._rooms.values() if each.label == team), None)
+
     def _rooms_of(self, key: str) -> list[Room]:
         operator, hash = self.roster.is_operator(key), keys.hash_of(key)
         return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
+
+
+def _name_taken(name: str) -> InvalidValue:
+    return InvalidValue("name", name, "a name that no other team has")
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

@@ -23,6 +23,7 @@ from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Ope
 from ramet.services.refusals import BodyTooLarge
 from ramet.services.talking.conversation import Conversation, Moment, TalkLimits, how_it_ended
 from ramet.services.talking.following import TreeEvent, tree_events
+from ramet.services.talking.turn_log import TurnLog
 from ramet.services.talking.turns import OnLeave, Turn
 
 _log = logging.getLogger("ramet.services")
@@ -34,6 +35,10 @@ class Living(Protocol):
     talk: Any  #: its Conversation, from the first turn on
     state: AgentState
     turns: int  #: begun, in all its lives
+
+    @property
+    def id(self) -> str:
+        """Its id."""
 
     @property
     def served(self) -> Served:
@@ -63,10 +68,15 @@ class AgentService:
         *,
         clock: Clock | None = None,
         limits: TalkLimits | None = None,
+        log_of: Callable[[str, str], TurnLog] | None = None,
     ) -> None:
-        """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours."""
+        """`admit` gives the agent of an id to whoever shows a key with a right, and raises NotYours.
+
+        With `log_of`, of an agent's id and run, turns outlast their kernel: another goes on with them.
+        """
         self._admit, self._types = admit, types
         self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
+        self._log_of = log_of
         self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._keeping: set[asyncio.Task[None]] = set()
         self._to_keep: set[Living] = set()
@@ -77,6 +87,15 @@ class AgentService:
             await talk.close(reason)
         while self._keeping:
             await asyncio.wait(list(self._keeping))
+
+    async def take_up(self, living: Living) -> None:
+        """Go on with the turns of an agent that another kernel had. Before anybody asks for others."""
+        if self._log_of is not None and (kept := await self._log(living).read()):
+            self._talk(living).restore(kept)
+
+    async def leave(self, patience_s: float) -> None:
+        """Let other kernels go on with all turns; see `Conversation.leave`."""
+        await asyncio.gather(*(talk.leave(patience_s) for talk in list(self._talks)))
 
     # ---- the data plane
 
@@ -169,10 +188,15 @@ class AgentService:
     def _talk(self, living: Living) -> Conversation:
         if living.talk is None:
             note = partial(self._note, living)
-            living.talk = Conversation(living.served, self._clock, self._limits, heard=note)
+            log = self._log(living) if self._log_of is not None else None
+            living.talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log)
             self._talks.add(living.talk)
         talk: Conversation = living.talk
         return talk
+
+    def _log(self, living: Living) -> TurnLog:
+        assert self._log_of is not None, "looked at before"
+        return self._log_of(living.id, living.served.run)
 
     def _note(self, living: Living, moment: Moment) -> None:
         """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""

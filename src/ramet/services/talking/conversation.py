@@ -17,17 +17,18 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import within
 from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import Served
+from ramet.services.contract import GoesOn, Served
 from ramet.services.refusals import BodyTooLarge, Missed
+from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
 from ramet.services.talking.turns import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
@@ -36,6 +37,7 @@ Moment = Literal["begun", "answering", "over"]
 
 #: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
 _BREATH, _BREATH_BYTES = 64, 64 * 1024
+_UNKEPT_BYTES = 1024 * 1024  #: that an agent may say before they are on record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,12 @@ class Conversation:
         *,
         entropy: Callable[[int], bytes] = os.urandom,
         heard: Callable[[Moment], None] = lambda moment: None,
+        log: TurnLog | None = None,
     ) -> None:
-        """`heard` is told of each turn that begins, has its first chunk, and is over."""
+        """`heard` is told of each turn that begins, has its first chunk, and is over.
+
+        With a `log` turns are on record before they begin, and chunks before they are read.
+        """
         self.limits = limits or TalkLimits()
         self.turns = 0  #: asked so far
         self._served, self._clock, self._heard = served, clock, heard
@@ -77,6 +83,12 @@ class Conversation:
         self._stopping: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._closed: RametError | None = None
+        self._log, self._place = log, 0
+        self._unkept: dict[Turn, None] = {}  #: turns of which there are chunks to be written
+        self._keeping: asyncio.Task[None] | None = None
+        self._others: set[asyncio.Task[None]] = set()
+        self._has_left = False
+        self._room = asyncio.Event()
         self._is_shut = False  #: nobody will ask for a turn that is over
         if served.ended.done():
             self._agent_ended(served.ended)
@@ -114,10 +126,34 @@ class Conversation:
         if self._is_busy:
             self._check_room(body)
         self.turns += 1
-        turn = Turn(f"{self._life}{self.turns}", body, format, on_leave, self._buffer, self._left)
-        self._turns[turn.id] = turn
+        turn = self._new(f"{self._life}{self.turns}", body, format, on_leave, self._place + 1)
         self._waiting.append(turn)
+        if self._log is not None:
+            begins = not self._is_busy and self._waiting[0] is turn
+            turn.recorded = self._begin(self._record(turn, begins))
         self._go_on()
+        return turn
+
+    def restore(self, kept: Sequence[KeptTurn]) -> None:
+        """Go on with the turns that another kernel had, before any other: with those that are not over."""
+        until = self._clock.monotonic() + self.limits.keep_s
+        for asked, chunks in ((each.asked, each.chunks) for each in kept):
+            turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place)
+            turn.restore(chunks)
+            if turn.is_over:
+                self._over.append((turn, until))
+                continue
+            turn.has_begun = asked.began
+            turn.before = (asked.taken + 1, [each.body for each in chunks]) if asked.began else None
+            self._waiting.append(turn)
+        if self._over:
+            self._forgetting = asyncio.create_task(self._forget(), name=f"ramet {self._life}forgets")
+        self._go_on()
+
+    def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int) -> Turn:
+        keep = self._has_said if self._log is not None else None
+        turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, keep=keep)
+        self._turns[id], self._place = turn, place
         return turn
 
     def get(self, id: str) -> Turn:
@@ -154,6 +190,89 @@ class Conversation:
             task.cancel()
         if ours:
             await asyncio.wait(ours)
+        while left := [*self._others, *filter(None, [self._keeping])]:
+            await asyncio.wait(left)
+
+    async def leave(self, patience_s: float) -> None:
+        """Let another kernel go on with it: begin nothing, and have readers break off, who find the rest there.
+
+        What can only end here is waited for. Nothing is interrupted: whoever calls this ends the process. Idempotent.
+        """
+        self._has_left = True
+        if self._answering is not None and not isinstance(self._served, GoesOn):
+            await asyncio.wait({self._answering}, timeout=patience_s)
+        while self._keeping is not None:
+            await asyncio.wait({self._keeping})
+        for turn in self._turns.values():
+            turn.lose(Gone("it goes on in another kernel"))
+
+    # ---- on record
+
+    async def _record(self, turn: Turn, begins: bool) -> None:
+        assert self._log is not None, "else nothing is"
+        taken = self._served.turns_taken if isinstance(self._served, GoesOn) else 0
+        asked = Asked(
+            place=turn.place,
+            id=turn.id,
+            format=turn.format,
+            on_leave=turn.on_leave,
+            body=turn.body,
+            began=begins,
+            taken=taken,
+        )
+        try:
+            await self._log.asked(asked)
+        except RametError as problem:
+            self._lose(problem)
+            raise
+        turn.has_begun = turn.has_begun or begins
+        self._go_on()
+
+    def _has_said(self, turn: Turn) -> None:
+        """Have what a turn said put on record, then shown; together with what is said meanwhile."""
+        self._unkept[turn] = None
+        if self._keeping is None and not self._has_left:
+            self._keeping = asyncio.create_task(self._keep(), name=f"ramet {self._life}keeps")
+
+    async def _keep(self) -> None:
+        assert self._log is not None, "else nothing is"
+        try:
+            while self._unkept and not self._has_left:
+                turn = next(iter(self._unkept))
+                del self._unkept[turn]
+                chunks, turn.unkept = turn.unkept, []
+                await self._log.said(turn.place, chunks)
+                turn.show(chunks)
+                self._room.set()
+        except RametError as problem:
+            self._lose(problem)
+        finally:
+            self._keeping = None
+
+    def _lose(self, why: RametError) -> None:
+        """It is another kernel's, or cannot be kept: nobody is told more of it here."""
+        _log.warning("a conversation does not go on here: %s", why)
+        self._has_left = True
+        self._closed = self._closed or Gone(f"it does not go on here: {why}")
+        self._waiting.clear()
+        self._room.set()
+        for turn in self._turns.values():
+            turn.lose(why)
+        if self._answering is not None:
+            self._answering.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Whoever waits for it is told.
+        return task
+
+    async def _has_room(self, turn: Turn) -> None:
+        """Wait while much of what was said is not on record yet."""
+        while sum(len(each.body) for each in turn.unkept) > _UNKEPT_BYTES and not self._has_left:
+            self._room.clear()
+            await self._room.wait()
 
     # ---- one after the other
 
@@ -170,7 +289,11 @@ class Conversation:
 
     def _go_on(self) -> None:
         """Begin the next turn, unless one is under way, or the agent is being told to end one."""
-        if self._is_busy or not self._waiting:
+        if self._is_busy or not self._waiting or self._has_left:
+            return
+        if not (following := self._waiting[0]).has_begun:
+            if following.recorded is None or following.recorded.done():  # It stood in line, and is on record so.
+                following.recorded = self._begin(self._record(following, True))
             return
         turn = self._now = self._waiting.popleft()
         self._answering = asyncio.create_task(self._answer(turn), name=f"ramet {turn.id}")
@@ -179,13 +302,20 @@ class Conversation:
 
     async def _answer(self, turn: Turn) -> None:
         body, turn.body = turn.body, b""
-        pieces = self._served.turn(body, turn.format)
+        if turn.before is None:
+            pieces = self._served.turn(body, turn.format)
+        elif isinstance(self._served, GoesOn):
+            pieces = self._served.go_on(turn.before[0], body, turn.format, turn.before[1])
+        else:
+            raise Aborted("its kernel was lost in the middle of this turn, and nobody knows what it did")
         said = size = 0
         try:
             async for piece in pieces:
                 turn.put(piece)
-                if turn.last == 1:
+                if turn.said == 1:
                     self._heard("answering")
+                if turn.unkept:
+                    await self._has_room(turn)
                 said, size = said + 1, size + len(piece)
                 if said >= _BREATH or size >= _BREATH_BYTES:  # One that never waits would let nobody read.
                     said = size = 0
@@ -260,6 +390,9 @@ class Conversation:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
         if was_closed:  # Nobody has a key of it any more.
             self._shut()
+            if self._log is not None and not self._has_left:
+                self._has_left = True
+                self._begin(self._log.clear())
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
             self._stop(partial(asyncio.wait, {self._answering}))
@@ -292,6 +425,8 @@ class Conversation:
         turn, _ = self._over.popleft()
         del self._turns[turn.id]
         self._buffer.remove(turn)
+        if self._log is not None and not self._has_left:
+            self._begin(self._log.forget(turn.place))
 
 
 def how_it_ended(served: Served) -> Gone:

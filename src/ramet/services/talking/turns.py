@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import cached_property
 from typing import Literal
@@ -75,12 +75,24 @@ class Turn:
         on_leave: OnLeave,
         buffer: ReplayBuffer,
         on_left: Callable[[Turn], None],
+        *,
+        place: int = 0,
+        keep: Callable[[Turn], None] | None = None,
     ) -> None:
+        """With `keep`, which is told when there is something, chunks are read once they are on record: `show`."""
+        self.place = place  #: in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave
         self.body = body  #: until it begins: then it is the agent's
         self.stopped: RametError | None = None  #: why it was stopped, if it was, by whoever did so
         self.is_over = False
-        self.last = 0  #: number of its newest chunk
+        self.said = 0  #: number of its newest chunk
+        self.last = 0  #: number of the newest one that can be read
+        self.lost: RametError | None = None  #: why it is read no more here
+        self.unkept: list[Chunk] = []  #: that are not on record yet
+        self.recorded: asyncio.Future[None] | None = None  #: done when it is on record that it was asked for
+        self.has_begun = keep is None  #: on record
+        self.before: tuple[int, Sequence[bytes]] | None = None  #: of one that began elsewhere: `GoesOn.go_on`
+        self._keep = keep
         self._kept: deque[Chunk] = deque()
         self._buffer, self._on_left = buffer, on_left
         self._readers = 0
@@ -94,7 +106,7 @@ class Turn:
         most = self._buffer.limit - CHUNK_BYTES
         if len(body) > most:
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=most)
-        self._put(Chunk(self.id, self.last + 1, "chunk", body))
+        self._put(Chunk(self.id, self.said + 1, "chunk", body))
 
     def end(self, error: BaseException | None) -> None:
         """Say how it ended, for good; idempotent."""
@@ -102,19 +114,43 @@ class Turn:
             return
         self.is_over, self.body = True, b""
         if error is None:
-            self._put(Chunk(self.id, self.last + 1, "done", b""))
+            self._put(Chunk(self.id, self.said + 1, "done", b""))
         else:
-            self._put(Chunk(self.id, self.last + 1, "error", problem_of(error).encode()))
+            self._put(Chunk(self.id, self.said + 1, "error", problem_of(error).encode()))
+
+    def restore(self, chunks: Sequence[Chunk]) -> None:
+        """Have what was said of it before, elsewhere."""
+        self.said = chunks[-1].number if chunks else 0
+        self.is_over = bool(chunks) and chunks[-1].kind != "chunk"
+        if self.is_over:
+            self.body = b""
+        self.show(chunks)
+
+    def show(self, chunks: Sequence[Chunk]) -> None:
+        """Let chunks be read, which are the next ones."""
+        for chunk in chunks:
+            self.last = chunk.number
+            self._kept.append(chunk)
+            self._buffer.put(self, _size(chunk))
+        self._news.set()
+
+    def lose(self, why: RametError) -> None:
+        """Have every reader break off, since it goes on elsewhere; not of one that can be read to its end."""
+        if not (self.is_over and self.last == self.said):
+            self.lost, self.is_over = why, True
+            self._news.set()
 
     def drop_oldest(self) -> int:
         """Keep the oldest chunk no longer; the bytes that this frees, 0 if there is none. For the buffer."""
         return _size(self._kept.popleft()) if self._kept else 0
 
     def _put(self, chunk: Chunk) -> None:
-        self.last = chunk.number
-        self._kept.append(chunk)
-        self._buffer.put(self, _size(chunk))
-        self._news.set()
+        self.said = chunk.number
+        if self._keep is None:
+            self.show([chunk])
+        else:
+            self.unkept.append(chunk)
+            self._keep(self)
 
     async def _more(self) -> None:
         """Wait for what comes. Whoever does so has read all: those that have not are on their way already."""
@@ -122,6 +158,11 @@ class Turn:
         await self._news.wait()
 
     # ---- who reads it
+
+    async def on_record(self) -> None:
+        """Return once it survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, Conflict."""
+        if self.recorded is not None:
+            await asyncio.shield(self.recorded)
 
     def read(self, after: int = 0) -> AsyncGenerator[Chunk]:
         """The chunks behind this number, then those that come, until the last; see `batches`."""
@@ -140,13 +181,17 @@ class Turn:
 
     async def over(self) -> None:
         """Return when it is over."""
-        while not self.is_over:
+        while not (self.is_over and self.last == self.said):
+            if self.lost is not None:
+                return
             await self._more()
 
     async def _batches(self, after: int) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            while not (self.is_over and after == self.last):
+            while self.lost is not None or not (self.is_over and after == self.said):
+                if self.lost is not None:
+                    raise self.lost
                 if after == self.last:
                     await self._more()
                     continue

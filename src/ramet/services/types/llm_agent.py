@@ -16,7 +16,7 @@ from msgspec import Struct
 from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
-from ramet.core.outcome import ErrorInfo, Result
+from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host import changing
 from ramet.host.session import Session
 from ramet.services.contract import Opening
@@ -25,6 +25,7 @@ from ramet.services.formats.shipped import format_of
 from ramet.services.types import loading
 from ramet.services.types.again import used_before
 from ramet.services.types.ends import as_spent, problem_of, used_since
+from ramet.services.types.going_on import Onward, TurnAgain
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.outfit import Outfit, write_model
 
@@ -72,6 +73,8 @@ class LlmAgent:
         self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        #: to a turn that another kernel had begun, until it is gone on with
+        self._listening = session.listen() if session.id == opening.run else None
         self._root.ended().add_done_callback(lambda end: self._over(end.result()))
 
     @property
@@ -116,6 +119,59 @@ class LlmAgent:
             for chunk in writer.text(rest):
                 yield chunk
         for chunk in writer.end(used_since(before, self._session.usage), self._stop()):
+            yield chunk
+
+    @property
+    def turns_taken(self) -> int:
+        """How many turns its record has, the one under way among them."""
+        return self._root.turns
+
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
+        """Go on with a turn that another kernel had begun: it is on record what was said, or else asked again.
+
+        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
+        `turn`.
+        """
+        if self._root.turns < number:  # It had not come to the session.
+            async with aclosing(self.turn(body, format)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        shape, journal = format_of(format), self._opening.runtime.journal
+        assert journal is not None, "there is nothing to go on with where nothing is on record"
+        created = int(self._clock.now().timestamp())
+        new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
+        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
+        for chunk in first[len(said) :]:
+            yield chunk
+        texts = [shape.text_of(each) for each in said[len(first) :]]
+        turn = TurnAgain(self._session, journal.store, self._listening, number)
+        answer, onward = _Said(self._show_tools), Onward("".join(texts), BEGINS_AGAIN)
+        is_over = False
+        try:
+            async with aclosing(turn.items()) as items:
+                async for item in items:
+                    if isinstance(item, SandboxStarted):
+                        self.isolation = item.level
+                    if isinstance(item, MessageDiscarded) and onward.void():
+                        continue
+                    if (piece := answer.piece(item)) and (piece := onward.pass_on(piece)):
+                        for chunk in writer.text(piece):
+                            yield chunk
+                    if not isinstance(item, AIMessageChunk):
+                        onward.begin()
+            is_over = True
+        finally:
+            self._stop_listening()
+            if not is_over:
+                await self.interrupt()
+        result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
+        if (problem := problem_of(result, self.run)) is not None:
+            raise problem
+        for piece in (onward.rest(), onward.pass_on(answer.rest(result))):
+            for chunk in writer.text(piece) if piece else ():
+                yield chunk
+        for chunk in writer.end(turn.used, self._stop())[texts.count("") :]:
             yield chunk
 
     async def interrupt(self) -> None:
@@ -177,6 +233,7 @@ class LlmAgent:
 
     async def _rested(self) -> None:
         """Wait while it shortens its conversation, or ends the turn that a killed server had begun."""
+        self._stop_listening()
         while self._changing is not None:
             await asyncio.shield(self._changing)
         if self._is_free():
@@ -189,6 +246,15 @@ class LlmAgent:
     def _is_free(self) -> bool:
         run = self._root
         return run.turns == 0 or run.state is State.IDLE or run.waking or not run.is_living
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def _newest_text(self) -> str:
+        newest = self._session.messages[-1] if self._session.messages else None
+        return str(newest.text) if isinstance(newest, AIMessage) else ""
 
     def _over(self, result: Result) -> None:
         if not self.ended.done():

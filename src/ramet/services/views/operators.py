@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
 from ramet.host.approvals import Pending
 from ramet.host.journal import Journal
@@ -61,11 +63,7 @@ class KernelViews:
 
     async def approvals(self, asked: Paging) -> ApprovalPage:
         """The questions that wait for a person, the oldest first. Raises InvalidValue."""
-        most, waiting = checked_limit(asked.limit), self._steering.approvals()
-        ids = [each.id for each in waiting]
-        begin = ids.index(asked.after) + 1 if asked.after in ids else 0
-        page = waiting[begin : begin + most]
-        return ApprovalPage(approvals=[_shown(each) for each in page], more=page[-1].id if ids[begin + most :] else "")
+        return paged([_shown(each) for each in self._steering.approvals()], asked)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """A person's word on a question, once. Raises Unknown for one that does not wait (any more), InvalidValue."""
@@ -87,6 +85,14 @@ class OperatorsView:
         if "\0" in name:  # Nothing has such a name, and not every store can look for it.
             raise Unknown(kind, name)
         return self._views
+
+
+def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:
+    """A page of questions. Raises InvalidValue."""
+    most, ids = checked_limit(asked.limit), [each.id for each in waiting]
+    begin = ids.index(asked.after) + 1 if asked.after in ids else 0
+    page = waiting[begin : begin + most]
+    return ApprovalPage(approvals=page, more=page[-1].id if ids[begin + most :] else "")
 
 
 def _where(row: RunRow) -> str:

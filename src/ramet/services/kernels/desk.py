@@ -1,0 +1,296 @@
+"""Where a request is answered: here, or by the kernel that has what it is about, to which it is passed on, once.
+
+A kernel that is lost has its teams taken over by another; who asks for one meanwhile waits for that, and is told to
+come again when it takes too long. Nothing is said not to be there because its kernel is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.core.errors import Denied, NotYours, RametError, Unknown
+from ramet.services.app.answers import Refusal
+from ramet.services.app.calls import JSON_BYTES, Call
+from ramet.services.kernels.directory import Directory, Whose, hash_of
+from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
+from ramet.services.kernels.passes import Passes
+from ramet.store.contract import Seat
+
+if TYPE_CHECKING:
+    from ramet.services.app.operations import Operation
+
+_log = logging.getLogger("ramet.serve")
+#: For a team or a tree whose kernel is lost to be taken over by another one.
+WAIT_S: Final = 15.0
+_LOOK_S: Final = 0.05
+_KEPT_BYTES: Final = 16 * 1024 * 1024
+#: Says that a kernel has not, or has no more, what it was asked for: the one that forwards looks again who has.
+NOT_MINE: Final = HTTPStatus.MISDIRECTED_REQUEST
+#: Says so where it is not for its client: that a pass was refused.
+REFUSED: Final = "ramet-pass"
+_PROBE: Final = "/v1/models"
+
+
+class Home(Protocol):
+    """What this kernel has."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it takes no new work, since it is about to end."""
+
+    def has_agent(self, agent: str) -> bool:
+        """Whether it has an agent of that id, open."""
+
+    def has_team(self, team: str) -> bool:
+        """Whether it has a team of that id or name, with all its agents."""
+
+    def has_tree(self, tree: str) -> bool:
+        """Whether a tree is at work here."""
+
+    def is_taking_up(self, team: str) -> bool:
+        """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
+
+    def opens_an_agent(self, key: str) -> bool:
+        """Whether this is a key of one of its agents."""
+
+
+class _Spawn(Struct):
+    team: str = ""
+
+
+class Desk:
+    """The way to other kernels, of the one that has a directory."""
+
+    def __init__(
+        self, directory: Directory, passes: Passes, forwarder: Forwarder, home: Home, *, wait_s: float = WAIT_S
+    ) -> None:
+        self._directory, self._passes, self._forwarder, self._home = directory, passes, forwarder, home
+        self._wait_s = wait_s
+
+    async def elsewhere(self, call: Call, operation: Operation) -> Any | None:
+        """What another kernel answers to a request, or several do; None where it is to be answered here.
+
+        Raises Refusal for a request that pretends to come from a kernel, and where nobody can answer now.
+        """
+        try:
+            came_from = self._passes.check(call.request.headers)
+        except Denied as refused:
+            _log.error("a request bears a pass that no kernel of this store gave; do all have the same token?")
+            raise Refusal(HTTPStatus.FORBIDDEN, str(refused), {REFUSED: "refused"}) from None
+        match operation.of:
+            case "here":
+                return None
+            case "everyone":
+                return None if came_from else await self._of_everyone(call, operation)
+            case "whoever":
+                return None if came_from else await self._of_whoever(call, operation)
+            case "key":
+                return None if came_from else await self._of_key(call)
+        body = Body(call, _KEPT_BYTES)
+        name = await self._name(call, operation, body)
+        if name is not None:
+            return await self._of_one(call, operation, name, body, bool(came_from))
+        if operation.of == "query" and not came_from:
+            return await self._of_everyone(call, operation)
+        body.give_back()
+        return None
+
+    # ---- of one
+
+    async def _name(self, call: Call, operation: Operation, body: Body) -> str | None:
+        """What the request is about; None where it does not say."""
+        match operation.of:
+            case "body":
+                try:
+                    return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
+                except (msgspec.DecodeError, UnicodeError, RecursionError):
+                    return None
+            case "query":
+                return call.request.query_params.get("team") or None
+        return call.path(operation.of)
+
+    async def _of_one(self, call: Call, operation: Operation, name: str, body: Body, is_forwarded: bool) -> Any | None:
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            whose = None if self._is_here(operation, name) else await self._whose(operation, name)
+            if whose is None or (whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id)):
+                # It is here; or nowhere, which is said in the words of whoever answers here.
+                if not (self._home.leaves and operation.method != "GET"):
+                    body.give_back()
+                    return None
+                raise _not_mine() if is_forwarded else away()
+            if whose.kernel != self._directory.me and (answer := await self._of_other(call, whose, body, is_forwarded)):
+                return answer
+            self._directory.forget(whose)
+            if not body.can_be_sent_again:
+                raise away()
+            if asyncio.get_running_loop().time() >= until:
+                if operation.of == "run" and operation.method == "GET":  # What is on record of it can be told.
+                    return None
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _of_other(self, call: Call, whose: Whose, body: Body, is_forwarded: bool) -> Answer | None:
+        """What the kernel says that has it; None where there is none yet, or it has it no more."""
+        if is_forwarded:
+            raise _not_mine()
+        seat = self._directory.seats.get(whose.kernel)
+        if seat is None or not seat.alive or not seat.address:
+            return None
+        try:
+            answer = await self._passed_on(call, body, seat)
+        except Unreachable as problem:
+            _log.warning("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
+            if problem.was_sent and call.request.method == "POST":
+                raise lost() from None
+            return None
+        if answer.status != NOT_MINE:
+            return answer
+        await answer.close()
+        return None
+
+    def _is_here(self, operation: Operation, name: str) -> bool:
+        match operation.of:
+            case "agent":
+                return self._home.has_agent(name)
+            case "run":
+                return self._home.has_tree(name)
+        return self._home.has_team(name)
+
+    async def _whose(self, operation: Operation, name: str) -> Whose | None:
+        match operation.of:
+            case "agent":
+                return await self._directory.of_agent(name)
+            case "run":
+                found = await self._directory.of_run(name)
+                return found if found is not None and found.kernel else None  # One that is over is anybody's.
+        return await self._directory.of_team(name)
+
+    async def _passed_on(self, call: Call, body: Body, seat: Seat, target: bytes | None = None) -> Answer:
+        headers = self._passes.headers(seat.name)
+        answer = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
+        if answer.header(REFUSED):
+            await answer.close()
+            _log.error("kernel %s refuses the pass of this one: all kernels of a store have the same token", seat.name)
+            raise away()
+        return answer
+
+    # ---- of a key
+
+    async def _of_key(self, call: Call) -> Answer | None:
+        """Of the agent that the key is of, wherever that is."""
+        hash, body = hash_of(call.key), Body(call, _KEPT_BYTES)
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while not self._home.opens_an_agent(call.key):
+            seat = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
+            if seat is not None:
+                self._directory.by_key.put(hash, seat.name)
+                if (answer := await self._of_other(call, Whose("", seat.name), body, False)) is not None:
+                    if answer.status != HTTPStatus.UNAUTHORIZED:
+                        return answer
+                    await answer.close()
+                self._directory.by_key.drop(hash)
+            elif not self._home.is_taking_up("") and not await self._directory.orphans():
+                break
+            if asyncio.get_running_loop().time() >= until or not body.can_be_sent_again:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+        body.give_back()
+        return None
+
+    async def _holder(self, call: Call) -> Seat | None:
+        """The other kernel that has the agent of the key."""
+
+        async def has(seat: Seat) -> Seat | None:
+            headers = {**self._passes.headers(seat.name), "authorization": f"Bearer {call.key}"}
+            try:
+                status = await self._forwarder.ask(seat.address, _PROBE, headers)
+            except Unreachable:
+                return None
+            return seat if status == HTTPStatus.OK else None
+
+        return next(filter(None, await asyncio.gather(*map(has, self._directory.others()))), None)
+
+    # ---- of several
+
+    async def _of_everyone(self, call: Call, operation: Operation) -> Any:
+        """What all kernels answer, as one: without those whose word is that there is nothing for this key."""
+        assert operation.merge is not None
+        await self._nobody_is_away()
+
+        async def here() -> Any | RametError:
+            scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
+            try:
+                return await operation.handle(Call(Request(scope, call.request.receive), call.parts))
+            except NotYours as refused:
+                return refused
+
+        answers = await asyncio.gather(
+            here(), *(self._told(call, operation, each) for each in self._directory.others())
+        )
+        found = [each for each in answers if each is not None and not isinstance(each, RametError)]
+        if not found and isinstance(answers[0], RametError):
+            raise answers[0]
+        return operation.merge(call, found)
+
+    async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
+        try:
+            target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
+            answer = await self._passed_on(call, Body(call, 0), seat, target)
+            data = await answer.read()
+        except Unreachable:
+            raise away() from None
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise away()
+        return msgspec.json.decode(data, type=operation.answers)
+
+    async def _of_whoever(self, call: Call, operation: Operation) -> Any:
+        """Whoever knows of it: this kernel, or else another one."""
+        said = await call.body(JSON_BYTES)
+        call.put_back([said])
+        try:
+            answer = await operation.handle(call)
+            return Response(status_code=204) if answer is None else answer
+        except (Unknown, NotYours) as refused:
+            for seat in self._directory.others():
+                call.put_back([said])
+                with suppress(Unreachable):
+                    found = await self._passed_on(call, Body(call, JSON_BYTES), seat)
+                    if found.status != HTTPStatus.NOT_FOUND:
+                        return found
+                    await found.close()
+            raise refused
+
+    async def _nobody_is_away(self) -> None:
+        """Wait while there are teams of kernels that are lost. Raises Refusal when that takes too long."""
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while any(not seat.alive for seat in self._directory.seats.values()) and await self._directory.orphans():
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+
+
+def _not_mine() -> Refusal:
+    return Refusal(NOT_MINE, "this kernel has it no more")
+
+
+def lost() -> Refusal:
+    """It was begun where it was to be done, perhaps; nobody knows."""
+    return Refusal(HTTPStatus.BAD_GATEWAY, "the kernel that has it was lost meanwhile: this may have been done, or not")
+
+
+def away() -> Refusal:
+    """What is asked for is there, and nobody can answer for it just now."""
+    detail = "the kernel that has it is away, and no other has taken over from it yet; try again soon"
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})

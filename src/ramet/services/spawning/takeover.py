@@ -1,0 +1,90 @@
+"""Which teams are this kernel's, of all on one store: those that it made, and those that it has taken over.
+
+A team changes hands whole, with all its agents, by one write that only one kernel can make, and that whoever had it
+before can make no more. Where there is one kernel, all teams are its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.services.spawning.books import AgentRow, Books, TeamRow
+from ramet.services.spawning.recovery import Recovery
+from ramet.services.spawning.rooms import Room
+from ramet.store.contract import Store
+
+_log = logging.getLogger("ramet.services")
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """Takes teams, and goes on with their agents. `coming` are those whose agents are being opened."""
+
+    kernel: str
+    store: Store
+    books: Books
+    rooms: dict[str, Room]
+    recovery: Recovery
+    clock: Clock
+    coming: set[str] = field(default_factory=set)
+
+    async def __call__(self) -> list[str]:
+        """Take every team that no other living kernel has, and return them once all their agents were opened.
+
+        Raises Damaged for what cannot be read, and has changed nothing then.
+        """
+        living = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
+        agents = await self.books.agents()  # First: an agent's team is on record before it, and as long.
+        teams = await self.books.teams()
+        free = [row for row in teams if row.id not in self.rooms and row.kernel not in living]
+        random.shuffle(free)  # Kernels that do the same at the same time begin at different ones.
+        of = _by_team(agents)
+        await self._forget(agents, teams)
+        taken = []
+        try:
+            for row in free:
+                if await self._take(row, of.get(row.id, ())):
+                    taken.append(row.id)
+            await self._open(taken, of)
+        finally:
+            self.coming.difference_update(taken)
+        return taken
+
+    async def _take(self, row: TeamRow, agents: Iterable[AgentRow]) -> bool:
+        mine = replace(row, kernel=self.kernel)
+        if mine != row:
+            if not await self.books.take(mine, tuple(agents)):
+                return False
+            _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
+        self.coming.add(row.id)
+        self.rooms[row.id] = Room(mine, self.books, self.clock)
+        return True
+
+    async def _open(self, teams: list[str], of: Mapping[str, list[AgentRow]]) -> None:
+        agents = [agent for team in teams for agent in of.get(team, ())]
+        await self.store.claim([agent.run for agent in agents if agent.run])
+        await self.recovery(teams, agents)
+        for id in teams:
+            if self.rooms[id].is_doomed:
+                await self.rooms.pop(id).remove()
+
+    async def _forget(self, agents: Iterable[AgentRow], teams: Iterable[TeamRow]) -> None:
+        """Leave no agent whose team was forgotten, which comes last: there is nothing else of it."""
+        known = {row.id for row in teams}
+        for agent in agents:
+            if agent.team not in known:
+                await self.books.remove(agent)
+
+
+def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:
+    found: dict[str, list[AgentRow]] = {}
+    for each in agents:
+        found.setdefault(each.team, []).append(each)
+    return found
