@@ -43,7 +43,10 @@ async def _serve(config: Config) -> None:
             print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
             sys.stdout.flush()
             await stopping.wait()
-            await server.rest()
+            if server.kernels is not None:
+                await server.hand_over()
+            else:
+                await server.rest()
             # Not closed: a conversation that was closed is over, and these are to be gone on with. Whatever they have
             # started ends with this process.
             sys.stdout.flush()
@@ -67,7 +70,9 @@ def _flags(options: Namespace) -> dict[str, Any]:
     elif options.listen is not None:
         listen = str(TcpAddress(*options.listen))
     return {
+        "address": options.address,
         "backend": options.backend,
+        "kernel": options.kernel,
         "listen": listen,
         "working_dir": None if options.dir is None else str(options.dir),
     }

@@ -183,4 +183,6 @@ def _serve(add: Add) -> None:
     where = serve.add_mutually_exclusive_group()
     where.add_argument("--socket", type=name, metavar="PATH", help="of a Unix socket (default: DIR/.ramet/serve.sock)")
     where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address, which needs a `token`")
+    serve.add_argument("--kernel", type=name, metavar="NAME", help="its name among the kernels of its store")
+    serve.add_argument("--address", type=name, metavar="URL", help="where those reach it (default: where it listens)")
     serve.add_argument("--backend", type=name, metavar="NAME", help="of sandboxes: bwrap, local, or one installed")

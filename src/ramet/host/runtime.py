@@ -178,6 +178,11 @@ class AgentRuntime:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether what is on record may be another kernel's, so that it begins nothing more."""
+        return self._trees.fenced is not None
+
     def get_status(self) -> dict[str, Any]:
         """What is true now: `running`, `stopped` or `fenced`, and the living runs of each tree."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"

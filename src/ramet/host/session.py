@@ -30,6 +30,7 @@ from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
+from ramet.host.recorder import Subscription
 from ramet.host.runtime import AgentRuntime, spawning_tools
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName

@@ -11,13 +11,16 @@ import logging
 import os
 import pathlib
 import secrets
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, MissingExtra, RametError
+from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
 from ramet.host.scheduler import AgentScheduler
@@ -33,6 +36,7 @@ from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
+from ramet.services.talking.turn_log import TurnLog
 from ramet.services.types.registry import AgentTypes
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
@@ -40,7 +44,11 @@ from ramet.services.views.operators import KernelViews, OperatorsView
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from ramet.services.kernels.kernels import Kernels
+
 SOCKET, TOKEN = "serve.sock", "operator-token"
+SHARED = "postgres"  #: the store that several kernels may have
+PATIENCE_S = 10.0  #: with turns that end with their kernel
 MIN_TOKEN, MAX_TOKEN = 16, 512  #: characters
 
 _log = logging.getLogger("ramet.serve")
@@ -73,6 +81,7 @@ class Server:
         installs: Installs | None = None,
         bounds: Bounds | None = None,
         public_metrics: bool = False,
+        address: str | None = None,
         **runtime: Any,
     ) -> None:
         if socket is not None and listen is not None:
@@ -85,8 +94,11 @@ class Server:
         self._rules, self._talk = rules, talk or TalkLimits()
         self._bundles, self._installs = bundles, installs
         self._public_metrics = public_metrics
+        self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
         self.operator = ""
+        self.leaves = False  #: it takes no new work
+        self.kernels: Kernels | None = None  #: where there may be several
         self._leaving: AsyncExitStack | None = None
         self._resting: AsyncExitStack | None = None
 
@@ -122,19 +134,30 @@ class Server:
             assert self.runtime.journal is not None, "it has a folder"
             await self.runtime.journal.open()
             metrics.start()  # before trees are taken up
+            store = await self.runtime.open_store()
+            is_shared = store.name == SHARED
+            log_of = partial(TurnLog, store) if is_shared else None
+            clock = self.runtime.clock
+            self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
+            self.spawner.taken_up = self.agents.take_up
+            if is_shared:
+                self.kernels = _kernels()(store, self.operator, self, self.spawner.take_over)
+                resting.push_async_callback(self.kernels.close)
+                await self.kernels.open()
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
             scheduler = AgentScheduler(self.runtime)
             resting.push_async_callback(scheduler.close)
             await scheduler.start()
             await reserve(self._teams, self.spawner, self.operator)
-            self.agents = AgentService(self.spawner.roster.admit, types, clock=self.runtime.clock, limits=self._talk)
             self._http_server = http = self._http(packaging, scheduler, metrics)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
             resting.push_async_callback(self.agents.close, "the server stops")
             resting.callback(http.end)
             await http.start()
+            if self.kernels is not None:
+                await self.kernels.announce(self._address or reached_at(self.where))
             self._leaving, self._resting = leaving.pop_all(), resting.pop_all()
         _log.info("serving %s at %s", self.dir, self.where)
         return self
@@ -143,6 +166,26 @@ class Server:
     def where(self) -> str:
         """The path of its socket, or its address as a URL."""
         return self.listener.where
+
+    async def hand_over(self) -> None:
+        """Let the other kernels of the store go on with all there is, in the middle of turns; for who ends the process.
+
+        Takes no new work from the first moment. Turns of agents that cannot go on elsewhere are waited for. Where there
+        is no other kernel, the next one that begins goes on. Idempotent.
+        """
+        if self.leaves:
+            return
+        self.leaves = True
+        assert self.kernels is not None, "its store is shared"
+        assert self.runtime.journal is not None, "it has a store"
+        await self.agents.leave(PATIENCE_S)
+        for opened in self.runtime.trees.values():
+            if opened.recorder.durable is not None:
+                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
+                    await opened.recorder.durable()
+        await self.kernels.close()
+        with contextlib.suppress(RametError):
+            await self.runtime.journal.store.close()  # With it goes its seat: the others hear of that.
 
     async def rest(self) -> None:
         """Answer no more: end the turns, and have on record all there is. Agents stay, for `stop`, or for who comes.
@@ -171,7 +214,38 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    # ---- for the desk where requests come in
+
+    def has_agent(self, agent: str) -> bool:
+        """Whether it has an agent of that id, open."""
+        return self.spawner.roster.has(agent)
+
+    def has_team(self, team: str) -> bool:
+        """Whether it has a team of that id or name, with all its agents."""
+        return self.spawner.has_team(team)
+
+    def has_tree(self, tree: str) -> bool:
+        """Whether a tree is at work here."""
+        return self.runtime.journal is not None and tree in self.runtime.journal.living
+
+    def is_taking_up(self, team: str) -> bool:
+        """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
+        return self.spawner.is_taking_up(team)
+
+    def opens_an_agent(self, key: str) -> bool:
+        """Whether this is a key of one of its agents, to talk with."""
+        try:
+            self.spawner.roster.find(key, "turn")
+        except NotYours:
+            return False
+        return True
+
     # ---- inside
+
+    def _unready(self) -> str:
+        if self.leaves:
+            return "it is about to end, and takes no new work"
+        return "its store is lost, or another kernel's" if self.runtime.is_fenced else ""
 
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
@@ -193,6 +267,8 @@ class Server:
             kernel=OperatorsView(self.spawner.roster, views),
             metrics=metrics,
             message_bytes=self._talk.body_bytes,
+            desk=self.kernels.desk if self.kernels is not None else None,
+            unready=self._unready,
         )
         return HttpServer(Application(self._parts), self.listener, self._bounds)
 
@@ -225,6 +301,28 @@ def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mappin
     from ramet.services.types.llm import LlmType
 
     return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()]))
+
+
+def _kernels() -> type[Kernels]:
+    try:
+        from ramet.services.kernels.kernels import Kernels
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not missing.name.startswith("starlette"):
+            raise
+        raise MissingExtra("serving over HTTP", "server") from None
+    return Kernels
+
+
+def reached_at(where: str) -> str:
+    """Where other kernels reach one that listens there: at this machine's own address if it listens at all of them."""
+    parts = urlsplit(where)
+    if parts.hostname not in ("0.0.0.0", "::"):
+        return where
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = socket.gethostname()
+    return f"http://{own}:{parts.port}"
 
 
 def _take(folder: pathlib.Path) -> None:

@@ -64,6 +64,7 @@ def _asks(name: str) -> Callable[[Call], Any]:
             body = await call.body(call.parts.message_bytes)
             wants_stream = format.wants_stream(body)
             turn = call.parts.agents.turn(agent, call.key, body, format=name, on_leave="interrupt")
+            await turn.on_record()
         except RametError as error:
             return _refusal(format, error)
         if wants_stream:

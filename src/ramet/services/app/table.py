@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
 from ramet.services.app import chat, gates, images, members, metrics, openapi, records, runs, schedules, teams, turns
+from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import Health
 from ramet.services.app.operations import Operation
@@ -23,6 +25,12 @@ def document() -> bytes:
 
 async def _healthz(call: Call) -> Health:
     return Health(status="ok", version=ramet_version())
+
+
+async def _readyz(call: Call) -> Health:
+    if why := call.parts.unready():
+        raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "1"})
+    return Health(status="ready", version=ramet_version())
 
 
 async def _openapi(call: Call) -> Response:
@@ -48,6 +56,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handle=_healthz,
         answers=Health,
         needs_key=False,
+    ),
+    Operation(
+        id="readyz",
+        method="GET",
+        path="/readyz",
+        summary="Whether it takes work: its store is open and its own, and it is not about to leave",
+        handle=_readyz,
+        answers=Health,
+        needs_key=False,
+        refuses=(503,),
     ),
     Operation(
         id="openapi",

@@ -25,6 +25,7 @@ async def _turn(call: Call) -> EventStream:
     call.parts.spawner.roster.admit(agent, key, "turn")  # before a stranger's bytes are taken in
     body = await call.body(call.parts.message_bytes)
     turn = call.parts.agents.turn(agent, key, body, format=options.format, on_leave=options.on_leave)
+    await turn.on_record()
     return _stream(call, turn, 0)
 
 

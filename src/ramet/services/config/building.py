@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
+import secrets
+import socket
 from collections.abc import Mapping
 from typing import Any
 
+from ramet.core.ids import safe_name
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.services.config.aliases import Models
@@ -40,7 +44,8 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "socket": listen.path if isinstance(listen, UnixSocket) else None,
         "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
         "backend": backend_of(config, environ),
-        "store": store_of(config.store, config.working_dir),
+        "store": store_of(config.store, config.working_dir, kernel_of(config, environ)),
+        "address": config.address,
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
@@ -62,7 +67,27 @@ def backend_of(config: Config, environ: Mapping[str, str]) -> BackendName | Back
     return None if config.backend is None else find_backend(config.backend, config.working_dir)
 
 
-def store_of(place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path) -> Store | None:
+def kernel_of(config: Config, environ: Mapping[str, str]) -> str:
+    """The name of a server among those of its store: the same each time that it starts, where it can be.
+
+    That of a pod is its own. Elsewhere it is made of the machine's and of where it listens.
+    """
+    if config.kernel is not None:
+        return config.kernel
+    machine = environ.get("HOSTNAME", "") or socket.gethostname()
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return safe_name(machine, "kernel")
+    where = str(config.listen if config.listen is not None else config.working_dir.absolute())
+    if isinstance(config.listen, TcpAddress):
+        rest = f"{config.listen.port}" if config.listen.port else secrets.token_hex(4)
+    else:
+        rest = hashlib.sha256(where.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{safe_name(machine, 'kernel')}-{rest}"
+
+
+def store_of(
+    place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path, kernel: str = "kernel"
+) -> Store | None:
     """The store at a place; None for that of the working directory. Raises MissingExtra, InvalidValue."""
     if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _usual(working_dir)):
         return None
@@ -72,7 +97,7 @@ def store_of(place: pathlib.Path | PostgresUrl | None, working_dir: pathlib.Path
         return SqliteStore(place)
     from ramet.store.postgres import PostgresStore
 
-    return PostgresStore(place.url)
+    return PostgresStore(place.url, kernel=kernel)
 
 
 def talk_limits(limits: ServiceLimits) -> TalkLimits:

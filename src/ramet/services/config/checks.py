@@ -131,6 +131,22 @@ def address_of(field: str, value: Any, base: pathlib.Path) -> UnixSocket | TcpAd
     return TcpAddress(host, int(port))
 
 
+def reachable_of(field: str, value: Any) -> str:
+    """Where others reach a server: a URL without a path, or the path of its socket."""
+    accepted = "http://host:port or https://host:port, or the whole path of a Unix socket"
+    text = plain_text(field, value)
+    if text.startswith("/"):
+        return text
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        fits = False
+    if not fits or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise InvalidValue(field, value, accepted)
+    return text.rstrip("/")
+
+
 def reference_of(field: str, value: Any, base: pathlib.Path) -> Reference:
     """Where a secret is; the value is not shown, as it may be the secret itself."""
     kind, _, name = value.strip().partition(":") if isinstance(value, str) else ("", "", "")

@@ -16,6 +16,7 @@ from msgspec import Struct
 from ramet.agent.files import plain_yaml
 from ramet.agent.files.reading import Unreadable, read_text
 from ramet.core.errors import InvalidValue
+from ramet.core.ids import checked_name
 from ramet.services.config import checks
 from ramet.services.config.settings import (
     TOKEN_VARIABLE,
@@ -45,6 +46,8 @@ class Config(Struct, frozen=True, kw_only=True):
     store: pathlib.Path | PostgresUrl | None = None  #: None: SQLite in the working directory
     listen: UnixSocket | TcpAddress | None = None  #: None: a Unix socket in the working directory
     token: Reference | None = None
+    kernel: str | None = None  #: None: made of where it listens
+    address: str | None = None  #: None: where it listens
     models: Mapping[str, ModelAlias] = {}
     limits: ServiceLimits = ServiceLimits()
     bundles: BundleSettings = BundleSettings()
@@ -84,6 +87,8 @@ SETTINGS: Final = (
     Setting("store", checks.store_of),
     Setting("listen", checks.address_of),
     Setting("token", checks.reference_of),
+    Setting("kernel", _plain(checked_name)),
+    Setting("address", _plain(checks.reachable_of)),
     Setting("models", checks.model_of, many=True),
     Setting("limits.body_bytes", _plain(checks.whole_of(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),

@@ -11,7 +11,7 @@ from ramet.services.formats import anthropic, openai
 from ramet.services.formats.question import Stop
 
 
-class Writer(Protocol):
+class Answer(Protocol):
     """Makes the chunks of one answer."""
 
     def begin(self) -> Sequence[bytes]:
@@ -33,7 +33,7 @@ class Format(Protocol):
     def wants_stream(self, body: bytes) -> bool:
         """Whether the answer is wanted in pieces. Raises InvalidValue."""
 
-    def Writer(self, id: str, model: str, created: int) -> Writer:
+    def Writer(self, id: str, model: str, created: int) -> Answer:
         """For one answer; `created` in seconds since 1970."""
 
     def fold(self, chunks: Iterable[bytes]) -> bytes:
@@ -42,7 +42,7 @@ class Format(Protocol):
     def text_of(self, chunk: bytes) -> str:
         """What a chunk says of the answer's text; "" for one that begins or ends it."""
 
-    def writer_of(self, chunk: bytes) -> Writer:
+    def writer_of(self, chunk: bytes) -> Answer:
         """Goes on with the answer that this was the first chunk of."""
 
     def event_name(self, chunk: bytes) -> str:

@@ -144,13 +144,10 @@ class Forwarder:
                 sending.cancel()
             await asyncio.wait({sending, leaving})
 
-    async def ask(
-        self, kernel: str, address: str, method: str, path: str, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        """A short question without a body: the status of its answer, and all of it. Raises Unreachable."""
-        request = self._httpx.Request(
-            method, self._url(address, path.encode()), headers=dict(headers), extensions=self._timeouts(10.0)
-        )
+    async def ask(self, address: str, path: str, headers: Mapping[str, str]) -> int:
+        """A short question: the status of its answer. Raises Unreachable."""
+        url = self._url(address, path.encode())
+        request = self._httpx.Request("GET", url, headers=dict(headers), extensions=self._timeouts(ASK_S))
         try:
             answer = await self._transport(address).handle_async_request(request)
             try:

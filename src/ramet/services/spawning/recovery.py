@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from ramet.services.spawning.books import AgentRow, Books
 from ramet.services.spawning.checking import Checks, with_values
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.rooms import Room
+from ramet.services.spawning.roster import Living
 
 _log = logging.getLogger("ramet.services")
 _AT_A_TIME = 8  #: agents that are opened again at the same time
@@ -28,6 +29,7 @@ class Recovery:
     books: Books
     checks: Checks
     secrets: Mapping[str, str]
+    taken_up: Callable[[Living], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
 
     async def __call__(self, teams: Collection[str], rows: Collection[AgentRow]) -> None:
         """Take up the agents of teams, but for those that are doomed, which are removed then.
@@ -74,6 +76,7 @@ class Recovery:
             await self.lives.release(room, row.id, _used(row), row)
             await self.lives.add_departed(row)
             return
+        await self.taken_up(living)
         self.lives.add(living)
         await living.keep()
 

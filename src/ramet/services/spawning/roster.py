@@ -163,6 +163,10 @@ class Roster:
         """The agents of a team."""
         return [each for each in self if each.row.team == team]
 
+    def has(self, agent_id: str) -> bool:
+        """Whether there is an agent of that id, whoever asks."""
+        return agent_id in self._living
+
     def is_operator(self, key: str) -> bool:
         """Whether a key is the operator's."""
         return keys.opens(key, self._operator)

@@ -7,7 +7,7 @@ import hmac
 import logging
 import pathlib
 import secrets as chance
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Self
 
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
 from ramet.services.spawning.recovery import Recovery
 from ramet.services.spawning.rooms import Room
-from ramet.services.spawning.roster import Roster
+from ramet.services.spawning.roster import Living, Roster
 from ramet.services.spawning.takeover import Takeover
 
 _log = logging.getLogger("ramet.services")
@@ -82,6 +82,8 @@ class AgentSpawnerService:
         self._rooms: dict[str, Room] = {}
         self._coming: dict[str, AgentRow] = {}  #: agents that are being born
         self._opened: _Opened | None = None
+        #: told of each agent that is gone on with, before anybody finds it
+        self.taken_up: Callable[[Living], Awaitable[None]] = _nobody
         self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -105,7 +107,7 @@ class AgentSpawnerService:
         store, clock = await self._runtime.open_store(), self._runtime.clock
         books, rooms = Books(store), dict[str, Room]()
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
-        recovery = Recovery(lives, rooms, books, self._checks, self._secrets)
+        recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
         await self._runtime.sandboxes.keep([row.id for row in await books.teams()])
         takeover = Takeover(store.kernel, store, books, rooms, recovery, clock)
@@ -372,6 +374,10 @@ class AgentSpawnerService:
     def _rooms_of(self, key: str) -> list[Room]:
         operator, hash = self.roster.is_operator(key), keys.hash_of(key)
         return [each for each in self._rooms.values() if hmac.compare_digest(hash, each.key) or operator]
+
+
+async def _nobody(living: Living) -> None:
+    """Nobody is told."""
 
 
 def _name_taken(name: str) -> InvalidValue:

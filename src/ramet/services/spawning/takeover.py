@@ -6,10 +6,9 @@ before can make no more. Where there is one kernel, all teams are its own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace

@@ -19,7 +19,18 @@ from msgspec import Raw
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
-from ramet.services.contract import AgentInfo, AgentState, AgentType, Chunk, Opening, Right, Served, decoded, formats_of
+from ramet.services.contract import (
+    AgentInfo,
+    AgentState,
+    AgentType,
+    Chunk,
+    GoesOn,
+    Opening,
+    Right,
+    Served,
+    decoded,
+    formats_of,
+)
 from ramet.services.refusals import BodyTooLarge
 from ramet.services.talking.conversation import Conversation, Moment, TalkLimits, how_it_ended
 from ramet.services.talking.following import TreeEvent, tree_events
@@ -35,10 +46,6 @@ class Living(Protocol):
     talk: Any  #: its Conversation, from the first turn on
     state: AgentState
     turns: int  #: begun, in all its lives
-
-    @property
-    def id(self) -> str:
-        """Its id."""
 
     @property
     def served(self) -> Served:
@@ -196,7 +203,8 @@ class AgentService:
 
     def _log(self, living: Living) -> TurnLog:
         assert self._log_of is not None, "looked at before"
-        return self._log_of(living.id, living.served.run)
+        goes_on = isinstance(living.served, GoesOn)  # Others' runs come and go.
+        return self._log_of(living.info().id, living.served.run if goes_on else "")
 
     def _note(self, living: Living, moment: Moment) -> None:
         """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""

@@ -85,7 +85,7 @@ class TurnLog:
     async def read(self) -> list[KeptTurn]:
         """All turns on record, in their order."""
         said: dict[int, list[Chunk]] = {}
-        pieces = [(each, *map(int, each.key.split("/")[-2:])) for each in await self._list(SAID)]
+        pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
         asked = []
         for each in await self._list(ASKED):
             turn = msgspec.msgpack.decode(each.data, type=Asked)
@@ -114,6 +114,11 @@ class TurnLog:
     def _key(self, place: int, number: int | None = None) -> str:
         key = f"{self._agent}/{place:0{_DIGITS}d}"
         return key if number is None else f"{key}/{number:0{_DIGITS}d}"
+
+
+def _numbers(key: str) -> tuple[int, int]:
+    place, first = key.split("/")[-2:]
+    return int(place), int(first)
 
 
 async def clear(store: Store, agents: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""A turn of a conversation that another kernel had begun: what is on record of it, what comes, and what was not said."""
+"""A turn of a conversation that another kernel had begun: what is on record of it, what comes, and what is unsaid."""
 
 from __future__ import annotations
 

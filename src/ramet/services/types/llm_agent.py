@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ class LlmAgent:
 
     # ---- talking
 
-    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+    async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
 
         Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
@@ -126,7 +126,7 @@ class LlmAgent:
         """How many turns its record has, the one under way among them."""
         return self._root.turns
 
-    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Go on with a turn that another kernel had begun: it is on record what was said, or else asked again.
 
         Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
@@ -158,7 +158,7 @@ class LlmAgent:
                     if (piece := answer.piece(item)) and (piece := onward.pass_on(piece)):
                         for chunk in writer.text(piece):
                             yield chunk
-                    if not isinstance(item, AIMessageChunk):
+                    if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
                         onward.begin()
             is_over = True
         finally:

@@ -1,0 +1,58 @@
+"""A model for tests of several kernels: it says numbers, one by one, and waits in between for a file to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from ramet.services.types.llm import LlmType
+
+LOOK_S = 0.01
+
+
+class Counting(BaseChatModel):
+    """Asked "count N WAIT FOLDER" it says the numbers to N; before number WAIT it waits until FOLDER/go is there."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "counting"
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+        raise NotImplementedError
+
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> BaseChatModel:  # type: ignore[override]
+        return self
+
+    async def _astream(self, messages: list[BaseMessage], *args: Any, **options: Any) -> AsyncIterator[Any]:
+        most, wait, folder = _asked(messages)
+        (folder / f"asked-{len(list(folder.glob('asked-*')))}").touch()
+        for number in range(1, most + 1):
+            if number == wait:
+                while not await asyncio.to_thread((folder / "go").exists):
+                    await asyncio.sleep(LOOK_S)
+            yield ChatGenerationChunk(message=AIMessageChunk(content=f"{number} "))
+
+    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+        most, _, _ = _asked(messages)
+        text = "".join(f"{number} " for number in range(1, most + 1))
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
+
+
+def _asked(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
+    _, most, wait, folder = str(messages[-1].text).split()
+    return int(most), int(wait), pathlib.Path(folder)
+
+
+class SlowType(LlmType):
+    """An llm agent of that model."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        super().__init__({"slow": Counting()}, default="slow")
