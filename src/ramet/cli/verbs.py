@@ -171,7 +171,8 @@ def _schedule(add: Add) -> None:
 def _serve(add: Add) -> None:
     serve = add(
         "serve",
-        "[--config FILE] [--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME]",
+        "[--config FILE] [--dir DIR] [--socket PATH | --listen HOST:PORT] [--backend NAME] "
+        "[--kernel NAME] [--address URL]",
         "serve teams, agents and images to other programs",
         "Over HTTP, until it is told to stop; agents are there again when it is started again. Settings are in a file, "
         "in the environment, and in these options, which win. "
