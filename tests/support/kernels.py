@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
-import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import psycopg
 
-import ramet
 from ramet.services.client.client import Client
 from tests.support.postgres import Server, fresh_schema
 from tests.support.serve_process import ROOT, plugin
@@ -27,69 +25,77 @@ slow = tests.support.slow_agents:SlowType
 
 
 class Kernel:
-    """One of them: a process, and a client of it with the operator's key."""
+    """One of them: a process. `url` is there once it listens."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, client: Client, url: str) -> None:
-        self.name, self.process, self.client, self.url = name, process, client, url
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: pathlib.Path) -> None:
+        self.name, self.process, self._log = name, process, log
+        self._url = ""
 
-    async def kill(self) -> None:
+    @property
+    def url(self) -> str:
+        """Where it listens, once it does."""
+        if not self._url:
+            assert self.process.stdout is not None
+            words = self.process.stdout.readline().decode().split()
+            assert words, self.said
+            self._url = next(word for word in words if word.startswith("http://"))
+        return self._url
+
+    @property
+    def said(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+    def kill(self) -> None:
         """As a machine that crashes would."""
         self.process.kill()
-        await self.process.wait()
+        self.process.wait()
 
-    async def end(self) -> int:
-        """As it is ended in a rolling restart; its status."""
-        self.process.send_signal(signal.SIGTERM)
-        return await self.process.wait()
+    def close(self) -> None:
+        """End it if it is there, and leave nothing."""
+        if self.process.poll() is None:
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 class Kernels:
-    """All of them on one database. `start` adds one, also of a name that one had that is gone."""
+    """Those of one database. `begin` adds one, also of a name that one had that is gone."""
 
     def __init__(self, folder: pathlib.Path, dsn: str) -> None:
-        self._folder, self._dsn = folder, dsn
-        self._all: list[Kernel] = []
+        self._folder, self.dsn = folder, dsn
+        self.all: list[Kernel] = []
+        plugin(folder, ENTRY_POINTS)
 
-    async def start(self, name: str, token: str = TOKEN) -> Kernel:
-        """Until it says that it listens."""
+    def begin(self, name: str, token: str = TOKEN) -> Kernel:
+        """It may not listen yet."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        if not (self._folder / "plugin").exists():
-            plugin(self._folder, ENTRY_POINTS)
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(self._folder / "plugin"), str(ROOT)]),
-            "RAMET_STORE": self._dsn,
+            "RAMET_STORE": self.dsn,
             "RAMET_OPERATOR_TOKEN": token,
         }
         options = ["--dir", str(folder), "--listen", "127.0.0.1:0", "--kernel", name, "--backend", "local"]
         with (folder / "stderr").open("a") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ramet", "serve", *options, stdout=asyncio.subprocess.PIPE, stderr=errors, env=env
-            )
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        assert "ramet serves" in line, (folder / "stderr").read_text()
-        url = next(word for word in line.split() if word.startswith("http://"))
-        client = await ramet.connect(url, token).__aenter__()
-        self._all.append(Kernel(name, process, client, url))
-        return self._all[-1]
+            command = [sys.executable, "-m", "ramet", "serve", *options]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
+        self.all.append(Kernel(name, process, folder / "stderr"))
+        return self.all[-1]
 
-    def said(self, name: str) -> str:
-        """What one of them has logged."""
-        return (self._folder / name / "stderr").read_text()
+    def client(self, kernel: Kernel) -> Client:
+        """One with the operator's key, to be opened."""
+        return Client(kernel.url, TOKEN)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Kill those that are left."""
-        for each in self._all:
-            if each.process.returncode is None:
-                each.process.kill()
-            await each.process.wait()
-            await each.client.__aexit__()
+        for each in self.all:
+            each.close()
 
 
-@asynccontextmanager
-async def kernels(server: Server, folder: pathlib.Path) -> AsyncIterator[Kernels]:
+@contextmanager
+def kernels(server: Server, folder: pathlib.Path) -> Iterator[Kernels]:
     """None at first; the database is theirs alone, and goes with them."""
     name = fresh_schema()
     with psycopg.connect(server.dsn, autocommit=True) as connection:
@@ -99,6 +105,6 @@ async def kernels(server: Server, folder: pathlib.Path) -> AsyncIterator[Kernels
     try:
         yield all
     finally:
-        await all.close()
+        all.close()
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

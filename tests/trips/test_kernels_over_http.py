@@ -1,82 +1,199 @@
-"""Several kernels on one PostgreSQL, as clients meet them: any of them answers for any agent, and one may be lost."""
+"""Several kernels on one PostgreSQL, as clients meet them: any of them answers for any team and any agent."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import pathlib
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 import httpx2
 import pytest
 
-from ramet.core.errors import NotYours, OverCapacity, RametError
+from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
 from ramet.services.client.client import Client
-from ramet.services.contract import Chunk, CreatedTeam, SpawnedAgent
+from ramet.services.kernels.passes import FROM, PASS, Passes
 from tests.support import postgres
-from tests.support.kernels import TOKEN, Kernels, kernels
+from tests.support.kernels import TOKEN, Kernel, Kernels, kernels
+from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
+pytestmark = pytest.mark.parametrize("stores", ["postgres"], scope="module")  # It is there for those who say so.
+
+
+class Three(NamedTuple):
+    """A client of each kernel."""
+
+    one: Client
+    two: Client
+    three: Client
+
+
+@pytest.fixture(scope="module")
+def at_work(tmp_path_factory: pytest.TempPathFactory, stores: str) -> Iterator[Kernels]:
+    """Three of them, for all tests of this module, which end none."""
+    with kernels(postgres.running(), tmp_path_factory.mktemp("kernels")) as all:
+        for name in ("one", "two", "three"):
+            all.begin(name)
+        assert all.all[-1].url
+        yield all
 
 
 @pytest.fixture
-async def all_kernels(tmp_path: pathlib.Path, stores: str) -> AsyncIterator[Kernels]:
-    """None at first."""
-    async with kernels(postgres.running(), tmp_path) as found:
+async def clients(at_work: Kernels) -> AsyncIterator[Three]:
+    """Clients of all, with the operator's key; nothing that a test makes stays."""
+    async with AsyncExitStack() as stack:
+        found = Three(*[await stack.enter_async_context(at_work.client(each)) for each in at_work.all])
         yield found
+        for team in await found.one.list_teams():
+            await found.one.delete_team(team.id)
 
 
-def count(most: int, wait: int, folder: pathlib.Path) -> bytes:
-    """A message to a slow agent."""
-    text = f"count {most} {wait} {folder}"
-    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+async def raw(kernel: Kernel, path: str, headers: dict[str, str], method: str = "GET") -> httpx2.Response:
+    async with httpx2.AsyncClient(base_url=kernel.url, timeout=60) as http:
+        return await http.request(method, path, headers=headers)
 
 
-class Reader:
-    """Reads one turn to its end, wherever it is gone on with."""
-
-    def __init__(self, client: Client, agent: SpawnedAgent, body: bytes) -> None:
-        self.chunks: list[Chunk] = []
-        self.done = asyncio.create_task(self._read(client, agent, body))
-
-    @property
-    def text(self) -> str:
-        """What was said, in the format of OpenAI."""
-        said = [json.loads(each.body) for each in self.chunks if each.kind == "chunk"]
-        return "".join(choice["delta"].get("content") or "" for each in said for choice in each["choices"])
-
-    async def _read(self, client: Client, agent: SpawnedAgent, body: bytes) -> None:
-        async with aclosing(client.turn(agent.agent.id, body, format="openai", key=agent.nonce)) as chunks:
-            async for chunk in chunks:
-                self.chunks.append(chunk)
-
-
-async def test_any_kernel_answers_for_any_agent(all_kernels: Kernels) -> None:
-    """Told by id, by its key, in lists; what is not there is not there, whoever is asked."""
-    one, two = [await all_kernels.start(name) for name in ("one", "two")]
-    team = await one.client.create_team({"agents": 4}, name="crew")
-    other = await two.client.create_team({"agents": 4}, name="others")
-    bob = await two.client.spawn_agent("crew", "bob", "echo", key=team.key)
-    assert b"hearing" in await two.client.say(bob.agent.id, b"hearing you", key=bob.nonce)
-    assert [each.id for each in await two.client.list_teams()] == [team.team.id, other.team.id]
-    assert [each.id for each in await one.client.list_agents()] == [bob.agent.id]
-    assert (await two.client.get_team("crew")).agents == 1
+async def test_any_kernel_answers_for_any_agent(clients: Three) -> None:
+    """For its life, its conversation and its keys, as the one does that has it."""
+    one, two, three = clients
+    crew = await one.create_team({"agents": 4}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "echo", key=crew.key)
+    id = bob.agent.id
+    assert [await each.say(id, b"hello you", key=bob.nonce) for each in clients] == [b"helloyou"] * 3
+    assert (await three.control(id, {"@type": "shout", "times": 2}, key=bob.nonce)) == {"times": 2}
+    assert await two.say(id, b"ho", key=bob.nonce) == b"hoho"
+    assert len(await two.history(id, key=bob.nonce)) == 4
+    narrow = await three.delegate(id, ["info"], key=bob.nonce)
+    assert (await two.get_agent(id, key=narrow.key)).turns == 4
+    with pytest.raises(NotYours):
+        await two.say(id, b"hello", key=narrow.key)
+    fresh = await two.rotate(id, key=bob.nonce)
+    with pytest.raises(NotYours):
+        await three.say(id, b"hello", key=bob.nonce)
+    await three.kill_agent(id, key=fresh)
+    for each in clients:
+        with pytest.raises(NotYours):
+            await each.get_agent(id)
 
 
-async def test_a_turn_outlasts_its_kernel(all_kernels: Kernels, tmp_path: pathlib.Path) -> None:
-    """Killed in the middle of a reply: its reader finds the rest through another one, each chunk once."""
-    one, two, three = await asyncio.gather(*(all_kernels.start(name) for name in ("one", "two", "three")))
-    await one.client.create_team({"agents": 4}, name="crew")
-    bob = await three.client.spawn_agent("crew", "bob", "slow")
-    reader = Reader(two.client, bob, count(9, 5, tmp_path))
-    await eventually(lambda: reader.text.endswith("4 "))
-    await one.kill()
-    (tmp_path / "go").touch()
+async def test_lists_have_all_of_all_kernels_once(clients: Three) -> None:
+    """Teams and agents of whoever's key it is; a team by its name, wherever it is."""
+    teams = [await each.create_team({"agents": 4}, name=f"team-{at}") for at, each in enumerate(clients)]
+    spawned = [await clients.two.spawn_agent(each.team.id, "bob", "echo", key=each.key) for each in teams]
+    for each in clients:
+        assert [team.id for team in await each.list_teams()] == [team.team.id for team in teams]
+        assert [agent.id for agent in await each.list_agents()] == [agent.agent.id for agent in spawned]
+        assert [agent.id for agent in await each.list_agents("team-2")] == [spawned[2].agent.id]
+        assert [team.name for team in await each.list_teams(key=teams[0].key)] == ["team-0"]
+        assert [agent.id for agent in await each.list_agents(key=teams[1].key)] == [spawned[1].agent.id]
+        assert (await each.get_team("team-1")).agents == 1
+        with pytest.raises(NotYours):
+            await each.list_agents(key="team_nobody")
+    with pytest.raises(InvalidValue, match="no other team"):
+        await clients.one.create_team({"agents": 1}, name="team-2")
+
+
+async def test_a_team_is_exact_whichever_kernels_are_asked(clients: Three) -> None:
+    """A hundred spawns at once, to all of them, into ten places."""
+    crew = await clients.one.create_team({"agents": 10})
+
+    async def spawn(number: int) -> str:
+        try:
+            await clients[number % 3].spawn_agent(crew.team.id, f"agent-{number}", "echo", key=crew.key)
+        except OverCapacity as refused:
+            return f"{refused.resource} {refused.free}"
+        return "spawned"
+
+    assert Counter(await asyncio.gather(*map(spawn, range(100)))) == {"spawned": 10, "agents 0": 90}
+    assert len(await clients.two.list_agents(crew.team.id)) == 10
+    assert (await clients.three.get_team(crew.team.id)).free["agents"] == 0
+
+
+async def test_clients_of_models_find_their_agent_by_its_key(clients: Three, at_work: Kernels) -> None:
+    """At whichever kernel they are pointed; a key of no agent is refused at each."""
+    crew = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(crew.team.id, "bob", "llm", {"model": "offline"}, key=crew.key)
+    for each in at_work.all:
+        found = await raw(each, "/v1/models", {"authorization": f"Bearer {bob.nonce}"})
+        assert found.json()["first_id"] == bob.agent.id
+        assert (await raw(each, "/v1/models", {"authorization": "Bearer agent_nobody"})).status_code == 401
+
+
+async def test_a_stream_comes_as_it_is_said_and_ends_with_its_reader(clients: Three, tmp_path: pathlib.Path) -> None:
+    """Through another kernel, piece by piece; who leaves a turn that is not to outlive that has it ended."""
+    crew = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    reader = Reader(clients.two, bob, counting(9, 5, tmp_path), on_leave="interrupt")
+    await eventually(lambda: reader.text.endswith("4 "))  # It waits before the next.
+    along = Reader(clients.three, bob, turn=reader.chunks[0].turn)
+    await eventually(lambda: along.text == reader.text)
+    await along.leave()
+    assert (await clients.one.get_agent(bob.agent.id)).state == "working"
+    await reader.leave()
+    async with asyncio.timeout(20):
+        while (await clients.one.get_agent(bob.agent.id)).state != "idle":
+            await asyncio.sleep(0.01)
+    assert not (tmp_path / "go").exists()
+
+
+async def test_no_request_goes_on_twice(clients: Three, at_work: Kernels) -> None:
+    """One that another kernel has passed on is answered, or given back: never passed on."""
+    crew = await clients.one.create_team({"agents": 4})
+    passes = Passes("three", TOKEN).headers("two")
+    headers = {"authorization": f"Bearer {TOKEN}", **passes}
+    answer = await raw(at_work.all[1], f"/v1/teams/{crew.team.id}", headers)
+    assert answer.status_code == 421, answer.text
+    assert (await raw(at_work.all[1], "/v1/teams", headers)).json() == {"teams": []}, "its own, and no other's"
+
+
+async def test_a_forged_pass_opens_nothing(clients: Three, at_work: Kernels) -> None:
+    """Neither the operator's key nor a caller's makes one, and one for another kernel is none."""
+    good = Passes("three", TOKEN).headers("one")
+    forged = [
+        {FROM: "three", PASS: TOKEN},
+        {FROM: "three", PASS: ""},
+        {FROM: "two", PASS: good[PASS]},
+        Passes("three", "op_another_token_of_someone").headers("two"),
+        good,
+    ]
+    for each in forged:
+        answer = await raw(at_work.all[1], "/v1/teams", {"authorization": f"Bearer {TOKEN}", **each})
+        assert answer.status_code == 403, each
+    assert good[PASS] not in at_work.all[1].said
+    opened = await raw(at_work.all[1], "/v1/teams", Passes("three", TOKEN).headers("two"))
+    assert opened.status_code == 401, "a pass is no key"
+
+
+async def test_runs_are_seen_and_steered_through_any_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
+    """A run of one kernel is at work for all of them, and its events are followed from everywhere."""
+    crew = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    reader = Reader(clients.two, bob, counting(3, 2, tmp_path))
+    await eventually(lambda: reader.text == "1 ")
+    run = (await clients.three.get_agent(bob.agent.id)).run
+    for each in clients:
+        assert run in [row.id for row in await each.kernel.runs()]
+        assert (await each.kernel.run(run)).state == "running"
+    with pytest.raises(Unknown):
+        await clients.two.kernel.run("nobody")
+    await clients.two.kernel.stop(run, "enough")
     await reader.done
-    assert reader.text == "1 2 3 4 5 6 7 8 9 "
-    assert [each.number for each in reader.chunks] == list(range(1, len(reader.chunks) + 1))
-    assert len({each.turn for each in reader.chunks}) == 1
-    assert reader.chunks[-1].kind == "done"
+    assert reader.chunks[-1].kind == "error"
+
+
+async def test_an_upload_goes_to_the_one_that_is_asked_and_a_large_message_to_its_agent(clients: Three) -> None:
+    """A message of megabytes reaches its agent through another kernel byte for byte."""
+    crew = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(crew.team.id, "bob", "echo", key=crew.key)
+    word = b"x" * 3_000_000
+    assert await clients.two.say(bob.agent.id, word, key=bob.nonce) == word
+
+
+async def test_they_say_that_they_live_and_are_ready(clients: Three, at_work: Kernels) -> None:
+    """Without a key."""
+    for each in at_work.all:
+        assert (await raw(each, "/healthz", {})).json()["status"] == "ok"
+        assert (await raw(each, "/readyz", {})).json()["status"] == "ready"
