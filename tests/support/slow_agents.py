@@ -34,7 +34,7 @@ class Counting(BaseChatModel):
         (folder / f"asked-{len(list(folder.glob('asked-*')))}").touch()
         for number in range(1, most + 1):
             if number == wait:
-                while not await asyncio.to_thread((folder / "go").exists):
+                while not await asyncio.to_thread((folder / "go").exists):  # noqa: ASYNC110 - by another process
                     await asyncio.sleep(LOOK_S)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{number} "))
 

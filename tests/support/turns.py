@@ -1,4 +1,4 @@
-"""Turns of slow agents (`tests.support.slow_agents`), and who reads them to their end, wherever they are gone on with."""
+"""Turns of slow agents (`tests.support.slow_agents`), and who reads them to their end, wherever they go on."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Reader:
     """Reads one turn, which it asks for, or that is there; `done` when it is over."""
 
     def __init__(
-        self, client: Client, agent: SpawnedAgent, body: bytes = b"", *, on_leave: str = "", turn: str = ""
+        self, client: Client, agent: SpawnedAgent, body: bytes = b"", *, format: str = "openai", **options: str
     ) -> None:
         self.chunks: list[Chunk] = []
         self._client, self._agent = client, agent
-        self.done = asyncio.create_task(self._read(body, on_leave, turn))
+        self.done = asyncio.create_task(self._read(body, format, **options))
 
     @property
     def text(self) -> str:
@@ -38,12 +38,12 @@ class Reader:
         self.done.cancel()
         await asyncio.wait({self.done})
 
-    async def _read(self, body: bytes, on_leave: str, turn: str) -> None:
+    async def _read(self, body: bytes, format: str, turn: str = "", on_leave: str = "") -> None:
         agent, key = self._agent.agent.id, self._agent.nonce
         if turn:
             chunks = self._client.read_turn(agent, turn, key=key)
         else:
-            chunks = self._client.turn(agent, body, format="openai", on_leave=on_leave, key=key)
+            chunks = self._client.turn(agent, body, format=format, on_leave=on_leave, key=key)
         async with aclosing(chunks):
             async for chunk in chunks:
                 self.chunks.append(chunk)

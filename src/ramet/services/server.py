@@ -242,6 +242,13 @@ class Server:
 
     # ---- inside
 
+    async def _is_elsewhere(self, tree: str) -> bool:
+        """Whether another kernel, which lives, has a tree."""
+        if self.kernels is None or self.runtime.journal is None:
+            return False
+        owner = await self.runtime.journal.store.owner_of(tree)
+        return owner is not None and owner.alive and owner.name != self.runtime.journal.store.kernel
+
     def _unready(self) -> str:
         if self.leaves:
             return "it is about to end, and takes no new work"
@@ -259,7 +266,7 @@ class Server:
                 raise
             raise MissingExtra("serving over HTTP", "server") from None
         assert self.runtime.journal is not None, "it has a folder"
-        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules or Rules())
+        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules or Rules(), self._is_elsewhere)
         self._parts = Parts(
             spawner=self.spawner,
             agents=self.agents,

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from ramet.core.errors import Bug, NotYours, OutputTooLarge, RametError
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
+from ramet.services.app.sse import BrokenOff
 from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.shipped import Format, format_of
@@ -90,6 +91,8 @@ async def _events(format: Format, turn: Turn, closing: bytes) -> AsyncGenerator[
                 if batch[-1].kind == "error":
                     return
     except RametError as error:
+        if turn.lost is not None:
+            raise BrokenOff from None
         found = _problem_of(error)
         yield _written(format, format.error(found.detail, found.status))
         return

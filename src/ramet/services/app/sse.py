@@ -24,6 +24,10 @@ _HEADERS = [
 ]
 
 
+class BrokenOff(Exception):
+    """What is streamed goes on, but not here: the connection is lost to its reader, who comes again for the rest."""
+
+
 class Streams:
     """The streams that are open, so that a server that stops can end them."""
 
@@ -92,7 +96,8 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
             if self._is_broken:
-                await reading  # Not the end, if reading failed: the connection breaks off.
+                with suppress(BrokenOff):
+                    await reading  # Not the end, if reading failed: the connection breaks off.
         finally:
             self._streams.leave(self)
             self._timer.cancel()

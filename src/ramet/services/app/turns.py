@@ -12,7 +12,7 @@ from ramet.core.errors import RametError
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import After, History, Interrupted, Mail, TurnOptions, WhichTurn
 from ramet.services.app.operations import BYTES, Operation
-from ramet.services.app.sse import EventStream
+from ramet.services.app.sse import BrokenOff, EventStream
 from ramet.services.app.telling import told
 from ramet.services.problems import problem_of
 from ramet.services.talking.turns import Turn
@@ -44,6 +44,8 @@ def _stream(call: Call, turn: Turn, after: int) -> EventStream:
                 async for batch in batches:
                     yield batch.events
         except RametError as error:  # too slow: some of it is kept no more
+            if turn.lost is not None:
+                raise BrokenOff from None
             yield encode("error", problem_of(error).encode())
 
     where = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"

@@ -15,7 +15,7 @@ from ramet.services.spawning.checking import Rules
 from ramet.services.spawning.roster import Roster
 from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.views.gates import GateViews
-from ramet.services.views.runs import RunViews, checked_limit
+from ramet.services.views.runs import IsElsewhere, RunViews, checked_limit
 from ramet.services.views.schedules import ScheduleViews
 from ramet.services.views.states import StateViews
 
@@ -26,10 +26,17 @@ STOPPED = "stopped by the operator"
 class KernelViews:
     """The kernel of a runtime at work: its runs, questions, schedules, safety gates, and what agents wrote down."""
 
-    def __init__(self, runtime: AgentRuntime, journal: Journal, scheduler: AgentScheduler, rules: Rules) -> None:
-        """`journal` is that of the runtime, and open."""
+    def __init__(
+        self,
+        runtime: AgentRuntime,
+        journal: Journal,
+        scheduler: AgentScheduler,
+        rules: Rules,
+        is_elsewhere: IsElsewhere | None = None,
+    ) -> None:
+        """`journal` is that of the runtime, and open. `is_elsewhere` is whether a tree is at work in another kernel."""
         self._steering = Steering(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering)
+        self.runs = RunViews(journal, self._steering, is_elsewhere or _nowhere)
         self.schedules = ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
@@ -85,6 +92,10 @@ class OperatorsView:
         if "\0" in name:  # Nothing has such a name, and not every store can look for it.
             raise Unknown(kind, name)
         return self._views
+
+
+async def _nowhere(tree: str) -> bool:
+    return False
 
 
 def paged(waiting: Sequence[Approval], asked: Paging) -> ApprovalPage:

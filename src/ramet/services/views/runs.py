@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter,
 from ramet.store.contract import Store, Stored
 
 PAGE = 1_000  #: events that are read at once
+IsElsewhere = Callable[[str], Awaitable[bool]]
 
 
 class _Root(NamedTuple):
@@ -30,9 +31,9 @@ class _Root(NamedTuple):
 class RunViews:
     """What is on record of runs: what they have said by now is in it."""
 
-    def __init__(self, journal: Journal, steering: Steering) -> None:
-        """`journal` is open as long as this is used."""
-        self._journal, self._steering = journal, steering
+    def __init__(self, journal: Journal, steering: Steering, is_elsewhere: IsElsewhere) -> None:
+        """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel."""
+        self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
 
     @property
     def _store(self) -> Store:
@@ -107,7 +108,7 @@ class RunViews:
 
     async def _rows(self, root: str) -> list[RunRow]:
         telling = await self._telling(root)
-        return telling.rows(root in self._journal.living)
+        return telling.rows(root in self._journal.living or await self._is_elsewhere(root))
 
     async def _telling(self, root: str) -> Telling:
         telling = Telling()

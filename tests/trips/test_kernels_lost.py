@@ -1,0 +1,115 @@
+"""A kernel of several that is killed, or ended in order: another goes on with all that it had."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+
+import httpx2
+import pytest
+
+from ramet.core.errors import OverCapacity
+from tests.support import postgres
+from tests.support.kernels import Kernel, Kernels, kernels
+from tests.support.turns import Reader, counting
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
+
+
+@pytest.fixture
+def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
+    """None at first."""
+    with kernels(postgres.running(), tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes clients."""
+    async with AsyncExitStack() as found:
+        yield found
+
+
+def times_asked(folder: pathlib.Path) -> int:
+    """How often the model was asked."""
+    return len(list(folder.glob("asked-*")))
+
+
+async def asks_on(kernel: Kernel, agent: str, key: str) -> list[int]:
+    """The statuses of a question that is asked again and again, until it is cancelled."""
+    statuses: list[int] = []
+    async with httpx2.AsyncClient(base_url=kernel.url, timeout=60) as http:
+        try:
+            while True:
+                answer = await http.get(f"/v1/agents/{agent}", headers={"authorization": f"Bearer {key}"})
+                statuses.append(answer.status_code)
+        except asyncio.CancelledError:
+            return statuses
+
+
+async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """Turns under way and in line end as they would have, each chunk comes once, and teams are as full as before."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 2, "tokens": 1000}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 600}, key=crew.key)
+    ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 400}, key=crew.key)
+    await two.say(ann.agent.id, b"hello", key=ann.nonce)
+    first = Reader(two, bob, counting(9, 5, tmp_path))
+    await eventually(lambda: first.text.endswith("4 "))
+    second = Reader(two, bob, counting(3, 4, tmp_path))
+    cut = Reader(two, ann, b"one wait two", format="words")
+    await eventually(lambda: bool(cut.chunks))
+    asking = asyncio.create_task(asks_on(begun[1], bob.agent.id, bob.nonce))
+    begun[0].kill()
+    (tmp_path / "go").touch()
+    await asyncio.gather(first.done, second.done, cut.done)
+    assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 ", "1 2 3 ")
+    for each in (first, second, cut):
+        assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
+        assert len({chunk.turn for chunk in each.chunks}) == 1
+    assert [each.chunks[-1].kind for each in (first, second, cut)] == ["done", "done", "error"]
+    assert times_asked(tmp_path) == 3, "the reply that was cut off was asked for again, and no other"
+    asking.cancel()
+    assert set(await asking) <= {200, 503}
+    assert [each.id for each in await two.list_agents()] == [bob.agent.id, ann.agent.id]
+    assert [each["role"] for each in await two.history(bob.agent.id, key=bob.nonce)] == ["user", "assistant"] * 2
+    with pytest.raises(OverCapacity):
+        await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 1}, key=crew.key)
+    await two.kill_agent(ann.agent.id, key=ann.nonce)
+    eve = await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 400}, key=crew.key)
+    late = Reader(two, eve, counting(2, 3, tmp_path))
+    await late.done
+    assert late.text == "1 2 "
+    await two.delete_team("crew", key=crew.key)
+    assert await two.list_teams() == []
+
+
+async def test_a_rolling_restart_loses_no_turn(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """Each kernel ends in order and begins again, while a turn goes on that is read through a third."""
+    begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
+    one, three = [await stack.enter_async_context(all_kernels.client(begun[each])) for each in ("one", "three")]
+    crew = await one.create_team({"agents": 2}, name="crew")
+    bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
+    reader = Reader(three, bob, counting(9, 5, tmp_path))
+    await eventually(lambda: reader.text.endswith("4 "))
+    for name in ("one", "two"):
+        begun[name].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(begun[name].process.wait) == 0
+        begun[name] = all_kernels.begin(name)
+        assert await asyncio.to_thread(lambda name=name: begun[name].url)
+        assert (await three.get_agent(bob.agent.id, key=bob.nonce)).state in ("idle", "working")
+        assert not reader.done.done(), reader.chunks[-1]
+    (tmp_path / "go").touch()
+    await reader.done
+    assert reader.text == "1 2 3 4 5 6 7 8 9 "
+    assert [each.number for each in reader.chunks] == list(range(1, len(reader.chunks) + 1))
+    assert reader.chunks[-1].kind == "done"
