@@ -88,7 +88,7 @@ async def who_loses_its_parent_is_still_watched(site: Site) -> None:
         async with patience():
             ended = await visit.sandbox.wait()
         holds(ended.reason == "oom", f"who has too much memory is ended, orphan or not: {ended}")
-        holds(not visit.holding("held"), "with all of it")
+        holds(not await visit.holding("held"), "with all of it")
 
 
 async def memory_of_the_container(site: Site) -> None:

@@ -26,7 +26,7 @@ class Counting(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
         raise NotImplementedError
 
-    def bind_tools(self, tools: Sequence[Any], **options: Any) -> BaseChatModel:  # type: ignore[override]
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> BaseChatModel:
         return self
 
     async def _astream(self, messages: list[BaseMessage], *args: Any, **options: Any) -> AsyncIterator[Any]:

@@ -105,7 +105,7 @@ async def test_a_rolling_restart_loses_no_turn(
         begun[name].process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(begun[name].process.wait) == 0
         begun[name] = all_kernels.begin(name)
-        assert await asyncio.to_thread(lambda name=name: begun[name].url)
+        assert await asyncio.to_thread(getattr, begun[name], "url")
         assert (await three.get_agent(bob.agent.id, key=bob.nonce)).state in ("idle", "working")
         assert not reader.done.done(), reader.chunks[-1]
     (tmp_path / "go").touch()

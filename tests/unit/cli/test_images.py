@@ -1,4 +1,4 @@
-"""`ramet images`: from the root of a system to an image that pods start from, with Docker's login and without Docker."""
+"""`ramet images`: from the root of a system to an image that pods start from, with Docker's login and without it."""
 
 from __future__ import annotations
 

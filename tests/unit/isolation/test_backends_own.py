@@ -328,11 +328,11 @@ async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
         running = asyncio.ensure_future(
             visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=3600, max_bytes=100)
         )
-        await eventually(lambda: (visit.spec.workspace / "held").exists() and visit.holding("held"))
+        await eventually(lambda: (visit.spec.workspace / "held").exists() and is_held(visit.spec.workspace / "held"))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await eventually(lambda: not visit.holding("held"))
+        await eventually(lambda: not is_held(visit.spec.workspace / "held"))
         assert await visit.ask("who")
 
 
@@ -355,7 +355,7 @@ async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended
                 await visit.sandbox.kill(0)
             assert (await visit.ended()).code < 0
             assert not any(map(alive, family))
-            assert not visit.holding("held")
+            assert not await visit.holding("held")
 
 
 @pytest.mark.parametrize("what", ["oom", "pids"])

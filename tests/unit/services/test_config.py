@@ -379,7 +379,7 @@ def test_a_backend_of_another_package_can_be_named(tmp_path: pathlib.Path, monke
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moon\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[ramet.backends]\nmoon = moon:Backend\n")
-    with pytest.raises(InvalidValue, match="bwrap, local "):
+    with pytest.raises(InvalidValue, match="bwrap, local, kubernetes "):
         load(None, {"RAMET_BACKEND": "moon"}, {})
 
     monkeypatch.syspath_prepend(str(tmp_path))
