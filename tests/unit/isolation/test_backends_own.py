@@ -20,7 +20,7 @@ from ramet.core.policy import Isolation
 from ramet.isolation import admission, procfs, runtime, watchdog
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.cgroup import Cgroup
-from ramet.isolation.conformance.ground import GRANT, Ended, Site, replace_grant
+from ramet.isolation.conformance.ground import GRANT, Ended, Site, is_held, replace_grant
 from ramet.isolation.forking import Forking
 from ramet.isolation.local import LocalBackend
 from tests.support.backends import opened
