@@ -342,7 +342,7 @@ async def test_a_command_that_is_given_up_is_ended(site: Site) -> None:
 async def test_without_namespaces_nobody_leaves_the_group_by_which_all_are_ended(bare: Site) -> None:
     for way in ("leave", "kill"):
         async with bare.visit() as visit:
-            ran = await visit.sandbox.run_command(["setsid", "--fork", "true"], timeout_s=60, max_bytes=1000)
+            ran = await visit.sandbox.run_command(["setsid", "--fork", "--wait", "true"], timeout_s=60, max_bytes=1000)
             assert b"not permitted" in ran.stderr
             await visit.ask("hide", hold="held", quiet=True)
             assert await visit.ask("fork_until", count=3) == 3
