@@ -68,7 +68,7 @@ async def a_pod_is_one_runs_at_a_time(site: Site) -> None:
 
 
 async def processes_are_counted_without_the_keepers(site: Site) -> None:
-    """Never more than granted, whoever else of the user is in the pod, and one less while a thread of the keeper's works."""
+    """Never more than granted, whoever else is the same user, and one less while a thread of the keeper's works."""
     async with site.visit(grant=replace_grant(GRANT, pids=12)) as visit:
         for deed in ("fork_until", "start_threads_until"):
             started = await visit.ask(deed, count=40)
