@@ -94,6 +94,8 @@ namespace: ramet-0
 base_image: registry.example/ramet:latest
 kubeconfig: ~/.kube/config
 registry_url: registry.example
+registry_username: ada
+registry_password: env:REGISTRY_PASSWORD
 """,
     )
 
@@ -104,7 +106,9 @@ registry_url: registry.example
     assert references(config) == {
         "token": Reference("file", "/people/ada/token"),
         "models.gpt-5.1.key": Reference("env", "OPENAI_API_KEY"),
+        "registry_password": Reference("env", "REGISTRY_PASSWORD"),
     }
+    assert config.registry_username == "ada"
     assert [str(each) for each in config.models.values()] == [
         "anthropic:claude-haiku-5-5",
         "gpt-5.1, key env:OPENAI_API_KEY",
