@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
@@ -20,6 +21,7 @@ from ramet.services.contract import PLAIN
 from ramet.services.packaging.authentication import NOBODY, Login
 from ramet.services.packaging.bytecode import compiled
 from ramet.services.packaging.oci import Descriptor, digest_of
+from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
 from ramet.services.packaging.registries import open_registry, opened, split, url_of
 from ramet.services.packaging.registry import Registry, reference
@@ -202,6 +204,31 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
     }
     code = f"{IMPORTS}; [import_module(each) for each in {IMAGES['bare']!r}]; print('whole')"
     assert alone(code, root / LIB[1:]) == "whole\n"
+
+
+@needs_registry
+async def test_pods_have_the_images_of_a_store_by_their_ids(tmp_path: Path) -> None:
+    """However many ask at once, each is made and pushed once; what is deleted is unknown, and a failure is not kept."""
+    told = list[Progress]()
+    async with registry(tmp_path) as host, opened(host, "base:1", environ={"HOME": str(tmp_path)}) as at:
+        async with PackagingService(tmp_path / "kept") as service:
+            images = PodImages(at, service, told=told.append)
+            with pytest.raises(Unknown, match="base:1"):
+                await images.image("", "bare")
+            await base_in(host, tmp_path / "base")
+            bundle = await service.upload(tar({"kit/__init__.py": b""}))
+            id = (await service.finished((await service.create_image("", [bundle.id])).id)).image
+            one, two, plain = await asyncio.gather(
+                images.image(id, "bare"), images.image(id, "bare"), images.image("", "bare")
+            )
+            await service.delete_image(id)
+            with pytest.raises(Unknown, match=id):
+                await images.image(id, "bare")
+
+    assert one == two
+    assert (plain.imports, [each.partition("/bundles/")[0] for each in one.imports]) == ((), ["/opt/ramet"])
+    assert [each.step for each in told].count("compiling") == 1
+    assert [each.step for each in told].count("packing") == 2
 
 
 @needs_registry

@@ -50,11 +50,21 @@ async def open_registry(
 
     Without a scheme it is https, and http on this machine. Raises InvalidValue, HelperFailed.
     """
+    async with Registry(url_of(url)) as registry:
+        registry.sign_in(await login_of(registry.name, username=username, password=password, environ=environ))
+        yield registry
+
+
+async def login_of(
+    registry: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
+) -> Login:
+    """Who is to be at a registry, by its host and port: as whom it is opened, and as whom nodes may pull from it.
+
+    Raises InvalidValue, HelperFailed.
+    """
     if password and not username:
         raise InvalidValue("username", "", "a name, where there is a password")
-    async with Registry(url_of(url)) as registry:
-        registry.sign_in(Login(username, password) if username else await login_for(registry.name, environ))
-        yield registry
+    return Login(username, password) if username else await login_for(registry, environ)
 
 
 def url_of(text: str) -> str:
