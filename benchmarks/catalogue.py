@@ -295,6 +295,17 @@ CATALOGUE: tuple[Measurement, ...] = (
         most_rounds=3,
     ),
     Measurement(
+        name="takeover",
+        title="Several kernels on one PostgreSQL: one of three that has 200 trees is killed with SIGKILL",
+        kind="measure",
+        arguments=("takeover",),
+        figures=(
+            Figure(key="takeover_s", label="until the other two have taken up all of them", unit="s wall", at_most=2.0),
+            Figure(key="heard_s", label="until the first of them was claimed and taken up", unit="s wall"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
         name="journal",
         title="The journal in SQLite: 1,000,000 events, 20 producers that append 10 before they wait",
         kind="measure",

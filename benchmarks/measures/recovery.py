@@ -26,6 +26,12 @@ from ramet.store.sqlite import SqliteStore
 
 TEXT = "What was found in the file, in a sentence of about a hundred characters, as tools return them. " * 2
 
+#: What is true for a whole tree.
+ABOUT = (
+    b'{"number":"0","cwd":null,"spawn_limits":{"depth":3,"children":64,"runs":256,"running":16,"when_full":"queue"},'
+    b'"session":null,"unattended":false,"omitted_type":"fork","children":null}'
+)
+
 
 async def measure(runs: int = 1_000, events: int = 200) -> Figures:
     """Seconds until `resume` has taken up `runs` trees of one run with `events` events each, none of them at work."""
@@ -42,20 +48,17 @@ async def measure(runs: int = 1_000, events: int = 200) -> Figures:
 
 async def _write(path: pathlib.Path, runs: int, events: int) -> None:
     store = await SqliteStore(path).open()
-    about = (
-        b'{"number":"0","cwd":null,"spawn_limits":{"depth":3,"children":64,"runs":256,"running":16,"when_full":"queue"},'
-        b'"session":null,"unattended":false,"omitted_type":"fork","children":null}'
-    )
     for number in range(runs):
         root = f"run-{number:016x}"
-        for seq, line in enumerate(_lines(root, events), 1):
+        for seq, line in enumerate(lines(root, events), 1):
             store.append(Entry(root, root, seq, line[0], line[1]))
-        await store.put("tree", root, about)
+        await store.put("tree", root, ABOUT)
         await asyncio.sleep(0)
     await store.close()
 
 
-def _lines(root: str, events: int) -> list[tuple[str, bytes]]:
+def lines(root: str, events: int) -> list[tuple[str, bytes]]:
+    """The events of a tree of one run that rests, by their types."""
     stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "worker"}
     worker = {"name": "worker", "model": "offline"}
     birth: dict[str, Any] = {"agent": worker, "brief": "", "cwd": "/", "persistent": True, "limits": {}}

@@ -42,10 +42,10 @@ from ramet.host.opening import Opening, OpenTree, TreePlan
 from ramet.host.portal import OwnLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
-from ramet.host.resuming import Brought, Supplied, point_of, point_of_run, supplied_by
+from ramet.host.resuming import Brought, Supplied, left_by_others, point_of, point_of_run, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
-from ramet.host.taking_up import Taking, resume_all
+from ramet.host.taking_up import Taking, claim_left, resume_all
 from ramet.host.telemetry import Telemetry
 from ramet.host.trees import Trees
 from ramet.isolation.contract import Backend
@@ -438,13 +438,19 @@ class AgentRuntime:
         named in the log, and stays for a `resume` that has it. `adopted` is told of each root that goes on here later;
         those that go on at once are returned. Of several kernels that adopt, exactly one gets a tree.
         """
-        handles = await self.resume(prepare=prepare, **brought)
-        if self.journal is not None:
-            await self.stop_adopting()
-            journal, taking = self.journal, Taking(self, supplied_by(brought), self._close_with, prepare)
-            heard = adopted or (lambda handle: None)
-            self._adoption = Adoption(journal, lambda roots: taking.take_over(journal, roots, heard))
-            await self._adoption.start()
+        handles: list[Handle] = []
+        taking = Taking(self, supplied_by(brought), self._close_with, prepare)
+        if (journal := self.journal) is None:
+            return handles
+        journal.users.add(self)
+        await self.stop_adopting()
+        await taking.take_over(await claim_left(journal), handles.append)
+
+        async def take(roots: Sequence[str]) -> None:
+            await taking.take_over(await left_by_others(journal, roots), adopted or (lambda handle: None))
+
+        self._adoption = Adoption(journal, take)
+        await self._adoption.start()
         return handles
 
     async def stop_adopting(self) -> None:

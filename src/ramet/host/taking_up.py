@@ -13,7 +13,7 @@ from ramet.concurrency.collector import no_collection
 from ramet.core.errors import RametError, StoreFailed
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
-from ramet.host.resuming import Left, Supplied, left_behind, left_by_others, take_up
+from ramet.host.resuming import Left, Supplied, left_behind, take_up
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
@@ -52,9 +52,9 @@ class Taking:
                     handles.append(handle)
         return handles
 
-    async def take_over(self, journal: Journal, roots: Sequence[str], heard: Callable[[Handle], None]) -> None:
-        """Set trees to work that were claimed from kernels that have fallen; what cannot go on here is logged."""
-        for left in await left_by_others(journal, roots):
+    async def take_over(self, trees: Sequence[Left], heard: Callable[[Handle], None]) -> None:
+        """Likewise, and `heard` is told of each root; what cannot go on here is logged. Raises StoreFailed."""
+        for left in trees:
             try:
                 handles = await self.take_up([left])
             except StoreFailed:
@@ -93,6 +93,11 @@ async def resume_all(taking: Taking, journal: Journal | None, *, only: str | Non
 
     Raises DefinitionMissing for what is not supplied; the trees before it go on.
     """
+    return await taking.take_up(await claim_left(journal, only))
+
+
+async def claim_left(journal: Journal | None, only: str | None = None) -> list[Left]:
+    """Make the trees that are not over and that no living kernel has this one's, or `only` one."""
     left = [
         each
         for each in await left_behind(journal)
@@ -101,4 +106,4 @@ async def resume_all(taking: Taking, journal: Journal | None, *, only: str | Non
     if journal is None or not left:
         return []
     ours = set(await journal.store.claim([each.root for each in left]))
-    return await taking.take_up([each for each in left if each.root in ours])
+    return [each for each in left if each.root in ours]

@@ -1,0 +1,205 @@
+"""Two kernels on one database: what one cannot hold any more goes on at the other, and nothing is done by both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from ramet import Agent, AgentRuntime, AgentScheduler, Session
+from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
+from ramet.core.outcome import Status
+from ramet.core.schedule import Interval
+from ramet.core.ticks import Book, Claim, Due, State
+from ramet.host.schedules_asked import schedule_of
+from ramet.host.schedules_books import Books
+from ramet.host.schedules_target import target_of
+from ramet.host.steering import Steering
+from ramet.models.scripted import Call, ScriptedModel
+from ramet.spawn.handle import Handle
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.postgres_stores import cut_off
+from tests.support.waiting import eventually
+from tests.trips import scheduled
+from tests.trips.kit import Gate
+
+__all__ = ["postgres"]  # a fixture is used by its name
+
+
+@pytest.fixture
+def stores(postgres: Server) -> dict[str, PostgresStore]:
+    """Of kernels by name, none of them open; in one schema."""
+    schema = fresh_schema()
+    return {name: PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two", "three")}
+
+
+async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
+    postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tool at work is cut off, the session that rests ends; what the first kernel begins after that is its own."""
+    gate, again = Gate(), Gate()
+    again.open.set()
+    there: list[Handle] = []
+    async with (
+        AgentRuntime(store=stores["one"], grace_s=1.0) as one,
+        AgentRuntime(store=stores["two"]) as two,
+    ):
+        handle = await one.spawn(
+            Agent(name="lead", model=ScriptedModel([[Call("gate")], "no"])), "go", tools=[gate.tool]
+        )
+        session = Session(ScriptedModel(["one", "not said"]), runtime=one)
+        await session.ask("first")
+        await gate.entered.wait()
+        assert await two.adopt(there.append, llm=ScriptedModel(["it goes on"]), tools=[again.tool]) == []
+
+        with cut_off(stores["one"], postgres):
+            await eventually(lambda: len(there) == 2)
+            result = await two.result(handle.id)
+            assert (result.status, result.value) == (Status.COMPLETED, "it goes on")
+        mine = await handle.result()
+        await eventually(lambda: one.trees == {})
+
+        assert {each.id for each in there} == {handle.id, session.id}
+        assert (mine.status, mine.value) == (Status.FAILED, None)
+        assert mine.error is not None
+        assert "another kernel" in mine.error.message or "belongs to kernel 'two'" in mine.error.message
+        assert one.get_status()["state"] == "running"
+        assert len([each for each in caplog.records if "a tree ends here" in each.getMessage()]) == 2
+        new = await one.spawn(Agent(name="new", model=ScriptedModel(["begun and done"])), "go")
+        assert (await new.result()).value == "begun and done"
+        assert (await one.result(handle.id)).value == "it goes on"  # as it is on record
+        seqs = [each.seq for each in await stores["two"].read(tree=handle.id)]
+        assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str, PostgresStore]) -> None:
+    """Also where it ended properly with trees at work; and a restarted one gets back what is still its own."""
+    async with AgentRuntime(store=stores["two"]) as two:
+        there: list[Handle] = []
+        await two.adopt(there.append, llm=ScriptedModel(["second"]))
+        one = await AgentRuntime(store=stores["one"]).start()
+        session = Session(ScriptedModel(["first"]), runtime=one)
+        await session.ask("first")
+        await stores["one"].close()  # As if it were killed: nothing of the session is ended before.
+        await eventually(lambda: there)
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert [each.id for each in there] == [session.id]
+        async with AgentRuntime(store=stores["one"]) as restarted:
+            assert await restarted.resume(llm=ScriptedModel([])) == []
+
+
+async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_it_needs(
+    stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tool is not here; the other tree goes on."""
+    gate = Gate()
+    one = await AgentRuntime(store=stores["one"], grace_s=1.0).start()
+    lead = await one.spawn(Agent(name="lead", model=ScriptedModel([[Call("gate")]])), "go", tools=[gate.tool])
+    session = Session(ScriptedModel(["first"]), runtime=one)
+    await session.ask("first")
+    await gate.entered.wait()
+    await stores["one"].close()
+    with contextlib.suppress(StoreFailed):
+        await one.stop()
+    async with AgentRuntime(store=stores["two"]) as two:
+        model = ScriptedModel(["done"])
+        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+            assert [each.id for each in await two.adopt(llm=model)] == [session.id]
+        (said,) = [each.getMessage() for each in caplog.records if each.name == "ramet.adopting"]
+        assert lead.id in said
+        assert "'gate'" in said
+        gate.open.set()
+        resumed = await two.resume(llm=model, tools=[gate.tool])
+
+        assert [each.id for each in resumed] == [lead.id]
+        assert (await two.result(lead.id)).value == "done"
+
+
+async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
+    stores: dict[str, PostgresStore],
+) -> None:
+    """Whoever asks here is sent there; what no kernel has is not known."""
+    async with (
+        AgentRuntime(store=stores["one"]) as one,
+        AgentRuntime(store=stores["two"]) as two,
+    ):
+        session = Session(ScriptedModel(["first"]), runtime=one)
+        await session.ask("first")
+        await stores["one"].announce("http://one:8080")
+        store = await two.open_store()
+        here = Steering([two], store)
+
+        for deed in (here.send(session.id, "hello"), here.stop(session.id, "enough")):
+            with pytest.raises(OwnedElsewhere) as refusal:
+                await deed
+            assert (refusal.value.kernel, refusal.value.address) == ("one", "http://one:8080")
+        with pytest.raises(Unknown):
+            await here.stop("run-nobody", "enough")
+        await here.keep(session.id, on=True)
+
+
+async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, PostgresStore]) -> None:
+    """Each has a scheduler that looks at the same moments; one of them gets each tick."""
+    scheduled.CALLS.clear()
+    async with contextlib.AsyncExitStack() as stack:
+        schedulers = []
+        for store in stores.values():
+            runtime = await stack.enter_async_context(AgentRuntime(store=store))
+            schedulers.append(await stack.enter_async_context(AgentScheduler(runtime)))
+        view = await schedulers[0].schedule_agent_in(3600, scheduled.note, name="job")
+        for n, scheduler in enumerate(schedulers, 1):
+            for each in schedulers:
+                each._lookout.look_at(view.id)
+            await scheduler.trigger(view.id)
+            for each in schedulers:
+                each._lookout.look_at(view.id)
+            await eventually(lambda n=n: len(scheduled.CALLS) >= n)  # type: ignore[misc]
+            await _ended(scheduler, view.id, n)
+
+        assert scheduled.CALLS == ["note"] * 3
+
+
+async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores: dict[str, PostgresStore]) -> None:
+    """Another kernel's scheduler leaves it alone; when that kernel falls it is decided on anew, at once."""
+    scheduled.CALLS.clear()
+    two = await stores["two"].open()
+    async with AgentRuntime(store=stores["one"]) as one, AgentScheduler(one) as scheduler:
+        now = one.clock.now()
+        timing = Interval(seconds=3600, anchor=now)
+        target = target_of(scheduled.note, dict)
+        schedule = schedule_of(timing, ["test"], target, b"\1\2\3\4", name="job", misfire="once")
+        due = Due(tick=now, manual=True)
+        claim = Claim(id="claim-1", due=due, owner="scheduler-other@1/two", at=now)
+        book = Book(schedule=schedule, state=State(decided=now, claims=(claim,)))
+        books = Books(stores["one"])
+        assert await books.write(book, 0)
+        scheduler._lookout._look_again()
+        await scheduler.trigger(schedule.id)  # It waits behind the one that was claimed.
+        waiting = [str(each.status) for each in await scheduler.results(schedule.id)]
+        assert waiting == ["starting", "waiting"]
+        assert scheduled.CALLS == []
+
+        await two.close()
+        await eventually(lambda: len(scheduled.CALLS) == 2)
+        await _ended(scheduler, schedule.id, 2)
+
+
+async def _ended(scheduler: AgentScheduler, id: str, number: int) -> None:
+    async with asyncio.timeout(60):
+        while sum(each.ended is not None for each in await scheduler.results(id)) < number:  # noqa: ASYNC110 - as users do
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left(postgres: Server, stores: dict[str, PostgresStore]) -> AsyncIterator[None]:
+    """The schema goes with its test."""
+    yield
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{stores["one"]._place.schema}" CASCADE')
