@@ -6,6 +6,8 @@ import asyncio
 import sys
 import time
 
+import psycopg
+
 from benchmarks.cost import Figures
 from benchmarks.machine import ROOT
 from benchmarks.measures.recovery import ABOUT, lines
@@ -30,6 +32,7 @@ async def measure(trees: int = 200) -> Figures:
         kernels += others
         for each in others:
             await _said(each)
+        await _all_watch(server.dsn, 1 + len(others))
         taken: list[float] = []
         hearing = [asyncio.ensure_future(_hear(each, taken)) for each in others]
         began = time.monotonic()
@@ -66,6 +69,14 @@ async def adopt(dsn: str, name: str) -> None:
         await runtime.adopt(lambda _: _say(time.monotonic()), agents=[Agent(name="worker", model="offline")])
         _say("ready")
         await asyncio.Event().wait()
+
+
+async def _all_watch(dsn: str, kernels: int) -> None:
+    """Wait until each of them waits for the lock of another: what follows is not the noise of their beginning."""
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while connection.execute(query).fetchone() != (kernels,):  # noqa: ASYNC110 - it is another server's state
+            await asyncio.sleep(0.01)
 
 
 async def _start(role: str, *arguments: str) -> asyncio.subprocess.Process:
