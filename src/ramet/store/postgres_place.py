@@ -33,6 +33,7 @@ _SETTINGS = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "default_transaction_isolation": "read committed",
+    "jit": "off",  # The tables of kernels are small, and their statistics are not there yet: compiling takes a second.
     "search_path": "pg_catalog",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
