@@ -57,9 +57,9 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     """Turns under way and in line end as they would have, each chunk comes once, and teams are as full as before."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
-    crew = await one.create_team({"agents": 2, "tokens": 1000}, name="crew")
-    bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 600}, key=crew.key)
-    ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 400}, key=crew.key)
+    crew = await one.create_team({"agents": 2, "tokens": 100_000}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow", limits={"tokens": 60_000}, key=crew.key)
+    ann = await two.spawn_agent("crew", "ann", "echo", limits={"tokens": 40_000}, key=crew.key)
     await two.say(ann.agent.id, b"hello", key=ann.nonce)
     first = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: first.text.endswith("4 "))
@@ -70,7 +70,7 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     begun[0].kill()
     (tmp_path / "go").touch()
     await asyncio.gather(first.done, second.done, cut.done)
-    assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 ", "1 2 3 ")
+    assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 ", "1 2 3 "), (first.chunks, second.chunks)
     for each in (first, second, cut):
         assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
         assert len({chunk.turn for chunk in each.chunks}) == 1
@@ -83,7 +83,7 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     with pytest.raises(OverCapacity):
         await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 1}, key=crew.key)
     await two.kill_agent(ann.agent.id, key=ann.nonce)
-    eve = await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 400}, key=crew.key)
+    eve = await two.spawn_agent("crew", "eve", "slow", limits={"tokens": 40_000}, key=crew.key)
     late = Reader(two, eve, counting(2, 3, tmp_path))
     await late.done
     assert late.text == "1 2 "

@@ -183,6 +183,7 @@ async def _models(call: Call) -> Any:
 OPERATIONS: Final = (
     Operation(
         id="chat_completions",
+        begins=True,
         of="key",
         method="POST",
         path="/v1/chat/completions",
@@ -196,6 +197,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="messages",
+        begins=True,
         of="key",
         method="POST",
         path="/v1/messages",

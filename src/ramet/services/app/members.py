@@ -59,6 +59,7 @@ def _merged(call: Call, lists: Sequence[AgentList]) -> AgentList:
 OPERATIONS: Final = (
     Operation(
         id="spawn_agent",
+        begins=True,
         of="body",
         method="POST",
         path="/v1/agents",

@@ -40,6 +40,7 @@ class Operation:
     needs_key: bool = True
     refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
     own_refusals: bool = False  #: some are in the form that its clients read, not problem documents
+    begins: bool = False  #: new work, which a kernel that is about to end takes no more
     of: Of = "here"
     merge: Callable[[Call, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`
     whole: bytes = b""  #: the query by which each of them is asked for all, where pages are made of that

@@ -38,6 +38,7 @@ def _merged(call: Call, lists: Sequence[TeamList]) -> TeamList:
 OPERATIONS: Final = (
     Operation(
         id="create_team",
+        begins=True,
         method="POST",
         path="/v1/teams",
         summary="Reserve a team, with the operator's key; the team's own is shown this once",

@@ -82,6 +82,7 @@ async def _events(call: Call) -> EventStream:
 OPERATIONS: Final = (
     Operation(
         id="turn",
+        begins=True,
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/turns",
@@ -118,6 +119,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="control",
+        begins=True,
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/control",
@@ -151,6 +153,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="mail",
+        begins=True,
         of="agent",
         method="POST",
         path="/v1/agents/{agent}/mail",

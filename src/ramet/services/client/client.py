@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -184,9 +184,14 @@ class Client:
         """
         ask: Ask[None] = asking.turn(agent, body, format, on_leave)
         turn, number, kind, failed = "", 0, "chunk", 0
+
+        def begun(headers: Mapping[str, str]) -> None:
+            nonlocal turn  # It may stand in line, and be lost before its first chunk.
+            turn = headers.get("ramet-turn", turn)
+
         while True:
             try:
-                async with aclosing(self.stream(ask, key)) as events:
+                async with aclosing(self.stream(ask, key, begun)) as events:
                     async for event in events:
                         if kind != "chunk":
                             continue  # Only the end follows the last chunk; past that, the connection serves again.
@@ -303,8 +308,10 @@ class Client:
             raise error_of(answer.content, answer.status_code)
         return _answer(ask, answer.content)
 
-    async def stream(self, ask: Ask[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
-        """The events of any answer that is a stream."""
+    async def stream(
+        self, ask: Ask[None], key: str | None = None, begun: Callable[[Mapping[str, str]], None] = lambda headers: None
+    ) -> AsyncGenerator[ServerSentEvent, None]:
+        """The events of any answer that is a stream; `begun` is told its headers."""
         http = self._opened()
         try:
             async with http.stream(
@@ -318,6 +325,7 @@ class Client:
             ) as answer:
                 if answer.status_code >= 400:
                     raise error_of(await answer.aread(), answer.status_code)
+                begun(answer.headers)
                 parser = Parser()
                 async for piece in answer.aiter_raw():
                     for event in parser.feed(piece):

@@ -88,13 +88,15 @@ class Desk:
             raise Refusal(HTTPStatus.FORBIDDEN, str(refused), {REFUSED: "refused"}) from None
         match operation.of:
             case "here":
+                if self._home.leaves and operation.begins:
+                    raise away()
                 return None
             case "everyone":
                 return None if came_from else await self._of_everyone(call, operation)
             case "whoever":
                 return None if came_from else await self._of_whoever(call, operation)
             case "key":
-                return None if came_from else await self._of_key(call)
+                return None if came_from else await self._of_key(call, operation)
         body = Body(call, _KEPT_BYTES)
         name = await self._name(call, operation, body)
         if name is not None:
@@ -124,7 +126,7 @@ class Desk:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
             if whose is None or (whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id)):
                 # It is here; or nowhere, which is said in the words of whoever answers here.
-                if not (self._home.leaves and operation.method != "GET"):
+                if not (self._home.leaves and operation.begins):
                     body.give_back()
                     return None
                 raise _not_mine() if is_forwarded else away()
@@ -149,7 +151,7 @@ class Desk:
         try:
             answer = await self._passed_on(call, body, seat)
         except Unreachable as problem:
-            _log.warning("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
+            _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
             if problem.was_sent and call.request.method == "POST":
                 raise lost() from None
             return None
@@ -186,7 +188,7 @@ class Desk:
 
     # ---- of a key
 
-    async def _of_key(self, call: Call) -> Answer | None:
+    async def _of_key(self, call: Call, operation: Operation) -> Answer | None:
         """Of the agent that the key is of, wherever that is."""
         hash, body = hash_of(call.key), Body(call, _KEPT_BYTES)
         until = asyncio.get_running_loop().time() + self._wait_s
@@ -204,6 +206,8 @@ class Desk:
             if asyncio.get_running_loop().time() >= until or not body.can_be_sent_again:
                 raise away()
             await asyncio.sleep(_LOOK_S)
+        if self._home.leaves and operation.begins:
+            raise away()
         body.give_back()
         return None
 

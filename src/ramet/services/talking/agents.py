@@ -97,8 +97,8 @@ class AgentService:
 
     async def take_up(self, living: Living) -> None:
         """Go on with the turns of an agent that another kernel had. Before anybody asks for others."""
-        if self._log_of is not None and (kept := await self._log(living).read()):
-            self._talk(living).restore(kept)
+        if self._log_of is not None and (kept := await (log := self._log(living)).read()):
+            self._talk(living, log).restore(kept)
 
     async def leave(self, patience_s: float) -> None:
         """Let other kernels go on with all turns; see `Conversation.leave`."""
@@ -192,10 +192,11 @@ class AgentService:
 
     # ---- inside
 
-    def _talk(self, living: Living) -> Conversation:
+    def _talk(self, living: Living, log: TurnLog | None = None) -> Conversation:
         if living.talk is None:
             note = partial(self._note, living)
-            log = self._log(living) if self._log_of is not None else None
+            if log is None and self._log_of is not None:
+                log = self._log(living)
             living.talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log)
             self._talks.add(living.talk)
         talk: Conversation = living.talk
