@@ -45,13 +45,14 @@ _LAST_WORDS_S = 2.0
 _OTHERS_TURN = 64  #: frames after which everybody else may do something
 
 
-async def serve(line: Line, runs: Path, places: Sequence[Path] = ()) -> None:
+async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
     """Say hello and do what is said, until the line ends for good or says so; nothing is left then.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
-    below one of them comes from the host, any other is what this machine has there. Raises ProtocolError.
+    below one of them comes from the host, any other is what this machine has there. `pod` is as of
+    `LocalBackend`. Raises ProtocolError.
     """
-    machine = _Machine(line, runs, places)
+    machine = _Machine(line, runs, places, pod=pod)
     try:
         await machine.work()
     finally:
@@ -82,10 +83,10 @@ async def _main(runs: Path, places: Sequence[Path]) -> None:
 class _Machine:
     """What one line has here."""
 
-    def __init__(self, line: Line, runs: Path, places: Sequence[Path]) -> None:
+    def __init__(self, line: Line, runs: Path, places: Sequence[Path], *, pod: bool) -> None:
         self._line, self._runs = line, runs
         self._places = [runs, *places]
-        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit)
+        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod)
         self._outbox = Outbox(line)
         self._kept: dict[int, Kept] = {}
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
