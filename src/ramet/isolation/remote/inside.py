@@ -7,7 +7,7 @@ import contextlib
 import os
 import platform
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,19 +141,20 @@ class _Machine:
                 if (kept := self._kept.get(word.number)) is not None:
                     kept.signal(word.signal)
             case Put():
-                kept = self._new(word.number)
-                self._answer(word.ask, self._put(kept, word, kept.receive(word.stream)))
+                whose = self._new(word.number)
+                arrival = whose.receive(word.stream)
+                self._answer(word.ask, lambda: self._put(whose, word, arrival))
             case Start():
                 kept = self._new(word.number)
                 kept.starting = self._do(self._start(kept, word))
             case Measure():
-                self._answer(word.ask, self._measure(word))
+                self._answer(word.ask, lambda: self._measure(word))
             case Run():
-                self._answer(word.ask, self._run(word))
+                self._answer(word.ask, lambda: self._run(word))
             case Fetch():
-                self._answer(word.ask, self._fetch(word))
+                self._answer(word.ask, lambda: self._fetch(word))
             case Forget():
-                self._answer(word.ask, self._forget(word.number))
+                self._answer(word.ask, lambda: self._forget(word.number))
             case Leave():
                 raise AssertionError("seen to before")
 
@@ -174,10 +175,10 @@ class _Machine:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _answer(self, ask: int, work: Coroutine[Any, Any, tuple[Any, bytes]]) -> None:
+    def _answer(self, ask: int, work: Callable[[], Awaitable[tuple[Any, bytes]]]) -> None:
         async def answer() -> None:
             try:
-                value, body = await work
+                value, body = await work()
             except Exception as error:  # Whatever it is, the kernel waits for an answer.
                 info, fields = errors_to_fields(error)
                 self._outbox.post(Answer(ask=ask, error=info, fields=fields))

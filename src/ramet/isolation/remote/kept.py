@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.remote import files
 from ramet.isolation.remote.duplex import Duplex
 from ramet.isolation.remote.files import Known, Packed
 from ramet.isolation.remote.messages import (
     CHANNEL,
+    FIRST_OF_KERNEL,
     FIRST_OF_MACHINE,
     STDERR,
     STDOUT,
@@ -79,6 +80,7 @@ class Kept:
 
     def receive(self, stream: int) -> Arrival:
         """A folder that will come in a stream."""
+        self._check_new(stream)
         arrival = self._streams[stream] = Arrival(self.number, stream, self._post)
         return arrival
 
@@ -128,6 +130,7 @@ class Kept:
         """Send what has changed in its workspace; what has gone is in the answer."""
         if self._spec is None:
             raise Gone(f"sandbox {self.number} was not started")
+        self._check_new(stream)
         async with self._fetching:
             departure = self._streams[stream] = Departure(self.number, stream, self._post)
             try:
@@ -170,6 +173,10 @@ class Kept:
             ),
             b"",
         )
+
+    def _check_new(self, stream: int) -> None:
+        if stream < FIRST_OF_KERNEL or stream % 2 or stream in self._streams:
+            raise ProtocolError(f"stream {stream} of {self.number} is no new one of a kernel")
 
     def _listen(self) -> Path:
         """A socket in place of the host's proxy's."""

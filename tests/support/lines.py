@@ -1,0 +1,29 @@
+"""Both ends of a line within one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.messages import Word, encode
+from ramet.isolation.remote.streamline import StreamLine
+from ramet.wire.frames import Frame
+
+
+@contextlib.asynccontextmanager
+async def two_ends() -> AsyncIterator[tuple[StreamLine, StreamLine]]:
+    """Two ends of one line; whatever is left open is closed."""
+    ends = [StreamLine(*await asyncio.open_connection(sock=each)) for each in socket.socketpair()]
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            await end.close()
+
+
+async def say(line: Line, word: Word, body: bytes = b"") -> None:
+    """Send a word."""
+    await line.send(Frame(encode(word), body))

@@ -1,0 +1,261 @@
+"""Whatever comes over a line, either end goes on or ends the line; nothing else happens, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ramet.core.errors import Gone, InvalidValue, ProtocolError, SandboxFailed
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy import Grant, Isolation
+from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.inside import serve
+from ramet.isolation.remote.messages import (
+    CHANNEL,
+    MAX_PIECE,
+    STDOUT,
+    WINDOW,
+    Answer,
+    Connected,
+    Credit,
+    Data,
+    Ended,
+    Forget,
+    Hello,
+    Leave,
+    Refused,
+    Signal,
+    Start,
+    Started,
+    Threshold,
+    Word,
+)
+from ramet.isolation.remote.outside import Machine
+from ramet.isolation.remote.streamline import StreamLine
+from ramet.wire.frames import Frame
+from tests.support.lines import say, two_ends
+
+HELLO = Hello(version=messages.VERSION, python="3", level=Isolation.L1, mechanisms={})
+LOST = Exit(-9, "lost", "OOMKilled")
+
+
+@contextlib.asynccontextmanager
+async def one_sandbox(folder: Path) -> AsyncIterator[tuple[Machine, RemoteSandbox, StreamLine]]:
+    """A machine that we play, with one sandbox, which was started."""
+    await asyncio.to_thread(folder.mkdir, exist_ok=True)
+    async with two_ends() as (ours, theirs):
+        machine = Machine(ours)
+        await say(theirs, HELLO)
+        starting = asyncio.ensure_future(machine.start(SandboxSpec(run="run-1", grant=Grant(), workspace=folder)))
+        frame = await theirs.receive()
+        assert frame is not None
+        word = messages.from_kernel(frame.control)
+        assert isinstance(word, Start)
+        await say(theirs, Started(number=word.number))
+        box = await starting
+        try:
+            yield machine, box, theirs
+        finally:
+            await machine.close()
+            await box.clean_up()
+
+
+NUMBER = st.sampled_from([0, 1, 1, 1, 2, 2**53])
+STREAM = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, 9, 2**53])
+WORDS: st.SearchStrategy[Word] = st.one_of(
+    st.builds(Data, number=NUMBER, stream=STREAM),
+    st.builds(Credit, number=NUMBER, stream=STREAM, size=st.sampled_from([0, 1, WINDOW, 2**53])),
+    st.just(HELLO),
+    st.builds(Started, number=NUMBER),
+    st.builds(Refused, number=NUMBER, error=st.builds(ErrorInfo, type=st.text(max_size=9), message=st.text())),
+    st.builds(
+        Ended,
+        number=NUMBER,
+        code=st.integers(-300, 300),
+        reason=st.sampled_from(["exited", "oom", "lost", "", "completed"]),
+        detail=st.text(max_size=20),
+    ),
+    st.builds(Connected, number=NUMBER, stream=STREAM),
+    st.builds(Threshold, number=NUMBER, resource=st.text(max_size=9), used=st.floats(0, 9), limit=st.floats(0, 9)),
+    st.builds(Answer, ask=NUMBER, value=st.none() | st.text() | st.lists(st.integers())),
+)
+FRAMES = st.one_of(
+    st.tuples(st.builds(messages.encode, WORDS), st.sampled_from([b"", b"x", bytes(MAX_PIECE), bytes(MAX_PIECE + 1)])),
+    st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=4)),
+)
+FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FUZZED
+@given(frames=st.lists(FRAMES, max_size=8))
+async def test_a_kernel_stands_whatever_a_machine_says(frames: list[tuple[bytes, bytes]], tmp_path: Path) -> None:
+    """What is asked of the sandbox is answered, or fails by an error that a sandbox may have."""
+    async with one_sandbox(tmp_path / "work") as (machine, box, line):
+        asked = asyncio.ensure_future(box.metrics())
+        with contextlib.suppress(Gone):
+            for control, body in frames:
+                await line.send(Frame(control, body))
+        await line.close()
+        assert (await machine.wait_ended()).reason == "lost"
+        with contextlib.suppress(Gone, SandboxFailed):
+            await asked
+        ended = await box.wait()
+        assert ended.reason in ("exited", "oom", "lost")
+        assert not list((tmp_path / "work").iterdir())
+
+
+OUT_OF_TURN: list[tuple[Word, bytes]] = [
+    (Data(number=2, stream=0), b"x"),
+    (Data(number=1, stream=4), b"x"),
+    (Data(number=1, stream=7), b"x"),
+    (Data(number=1, stream=STDOUT), bytes(MAX_PIECE + 1)),
+    (Credit(number=1, stream=CHANNEL, size=1), b""),
+    (Credit(number=1, stream=STDOUT, size=1), b""),
+    (Started(number=1), b""),
+    (Started(number=2), b""),
+    (Refused(number=1, error=ErrorInfo(type="Gone", message="")), b""),
+    (Ended(number=1, code=0, reason="completed"), b""),
+    (Ended(number=1, code=4096, reason="exited"), b""),
+    (Connected(number=1, stream=5), b""),
+    (Threshold(number=1, resource="luck", used=1, limit=1), b""),
+    (Answer(ask=9), b""),
+    (HELLO, b""),
+    (Started(number=1), b"body"),
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "body"), OUT_OF_TURN, ids=[f"{type(word).__name__}-{at}" for at, (word, _) in enumerate(OUT_OF_TURN)]
+)
+async def test_a_word_out_of_turn_ends_the_line(word: Word, body: bytes, tmp_path: Path) -> None:
+    async with one_sandbox(tmp_path / "work") as (machine, box, line):
+        await say(line, word, body)
+
+        ended = await machine.wait_ended()
+
+        assert ended.reason == "lost"
+        assert "rules of the line" in ended.detail
+        assert await box.wait() == ended
+
+
+async def test_a_flood_beyond_the_window_ends_the_line(tmp_path: Path) -> None:
+    """Nobody reads: what is kept is bounded, whoever sends more is not believed any more."""
+    async with one_sandbox(tmp_path / "work") as (machine, _, line):
+        with contextlib.suppress(Gone):
+            for _ in range(4 * WINDOW // MAX_PIECE):
+                await say(line, Data(number=1, stream=STDOUT), bytes(MAX_PIECE))
+
+        assert "window" in (await machine.wait_ended()).detail
+
+
+async def test_what_is_known_of_a_machine_ends_its_sandboxes_at_once(tmp_path: Path) -> None:
+    """And what had come by then can be read, to its end."""
+    async with one_sandbox(tmp_path / "work") as (machine, box, line):
+        await say(line, Data(number=1, stream=STDOUT), b"last words")
+        await say(line, Threshold(number=1, resource="memory", used=1, limit=1))
+        waiting = asyncio.ensure_future(box.wait())
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(box.stdout, readable.set)
+        await readable.wait()
+        loop.remove_reader(box.stdout)
+
+        machine.lost(LOST)
+
+        assert await waiting == LOST
+        assert await machine.wait_ended() == LOST
+        assert os.read(box.stdout, 100) == b"last words"
+        assert os.read(box.stdout, 100) == b""
+        assert await loop.sock_recv(box.channel, 100) == b""
+        for asked in (box.metrics(), box.run_command(["true"], timeout_s=1, max_bytes=1)):
+            with pytest.raises(Gone):
+                await asked
+        with pytest.raises(SandboxFailed):
+            await box.sync()
+        with pytest.raises(SandboxFailed, match="OOMKilled"):
+            await machine.start(box.spec)
+
+
+@pytest.mark.parametrize("kind", ["Aborted", "BudgetExceeded", "KeyboardInterrupt", "Gone"])
+async def test_a_machine_tells_no_errors_but_a_sandboxs(kind: str, tmp_path: Path) -> None:
+    """A kernel that is told "Aborted" aborts nothing."""
+    async with one_sandbox(tmp_path / "work") as (_, box, line):
+        asked = asyncio.ensure_future(box.metrics())
+        await say(line, Answer(ask=1, error=ErrorInfo(type=kind, message="said so"), fields={"reason": "r"}))
+
+        with pytest.raises(Gone if kind == "Gone" else SandboxFailed, match="said so"):
+            await asked
+
+
+async def test_what_is_too_large_to_travel_is_refused_by_name(tmp_path: Path) -> None:
+    """A mount above the limit; one around the workspace; a workspace that is not there."""
+    folder = tmp_path / "runs" / "work"
+    folder.mkdir(parents=True)
+    async with two_ends() as (ours, theirs):
+        machine = Machine(ours)
+        await say(theirs, HELLO)
+        for grant, workspace, field in (
+            (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
+            (Grant(), tmp_path / "none", "workspace"),
+        ):
+            with pytest.raises(InvalidValue) as refusal:
+                await machine.start(SandboxSpec(run="run", grant=grant, workspace=workspace))
+            assert refusal.value.field == field
+        await machine.close()
+
+
+COMMANDS: st.SearchStrategy[Word] = st.one_of(
+    st.builds(Data, number=NUMBER, stream=STREAM),
+    st.builds(Credit, number=NUMBER, stream=STREAM, size=st.sampled_from([0, 1, WINDOW])),
+    st.builds(messages.Put, ask=NUMBER, number=NUMBER, stream=STREAM, root=st.sampled_from(["/", "..", "", "/etc"])),
+    st.builds(Signal, number=NUMBER, signal=st.integers(0, 70)),
+    st.builds(messages.Measure, ask=NUMBER, number=NUMBER),
+    st.builds(messages.Fetch, ask=NUMBER, number=NUMBER, stream=STREAM),
+    st.builds(Forget, ask=NUMBER, number=NUMBER),
+    st.builds(messages.Run, ask=NUMBER, number=NUMBER, argv=st.just(()), timeout_s=st.just(1.0), max_bytes=NUMBER),
+)
+
+
+@settings(FUZZED, max_examples=20)
+@given(words=st.lists(st.tuples(COMMANDS, st.sampled_from([b"", b"x"])), max_size=8), nonsense=st.binary(max_size=20))
+async def test_a_machine_stands_whatever_a_kernel_says(
+    words: list[tuple[Word, bytes]], nonsense: bytes, tmp_path: Path
+) -> None:
+    """Until it is told what no kernel says; then it ends in order."""
+    async with two_ends() as (ours, theirs):
+        serving = asyncio.ensure_future(serve(ours, tmp_path / "runs"))
+        hello = await theirs.receive()
+        assert hello is not None
+        assert isinstance(messages.from_machine(hello.control), Hello)
+        with contextlib.suppress(Gone):
+            for word, body in words:
+                await say(theirs, word, body)
+            await theirs.send(Frame(nonsense or messages.encode(Leave())))
+        try:
+            await serving
+        except ProtocolError:
+            assert nonsense or words
+        assert not _left(tmp_path / "runs")
+
+
+def _left(folder: Path) -> list[Any]:
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+def test_words_are_what_they_were() -> None:
+    """A control: what is made up above can be said."""
+    word = Start(number=1, run="run", grant=Grant(), workspace="/w")
+
+    assert messages.from_kernel(messages.encode(word)) == word
+    assert msgspec.json.decode(messages.encode(word))["type"] == "start"

@@ -1,0 +1,163 @@
+"""Streams over a line: in order, whole, and never more of them under way than their window."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation.remote.messages import MAX_PIECE, WINDOW, Credit, Data, Word
+from ramet.isolation.remote.streams import Incoming, Outgoing
+from tests.support.waiting import eventually
+
+
+class Posted:
+    """What was to be sent."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[Word, bytes]] = []
+
+    def __call__(self, word: Word, body: bytes) -> None:
+        self.words.append((word, body))
+
+    @property
+    def data(self) -> bytes:
+        """Of all pieces."""
+        return b"".join(body for word, body in self.words if isinstance(word, Data))
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the last piece was an empty one."""
+        return bool(self.words) and isinstance(self.words[-1][0], Data) and not self.words[-1][1]
+
+    @property
+    def credit(self) -> int:
+        """All that was given."""
+        return sum(word.size for word, _ in self.words if isinstance(word, Credit))
+
+
+@pytest.fixture
+def pipe() -> Iterator[list[int]]:
+    ends = list(os.pipe())
+    yield ends
+    for end in ends:
+        if end >= 0:
+            os.close(end)
+
+
+def shut(ends: list[int], index: int) -> None:
+    """Close one end."""
+    os.close(ends[index])
+    ends[index] = -1
+
+
+async def test_no_more_goes_than_the_window(pipe: list[int]) -> None:
+    """Whoever writes stalls; with credit it goes on, and the end comes last."""
+    posted = Posted()
+    outgoing = Outgoing(pipe[0], 1, 1, posted)
+    os.set_blocking(pipe[1], False)
+    sent = 0
+
+    def written() -> bool:
+        nonlocal sent
+        try:
+            sent += os.write(pipe[1], bytes(MAX_PIECE))
+        except BlockingIOError:
+            return len(posted.data) == WINDOW
+        return False
+
+    await eventually(written)
+    assert max(len(body) for _, body in posted.words) <= MAX_PIECE
+    shut(pipe, 1)
+    outgoing.grant(WINDOW)
+    await eventually(lambda: posted.has_end)
+    assert len(posted.data) == sent
+    outgoing.close()
+
+
+async def test_credit_for_what_was_not_sent_is_refused(pipe: list[int]) -> None:
+    outgoing = Outgoing(pipe[0], 1, 1, Posted())
+
+    with pytest.raises(ProtocolError):
+        outgoing.grant(1)
+
+    outgoing.close()
+
+
+async def test_what_was_said_before_goes_before(pipe: list[int]) -> None:
+    """What is printed before a word of the channel arrives before it."""
+    posted, other = Posted(), os.pipe()
+    first = Outgoing(pipe[0], 1, 1, posted)
+    second = Outgoing(other[0], 1, 0, posted, before=[first])
+    os.write(pipe[1], b"printed")
+    os.write(other[1], b"said")
+
+    second.drain()
+
+    assert posted.data == b"printedsaid"
+    first.close()
+    second.close()
+    for fd in other:
+        os.close(fd)
+
+
+async def test_what_comes_is_kept_until_there_is_somewhere_to_go(pipe: list[int]) -> None:
+    """Then it is written, credit is given as it is taken, and the end is told once."""
+    posted, ended = Posted(), list[None]()
+    incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
+    pieces = [bytes([at]) * MAX_PIECE for at in range(WINDOW // MAX_PIECE)]
+    for piece in pieces:
+        incoming.take(piece)
+    assert posted.credit == 0
+    incoming.attach(pipe[1])
+    os.set_blocking(pipe[0], False)
+    got = bytearray()
+
+    def read() -> bool:
+        try:
+            got.extend(os.read(pipe[0], MAX_PIECE))
+        except BlockingIOError:
+            return len(got) == WINDOW
+        return False
+
+    await eventually(read)
+    incoming.take(b"")
+
+    assert bytes(got) == b"".join(pieces)
+    assert posted.credit == WINDOW
+    assert ended == [None]
+
+
+async def test_more_than_the_window_is_refused() -> None:
+    incoming = Incoming(1, 1, Posted())
+    for _ in range(WINDOW // MAX_PIECE):
+        incoming.take(bytes(MAX_PIECE))
+
+    with pytest.raises(ProtocolError):
+        incoming.take(b"x")
+
+
+async def test_what_comes_after_the_end_is_refused() -> None:
+    incoming = Incoming(1, 1, Posted())
+    incoming.take(b"")
+
+    for data in (b"x", b""):
+        with pytest.raises(ProtocolError):
+            incoming.take(data)
+
+
+async def test_what_nobody_takes_any_more_is_counted_and_dropped(pipe: list[int]) -> None:
+    """So that whoever sends it comes to its end."""
+    posted, ended = Posted(), list[None]()
+    incoming = Incoming(1, 1, posted, on_end=lambda: ended.append(None))
+    incoming.attach(pipe[1])
+    shut(pipe, 0)
+
+    for _ in range(10 * WINDOW // MAX_PIECE):
+        incoming.take(bytes(MAX_PIECE))
+    incoming.take(b"")
+
+    assert posted.credit >= 9 * WINDOW
+    assert ended == [None]
