@@ -1,0 +1,174 @@
+"""A machine at work: what is slow on a line holds up nothing else on it, and what ends with it ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.isolation.conformance.ground import GRANT, Ground, Site, replace_grant
+from tests.support.machines import MachineBackend
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+
+TEN_MB = 10 * 1024 * 1024
+#: Sends what it was given through the proxy, and says what came back.
+TALK = """
+import hashlib, socket, sys
+with socket.socket(socket.AF_UNIX) as end:
+    end.connect("/run/ramet/proxy.sock")
+    end.sendall(bytes(2 ** 20))
+    end.shutdown(socket.SHUT_WR)
+    back = b"".join(iter(lambda: end.recv(2 ** 16), b""))
+print(hashlib.sha256(back).hexdigest(), end="")
+"""
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """A machine of its own."""
+    async with Ground("tests.support.machines:MachineBackend", tmp_path).open() as site:
+        yield site
+
+
+async def test_ten_megabytes_that_nobody_reads_hold_up_nobody(site: Site) -> None:
+    """Another sandbox of the same line talks on, and so does this one once it is read; nothing of it is lost."""
+    async with site.visit() as loud, site.visit() as other:
+        await loud.tell("say", stream=1, text="l", times=TEN_MB)
+        for _ in range(20):
+            assert await other.ask_with(b"x" * 100_000, "echo") == (100_000, b"x" * 100_000)
+        asked = asyncio.ensure_future(loud.ask("who"))
+        reading = asyncio.ensure_future(loud.output())
+
+        await asked
+        await loud.tell("leave", code=0)
+        await loud.ended()
+
+        out, _ = await reading
+        assert len(out) == TEN_MB
+
+
+async def test_a_machine_that_dies_takes_its_sandboxes_along_at_once(site: Site) -> None:
+    """Whoever waits is told that they are lost; what they had said can be read; none can be started there."""
+    assert isinstance(site.backend, MachineBackend)
+    process = await site.backend.process()
+    async with site.visit() as one, site.visit() as other:
+        await one.ask("say", stream=1, text="last words", times=1)
+        waiting = [asyncio.ensure_future(each.sandbox.wait()) for each in (one, other)]
+        await one.ask("who")
+        process.kill()
+
+        ends = await asyncio.gather(*waiting)
+
+        assert {each.reason for each in ends} == {"lost"}
+        assert (await one.output())[0] == b"last words"
+        with pytest.raises(SandboxFailed):
+            await one.sandbox.sync()
+        with pytest.raises(SandboxFailed):
+            await site.backend.start(site.spec())
+
+
+async def test_who_may_comes_to_the_hosts_proxy(site: Site, tmp_path: Path) -> None:
+    """Each connection inside is one to the socket on the host, both ways, to its end."""
+    got = list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(await reader.read())
+        writer.write(b"answer" * 100_000)
+        writer.close()
+
+    grant = replace_grant(GRANT, allowed_endpoints=("api.example:443",))
+    path = site.ground.runs / "proxy.sock"
+    server = await asyncio.start_unix_server(answer, path)
+    try:
+        async with site.visit(grant=grant, proxy=path) as visit:
+            talks = [
+                visit.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000) for _ in range(3)
+            ]
+            for code, out, err in await asyncio.gather(*talks):
+                assert (code, out.decode()) == (0, hashlib.sha256(b"answer" * 100_000).hexdigest()), err
+            server.close()
+            path.unlink()
+            code, _, err = await visit.sandbox.run_command([sys.executable, "-c", TALK], timeout_s=60, max_bytes=1000)
+            assert code == 0 or b"BrokenPipe" in err or b"ConnectionReset" in err, err
+    finally:
+        server.close()
+    assert got == [bytes(2**20)] * 3
+
+
+async def test_a_workspace_goes_there_and_comes_back_as_it_was_left(site: Site) -> None:
+    """Of a resumed run: what was in it is there; what was changed and removed is so here, after a sync and the end."""
+    spec = site.spec()
+    (spec.workspace / "below").mkdir()
+    for name in ("kept", "changed", "below/removed"):
+        (spec.workspace / name).write_text(name)
+    async with site.visit(spec) as visit:
+        run = visit.sandbox.run_command
+        script = "cat kept below/removed; rm -r below; echo more >> changed; ln -s kept link; ln -s /etc out; mkfifo f"
+        assert (await run(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).stdout == b"keptbelow/removed"
+        await visit.sandbox.sync()
+        assert sorted(each.name for each in spec.workspace.iterdir()) == ["changed", "kept", "link"]
+        assert (spec.workspace / "changed").read_text() == "changedmore\n"
+        assert (spec.workspace / "link").readlink() == Path("kept")
+        await run(["/bin/sh", "-c", "echo late > late; rm kept"], timeout_s=60, max_bytes=1000)
+    assert sorted(each.name for each in spec.workspace.iterdir()) == ["changed", "late", "link"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Beside the scratch folder, which is nobody's to mount: workspaces are in it."""
+    with tempfile.TemporaryDirectory(prefix="ramet-mounts-") as found:
+        yield Path(found)
+
+
+async def test_a_single_file_may_be_a_mount(site: Site, folder: Path) -> None:
+    """And what is too large to travel is refused by name, with a word of what to do instead."""
+    (folder / "file").write_text("text")
+    async with site.visit(grant=replace_grant(GRANT, readonly_mounts=(str(folder / "file"),))) as visit:
+        assert await visit.ask("read", path=str(folder / "file")) == "text"
+    with (folder / "large").open("wb") as file:
+        file.truncate(257 * 2**20)
+    with pytest.raises(InvalidValue, match="image") as refusal:
+        await site.backend.start(site.spec(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))))
+    assert refusal.value.field == "readonly_mounts"
+
+
+async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Site) -> None:
+    """Sparse files are small there and large here: a sync says so, and this host holds no more than was granted."""
+    async with site.visit(grant=replace_grant(GRANT, workspace_size_mb=4)) as visit:
+        script = "for name in a b c; do truncate -s 4M $name; done"
+        assert (await visit.sandbox.run_command(["/bin/sh", "-c", script], timeout_s=60, max_bytes=1000)).code == 0
+        with pytest.raises(SandboxFailed, match="travel"):
+            await visit.sandbox.sync()
+        await visit.sandbox.run_command(["/bin/sh", "-c", "rm a b c; echo x > d"], timeout_s=60, max_bytes=1000)
+        await visit.sandbox.sync()
+        assert (visit.spec.workspace / "d").read_text() == "x\n"
+
+
+async def test_nothing_of_a_sandbox_stays_on_its_machine(site: Site) -> None:
+    """Neither its workspace nor its shelf, once it is cleaned up."""
+    assert isinstance(site.backend, MachineBackend)
+    process = await site.backend.process()
+    runs = Path(f"/proc/{process.pid}/root{site.ground.runs}")
+    shelf = site.ground.runs / "shelf"
+    shelf.mkdir()
+    (shelf / "file").touch()
+    async with site.visit(shelf=shelf) as one, site.visit(shelf=shelf) as other:
+        await one.sandbox.clean_up()
+        assert await other.ask("listing", path=str(shelf)) == ["file"]
+        assert one.spec.workspace.name not in names(runs)
+
+    await eventually(lambda: not [each for each in names(runs) if not each.startswith(".")])
+
+
+def names(folder: Path) -> list[str]:
+    """What is in it."""
+    return [each.name for each in folder.iterdir()]
