@@ -15,7 +15,7 @@ from ramet.isolation.room import Assignment, Room
 CPU_SLACK_S = 5
 
 #: Nothing of a host may be seen at these paths: a sandbox has its own.
-_NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
+NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -26,7 +26,7 @@ def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assig
         raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
     mounts = tuple(map(absolute, grant.readonly_mounts))
     for mount in mounts:
-        if mount in _NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
+        if mount in NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
             raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):

@@ -131,7 +131,7 @@ class Api:
         return found
 
     async def pods(self, selector: Mapping[str, str]) -> tuple[str, list[Seen]]:
-        """Pods with these labels, and the version from which on changes can be watched. Raises Forbidden, Unreachable."""
+        """Pods with these labels, and the version from which changes can be watched. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Pod
 
         listing = self._client.list(Pod, labels=dict(selector))

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed, SpawnRefused
 from ramet.core.policy import DEFAULTS, Isolation
-from ramet.isolation.admission import absolute, admit
+from ramet.isolation.admission import NO_MOUNTS, absolute
 from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.kubernetes import labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
@@ -25,15 +25,12 @@ from ramet.isolation.kubernetes.reaper import reap
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.seen import Trouble, exit_of
 from ramet.isolation.remote.outside import Machine, OnThreshold
-from ramet.isolation.room import Room
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
 UIDS = range(1_000_000, 2_000_000_000)
 LIB = "/opt/ramet/lib"  #: where a runtime image has ramet and what its guests import
 _CLOSE_S = 30.0
 #: What a pod is to who looks at a spec here.
-_AS_SEEN = Room("pod", "", (), (), "bare", has_secrets=True, has_endpoints=True)
-
 _log = logging.getLogger("ramet.kubernetes")
 
 #: Which kernels of a place live, where they do not share a disk: each by the name that it was given.
@@ -216,7 +213,7 @@ class KubernetesBackend:
         if presence is not None:
             presence.leave()
 
-    # ---- one run --------------------------------------------------------------------------------------------------------
+    # ---- one run ----------------------------------------------------------------------------------------------------
 
     def _level(self, probe: Probe, asked: Isolation) -> tuple[Isolation, str | None]:
         """What a run gets, and the RuntimeClass that its pod needs. A pod shares no address space with another one."""
@@ -231,12 +228,20 @@ class KubernetesBackend:
 
     def _check(self, spec: SandboxSpec) -> None:
         """Refuse what cannot be, before anything is made. Raises InvalidValue, SandboxFailed."""
-        given = admit(spec, _AS_SEEN._replace(runs=str(self._runs)), None)
-        if not spec.workspace.is_dir():
-            raise SandboxFailed(f"workspace {spec.workspace}: there is no such folder")
-        seen = [given.workspace, *given.mounts, *([given.shelf] if given.shelf else [])]
-        if not any(Path(given.cwd).is_relative_to(each) for each in seen) or not Path(given.cwd).is_dir():
-            raise SandboxFailed(f"cwd {given.cwd}: no folder of the workspace or of readonly_mounts")
+        runs, workspace = str(self._runs), absolute(spec.workspace)
+        if not workspace.startswith(f"{runs}/") or not spec.workspace.is_dir():
+            raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
+        mounts = [*map(absolute, spec.grant.readonly_mounts)]
+        for mount in mounts:
+            if mount in NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
+                raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
+            if runs == mount or runs.startswith(f"{mount}/"):
+                raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
+        if spec.shelf is not None and not (absolute(spec.shelf).startswith(f"{runs}/") and spec.shelf.is_dir()):
+            raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
+        cwd = Path(workspace if spec.cwd is None else absolute(spec.cwd))
+        if not any(cwd.is_relative_to(each) for each in (workspace, *mounts)) or not cwd.is_dir():
+            raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
@@ -308,7 +313,7 @@ class KubernetesBackend:
             await machine.close()
             raise
 
-    # ---- the cluster ----------------------------------------------------------------------------------------------------
+    # ---- the cluster ------------------------------------------------------------------------------------------------
 
     def _open(self) -> Api:
         if self._api is None:

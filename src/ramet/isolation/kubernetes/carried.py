@@ -11,10 +11,10 @@ from ramet.core.errors import Gone, ProtocolError
 from ramet.wire.frames import Frame
 from ramet.wire.session import Session, weight
 
-#: A side that has nothing else to say says so, this often.
+#: How often a side that has nothing else to say says so, at the longest; a wire that is silent for SILENT times that is
+#: broken, whatever it says of itself.
 ALIVE_S = 10.0
-#: A wire on which nothing came for so long is broken, whatever it says of itself.
-SILENT_S = 3 * ALIVE_S
+SILENT = 3
 #: Of what was taken in: told to the other end at once, and not only with the next thing said.
 _MANY = 256 * 1024
 _PARTING_S = 2.0
@@ -28,7 +28,9 @@ class CarriedLine:
     Its maker has wires carry it until it has ended, or calls `fail` when it has waited for long enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
+        """`patience_s` is how long both ends wait for each other: signs of life are far more frequent."""
+        self._alive_s = min(ALIVE_S, patience_s / (SILENT + 2))
         self._session = Session()
         self._inbox: deque[tuple[int, Frame]] = deque()
         self._received, self._size = 0, 0  #: number of the last frame that was received; bytes of it not acknowledged
@@ -91,7 +93,7 @@ class CarriedLine:
     async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
         """Use a wire until it breaks or the line has ended, with whoever is at the other end or here.
 
-        Raises what `packets` and `write` raise, TimeoutError if nothing comes for SILENT_S. What breaks the rules of
+        Raises what `packets` and `write` raise, TimeoutError if nothing comes for too long. What breaks the rules of
         the session ends the line.
         """
         self._session.connected()
@@ -112,7 +114,7 @@ class CarriedLine:
         is_first = True
         while not self._session.has_ended:
             try:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout(SILENT * self._alive_s):
                     packet = await anext(packets)
             except StopAsyncIteration:
                 return
@@ -132,7 +134,7 @@ class CarriedLine:
 
     async def _write(self, write: Write) -> None:
         loop = asyncio.get_running_loop()
-        alive_at = loop.time() + ALIVE_S
+        alive_at = loop.time() + self._alive_s
         while True:
             self._news.clear()
             is_due = loop.time() >= alive_at
@@ -142,7 +144,7 @@ class CarriedLine:
             packet = self._session.next_packet(alive=is_due)
             if packet is not None:
                 await write(packet)
-                alive_at = loop.time() + ALIVE_S
+                alive_at = loop.time() + self._alive_s
             elif self._has_ended:
                 return
             else:

@@ -35,7 +35,7 @@ async def _run(given: int, taken: int, patience_s: float, runs: Path, places: li
     wire = StandardStreams(given, taken, patience_s)
     waiting = asyncio.ensure_future(wire.hold())
     try:
-        await serve(wire.line, runs, places)
+        await serve(wire.line, runs, places, pod=True)
     finally:
         await wire.line.close()
         waiting.cancel()
@@ -46,7 +46,7 @@ class StandardStreams:
     """A line over two descriptors. Whoever says hello with a higher number than before is the new connection."""
 
     def __init__(self, given: int, taken: int, patience_s: float) -> None:
-        self.line = CarriedLine()
+        self.line = CarriedLine(patience_s)
         self._given, self._taken, self._patience_s = given, taken, patience_s
         self._connection = 0
         self._packets: asyncio.Queue[bytes | None] = asyncio.Queue()

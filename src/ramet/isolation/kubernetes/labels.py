@@ -34,6 +34,9 @@ class About(NamedTuple):
     path: str = ""
 
 
+UNKNOWN = About()
+
+
 def value_of(word: str) -> str:
     """A label's value for an id or a name: the word itself where it can be one, else a digest of it."""
     return word if _VALUE.match(word) else f"sha256-{hashlib.sha256(word.encode()).hexdigest()[:40]}"

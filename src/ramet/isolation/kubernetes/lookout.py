@@ -16,7 +16,7 @@ _log = logging.getLogger("ramet.kubernetes")
 
 
 class Lookout:
-    """Pods with some labels, by name. `on_stray` is told of one that nobody expects: it was made, and then not wanted."""
+    """Pods with some labels, by name. `on_stray` is told of one that nobody expects: made, and then not wanted."""
 
     def __init__(self, api: Api, selector: Mapping[str, str], on_stray: Callable[[str], object]) -> None:
         self._api, self._selector, self._on_stray = api, dict(selector), on_stray

@@ -59,7 +59,7 @@ class Berth:
     run: str
     grant: Grant
     uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
-    about: labels.About = labels.About()
+    about: labels.About = labels.UNKNOWN
     runtime_class: str | None = None
     folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
     files: Sequence[str] = ()  #: likewise, single files

@@ -1,6 +1,6 @@
 """Which kernels of a working directory live: each holds the lock of a file there, and whoever ends lets go of it.
 
-No clock is asked, and nothing is renewed: the operating system lets go of a lock when its process ends, however that is.
+No clock is asked, and nothing is renewed: a lock is let go of when its process ends, however that is.
 """
 
 from __future__ import annotations

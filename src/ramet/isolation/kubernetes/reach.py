@@ -78,7 +78,7 @@ class Attached:
 
     def __init__(self, api: Api, pod: str, patience_s: float) -> None:
         self._api, self._pod, self._patience_s = api, pod, patience_s
-        self._line = CarriedLine()
+        self._line = CarriedLine(patience_s)
         self._connection = 0
         self._tail: deque[bytes] = deque(maxlen=8)
         self._holding = asyncio.get_running_loop().create_task(self._hold())
