@@ -1,0 +1,133 @@
+"""The manifests: one whole pod that was looked at, and what each field follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Grant
+from ramet.isolation.kubernetes import labels, manifest
+from ramet.isolation.kubernetes.manifest import Berth, Form
+from tests.support.manifests import misread
+from tests.unit.cli.golden import assert_golden
+
+FORM = Form(
+    namespace="agents",
+    image="registry.example.org/ramet@sha256:0",
+    command=("python3", "-I", "-c", "main()", "60"),
+    runs="/srv/ramet/.ramet/runs",
+    place="place",
+    owner="owner",
+    labels={"example.org/app": "research"},
+    pull_secrets=("pull",),
+    placement={"nodeSelector": {"pool": "agents"}},
+    parent={"apiVersion": "v1", "kind": "Pod", "name": "kernel-0", "uid": "0"},
+)
+BERTH = Berth(
+    name="ramet-0123",
+    run="run-0123",
+    grant=Grant(memory_mb=512, cpu_cores=0.5, timeout_seconds=90.5, workspace_size_mb=100, tmpfs_size_mb=32),
+    uid=1_234_567,
+    about=labels.About(tree="run-0000", team="a team", path="main/searcher"),
+    runtime_class="gvisor",
+    folders=("/data/in",),
+    files=("/data/in/one", "/opt/models/a.bin"),
+    size_mb=7,
+    secret="ramet-0123",
+)
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    from dataclasses import replace
+
+    return manifest.pod(FORM, replace(BERTH, **changes))
+
+
+def test_a_pod_as_it_was_approved() -> None:
+    """`RAMET_GOLDEN=write` refreshes it; review the diff as code."""
+    assert_golden("pod.json", json.dumps(manifest.pod(FORM, BERTH), indent=2, sort_keys=True) + "\n")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        manifest.pod(FORM, BERTH),
+        manifest.network_policy("agents"),
+        manifest.network_policy("agents", kernel={"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": []}),
+        manifest.secret(FORM, "ramet-0123", "run-0123", labels.About(), {"key": "value"}),
+    ],
+    ids=["pod", "policy", "policy-with-a-way-out", "secret"],
+)
+def test_every_field_is_of_the_schema(made: dict[str, Any]) -> None:
+    """A field that Kubernetes does not know would be passed over in silence."""
+    assert misread(made) == []
+
+
+def test_a_pod_is_hardened() -> None:
+    """Whatever a run asks for."""
+    spec = manifest.pod(FORM, Berth(name="a", run="b", grant=Grant(), uid=1_000_001))["spec"]
+    (container,) = spec["containers"]
+
+    assert not any(spec[name] for name in ("hostNetwork", "hostPID", "hostIPC", "automountServiceAccountToken"))
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+    }
+    assert "runtimeClassName" not in spec
+    assert not any("hostPath" in each for each in spec["volumes"])
+    assert all("emptyDir" in each for each in spec["volumes"])
+
+
+def test_what_a_node_keeps_for_a_run() -> None:
+    """All memory that it may use is reserved, of processor time a share; the keeper's part comes on top."""
+    limits = manifest.resources(Grant(memory_mb=100, tmpfs_size_mb=10, cpu_cores=1.0), cpu_reserved=0.1)
+
+    assert limits["limits"]["memory"] == f"{100 + 20 + manifest.KEEPER_MB + manifest.RUN_MB}Mi"
+    assert limits["requests"]["memory"] == limits["limits"]["memory"]
+    assert (limits["limits"]["cpu"], limits["requests"]["cpu"]) == ("1200m", "120m")
+
+
+def test_the_cluster_ends_a_run_after_its_own_time() -> None:
+    """Some time later: the kernel's own clock is the first to say so, if there still is a kernel."""
+    assert _changed()["spec"]["activeDeadlineSeconds"] == 91 + manifest.SLACK_S
+
+
+def test_mounts_are_where_they_are_on_the_host() -> None:
+    """Folders as such, of a file its folder; none for what lies in another one; the program is told of them."""
+    (container,) = _changed(folders=("/a", "/a/b", "/ab"), files=("/a/c/d", "/e/f"))["spec"]["containers"]
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"] if each["name"] == "mounts"}
+
+    assert sorted(mounts) == ["/a", "/ab", "/e"]
+    assert len({each["subPath"] for each in mounts.values()}) == 3
+    assert container["command"][-4:] == [FORM.runs, "/a", "/ab", "/e"]
+
+
+def test_a_mount_among_the_workspaces_is_there_already() -> None:
+    (container,) = _changed(folders=(f"{FORM.runs}/shared",), files=())["spec"]["containers"]
+
+    assert not any(each["name"] == "mounts" for each in container["volumeMounts"])
+
+
+@pytest.mark.parametrize("mount", [{"folders": ("/usr",)}, {"files": ("/etc/hosts",)}, {"files": ("/x",)}])
+def test_a_mount_over_what_the_image_needs_is_refused(mount: dict[str, Any]) -> None:
+    """It would not be a mount, but the end of the pod's own files."""
+    with pytest.raises(InvalidValue, match=r"readonly_mounts"):
+        _changed(**mount)
+
+
+def test_agents_have_no_network() -> None:
+    """But the kernel, where guests dial; and the kernel's own pods are not meant."""
+    spec = manifest.network_policy("agents")["spec"]
+
+    assert (spec["ingress"], spec["egress"], spec["policyTypes"]) == ([], [], ["Ingress", "Egress"])
+    marked = labels.of_run("r", labels.About(), place="p", owner="o")
+    assert spec["podSelector"]["matchLabels"].items() <= marked.items()
+    assert spec["podSelector"]["matchExpressions"] == [{"key": labels.OWNER, "operator": "Exists"}]

@@ -1,0 +1,61 @@
+"""Packets on a stream that loses parts of itself: whole ones come through, and nothing that was not said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation.kubernetes import pieces
+from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
+
+_packets = st.lists(st.builds(Packet, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=60)), max_size=8)
+_nasty = st.lists(st.builds(Packet, st.just(10), st.text("\n\x1b\x01\x02", min_size=1).map(str.encode)), max_size=8)
+
+
+def _read(stream: bytes, cuts: list[int]) -> list[Packet]:
+    reader, found = PacketReader(), list[Packet]()
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    for start, end in zip(places, places[1:], strict=False):
+        found += reader.feed(stream[start:end])
+    return found
+
+
+@given(st.one_of(_packets, _nasty), st.lists(st.integers(0, 10_000), max_size=10))
+def test_what_is_packed_is_read_however_it_is_cut(packets: list[Packet], cuts: list[int]) -> None:
+    assert _read(b"".join(pack(*each) for each in packets), cuts) == packets
+
+
+@given(_packets, st.data())
+def test_a_part_that_is_lost_takes_no_other_packet_along(packets: list[Packet], data: st.DataObject) -> None:
+    """What is read is what was said, in order, and all that was not touched is there."""
+    lines = [pack(*each) for each in packets]
+    stream = b"".join(lines)
+    start = data.draw(st.integers(0, len(stream)))
+    end = data.draw(st.integers(start, len(stream)))
+    ends = [sum(map(len, lines[: at + 1])) for at in range(len(lines))]
+    whole = [
+        each for each, line, last in zip(packets, lines, ends, strict=True) if last <= start or last - len(line) >= end
+    ]
+
+    found = _read(stream[:start] + stream[end:], [])
+
+    rest = iter(packets)
+    assert all(each in rest for each in found), "in order, each once, and none that was not said"
+    rest = iter(found)
+    assert all(each in rest for each in whole), "and none is missing that came whole"
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_passed_over(noise: bytes) -> None:
+    assert _read(noise + pack(3, b"after"), [])[-1] == Packet(3, b"after")
+
+
+def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no end is not kept for ever."""
+    monkeypatch.setattr(pieces, "_MOST", 100)
+    reader = PacketReader()
+
+    with pytest.raises(ProtocolError, match=r"more than 100 bytes"):
+        reader.feed(b"x" * 101)

@@ -1,0 +1,152 @@
+"""What a cluster says of a pod, as it says it, and what that means for the run in it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+from ramet.isolation.kubernetes import labels
+from ramet.isolation.kubernetes.seen import Kind, Trouble, exit_of, gone, look
+
+
+def _pod(status: dict[str, Any], **meta: Any) -> Pod:
+    whole = {"metadata": {"name": "p", "uid": "u", "labels": {labels.OWNER: "o"}, **meta}, "status": status}
+    return cast(Pod, Pod.from_dict({**whole, "spec": {"containers": [], "nodeName": "node1"}}))
+
+
+def _state(phase: str, **state: Any) -> dict[str, Any]:
+    container = {"name": "agent", "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"phase": phase, "containerStatuses": [container]}
+
+
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes: Insufficient cpu.",
+        }
+    ],
+}
+STATES: dict[str, tuple[dict[str, Any], Kind, str]] = {
+    "killed for memory": (
+        _state("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"}),
+        "oom",
+        "out of memory",
+    ),
+    "ended": (_state("Succeeded", terminated={"exitCode": 0, "reason": "Completed"}), "exited", "status 0"),
+    "failed": (_state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "why"}), "exited", "3: why"),
+    "no image": (
+        _state("Pending", waiting={"reason": "ErrImagePull", "message": "x: not found"}),
+        "image",
+        "not found",
+    ),
+    "no image again": (_state("Pending", waiting={"reason": "ImagePullBackOff"}), "image", "ImagePullBackOff"),
+    "no name": (_state("Pending", waiting={"reason": "InvalidImageName", "message": "bad"}), "image", "bad"),
+    "no secret": (
+        _state("Pending", waiting={"reason": "CreateContainerConfigError", "message": 'secret "s" not found'}),
+        "config",
+        'secret "s" not found',
+    ),
+    "no program": (
+        _state("Failed", terminated={"exitCode": 128, "reason": "StartError", "message": "python3: not found"}),
+        "config",
+        "python3: not found",
+    ),
+    "no place": (UNSCHEDULABLE, "unschedulable", "Insufficient cpu"),
+    "out of time": (
+        {"phase": "Failed", "reason": "DeadlineExceeded", "message": "Pod was active on the node longer"},
+        "deadline",
+        "longer",
+    ),
+    "the node is full": (
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        "lost",
+        "low on resource",
+    ),
+    "its disk is full": (
+        {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": 'Usage of EmptyDir volume "runs" exceeds the limit "40Mi".',
+        },
+        "disk",
+        "runs",
+    ),
+    "its memory is full": (
+        {"phase": "Failed", "reason": "Evicted", "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "64Mi".'},
+        "oom",
+        "tmp",
+    ),
+    "the node stops": ({"phase": "Failed", "reason": "Shutdown", "message": "Node is shutting"}, "lost", "shutting"),
+    "the node is gone": ({"phase": "Unknown", "reason": "NodeLost", "message": "Node n was lost"}, "lost", "was lost"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_is_said_has_a_meaning(name: str) -> None:
+    """And the words are passed on."""
+    status, kind, words = STATES[name]
+
+    trouble = look(_pod(status)).trouble
+
+    assert trouble is not None
+    assert trouble.kind == kind
+    assert words in trouble.words
+    assert trouble.is_final == (name != "no place")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Pending"},
+        _state("Pending", waiting={"reason": "ContainerCreating"}),
+        _state("Pending", waiting={"reason": "PodInitializing"}),
+        _state("Running", running={"startedAt": "2026-11-22T00:00:00Z"}),
+    ],
+    ids=["new", "creating", "initializing", "running"],
+)
+def test_a_pod_that_comes_up_is_in_no_trouble(status: dict[str, Any]) -> None:
+    seen = look(_pod(status))
+
+    assert seen.trouble is None
+    assert (seen.name, seen.uid, seen.owner, seen.node) == ("p", "u", "o", "node1")
+    assert seen.is_running == (status["phase"] == "Running")
+
+
+def test_a_deletion_is_told_before_all_else() -> None:
+    """With the reason of who disrupts it, if one is given."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "preempted",
+    }
+    running = {**_state("Running", running={}), "conditions": [condition]}
+
+    for seen in (look(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")), gone("p")):
+        assert seen.trouble is not None
+        assert seen.trouble.kind == "deleted"
+    assert "preempted" in str(look(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).trouble)
+
+
+def test_words_of_others_are_bounded() -> None:
+    trouble = look(_pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))).trouble
+
+    assert trouble is not None
+    assert len(trouble.words) < 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("oom", "oom"), ("disk", "workspace"), ("deadline", "signalled"), ("deleted", "lost"), ("exited", "lost")],
+)
+def test_a_runs_end_follows(kind: Kind, reason: str) -> None:
+    ended = exit_of(Trouble(kind, "words"))
+
+    assert (ended.reason, ended.detail) == (reason, "words")
+    assert ended.code < 0
