@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ _nasty = st.lists(st.builds(Packet, st.just(10), st.text("\n\x1b\x01\x02", min_s
 def _read(stream: bytes, cuts: list[int]) -> list[Packet]:
     reader, found = PacketReader(), list[Packet]()
     places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         found += reader.feed(stream[start:end])
     return found
 

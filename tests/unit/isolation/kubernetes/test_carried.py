@@ -1,0 +1,140 @@
+"""A line over wires that break: every frame comes, once, in order, or both ends know that the line has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ramet.core.errors import Gone
+from ramet.isolation.kubernetes.carried import CarriedLine
+from ramet.isolation.kubernetes.pieces import PacketReader, pack
+from ramet.wire.frames import Frame
+
+PATIENCE_S = 60.0
+
+
+class Wire:
+    """Bytes from one end to another, in pieces of any size; `lose` makes it break somewhere."""
+
+    def __init__(self, dice: random.Random, breaks_after: int | None) -> None:
+        self._dice, self._left = dice, breaks_after
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def write(self, packet: bytes) -> None:
+        data = pack(1, packet)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self._pieces.put_nowait(data[: self._dice.randrange(len(data))])
+                self._pieces.put_nowait(None)
+                raise ConnectionResetError
+        self._pieces.put_nowait(data)
+
+    async def packets(self) -> AsyncIterator[bytes]:
+        reader = PacketReader()
+        while (piece := await self._pieces.get()) is not None:
+            for packet in reader.feed(piece):
+                yield packet.data
+
+
+async def _joined(one: CarriedLine, other: CarriedLine, there: Wire, back: Wire) -> None:
+    async with asyncio.TaskGroup() as group:
+        for line, into, out in ((one, there, back), (other, back, there)):
+
+            async def carry(line: CarriedLine = line, into: Wire = into, out: Wire = out) -> None:
+                with contextlib.suppress(ConnectionResetError):
+                    await line.carry(out.packets(), into.write)
+                into._pieces.put_nowait(None)
+
+            group.create_task(carry())
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> None:
+    """Both ways at once, with frames of all sizes."""
+    dice = random.Random(seed)
+    one, other = CarriedLine(PATIENCE_S), CarriedLine(PATIENCE_S)
+    sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
+
+    async def talk(line: CarriedLine) -> list[Frame]:
+        heard = []
+        for frame in sent:
+            await line.send(frame)
+            if dice.random() < 0.2:
+                await asyncio.sleep(0)
+        while len(heard) < len(sent):
+            assert (frame := await line.receive()) is not None
+            heard.append(frame)
+        return heard
+
+    async def wires() -> None:
+        for again in range(1000):
+            limit = dice.randrange(200_000) if again < 20 else None
+            await _joined(one, other, Wire(dice, limit), Wire(dice, None))
+
+    async with asyncio.timeout(30):
+        carrying = asyncio.ensure_future(wires())
+        assert await asyncio.gather(talk(one), talk(other)) == [sent, sent]
+        carrying.cancel()
+        await asyncio.gather(carrying, return_exceptions=True)
+
+
+async def test_an_end_is_told_after_all_that_was_said() -> None:
+    """The other end hears everything, and then that it is over."""
+    one, other = CarriedLine(PATIENCE_S), CarriedLine(PATIENCE_S)
+    dice = random.Random(0)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(_joined(one, other, Wire(dice, None), Wire(dice, None)))
+        await one.send(Frame(b"hello"))
+        await other.receive()
+        await one.send(Frame(b"last"))
+        await one.close()
+        await one.close()
+        assert await other.receive() == Frame(b"last")
+        assert await other.receive() is None
+
+    for line in (one, other):
+        assert line.has_ended
+        with pytest.raises(Gone):
+            await line.send(Frame(b"more"))
+
+
+async def test_who_waits_is_told_of_the_end() -> None:
+    """Waiting to receive, or for room to send."""
+    line = CarriedLine(PATIENCE_S)
+    receiving = asyncio.ensure_future(line.receive())
+    sending = asyncio.ensure_future(_fill(line))
+    await asyncio.sleep(0)
+
+    line.fail("nobody came")
+
+    assert await receiving is None
+    with pytest.raises(Gone, match="nobody came"):
+        await sending
+
+
+async def _fill(line: CarriedLine) -> None:
+    while True:
+        await line.send(Frame(b"x", bytes(1_000_000)))
+
+
+async def test_a_wire_on_which_nothing_comes_is_broken() -> None:
+    """Whatever it says of itself; the line goes on, over another one."""
+    line = CarriedLine(0.05)
+
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def write(packet: bytes) -> None:
+        """It goes nowhere."""
+
+    with pytest.raises(TimeoutError):
+        await line.carry(nothing(), write)
+
+    assert not line.has_ended
