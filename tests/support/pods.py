@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Pod
 
@@ -45,7 +46,7 @@ async def eyes(runs: Path, file: Path) -> bool:
                 said = await kube.exec(
                     pod.metadata.name, command=["python3", "-I", "-c", _LOOK, str(file)], stdout=True, decode="utf-8"
                 )
-            except ApiError:  # It has just ended.
+            except (ApiError, WebSocketUpgradeError):  # It has just ended.
                 continue
             if "held" in (said.stdout or ""):
                 return True

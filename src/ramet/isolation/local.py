@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ramet.concurrency.deadline import to_its_end
@@ -36,18 +37,20 @@ class LocalBackend(Forking):
         on_threshold: OnThreshold | None = None,
         namespaces: bool = True,
         pod: bool = False,
+        places: Sequence[Path] = (),
     ) -> None:
         """Without `namespaces` it does as on a machine that has none: no /tmp, no secrets, no endpoints.
 
         `pod` says that this process is in a pod which belongs to one run at a time, as a user of no other pod: then
         /tmp and /dev/shm are the run's where they are memory, secrets are files where /run is, and endpoints are
-        reached through a relay on the pod's loopback. Raises InvalidValue for root, who keeps nobody in.
+        reached through a relay on the pod's loopback. What is above `runs` or one of `places`, where mounts will
+        be, is not a run's. Raises InvalidValue for root, who keeps nobody in.
         """
         if pod and os.geteuid() == 0:
             raise InvalidValue("pod", "as root", "a user of its own: runAsNonRoot, and a runAsUser of no other pod")
         super().__init__(runs, parked=0 if pod else parked, on_threshold=on_threshold)
         self.wants_namespaces = namespaces and not pod
-        self._wants_pod = pod
+        self._wants_pod, self._places = pod, tuple(places)
         self._pod: Pod | None = None
 
     def _try(self) -> None:
@@ -55,7 +58,7 @@ class LocalBackend(Forking):
         if not self._wants_pod:
             return
         found = machine()
-        self._pod, self._limits = Pod(), limits()
+        self._pod, self._limits = Pod([Path(self._room.runs), *self._places]), limits()
         limited = {
             "cgroup_cpu": self._limits.cpu_cores,
             "cgroup_memory": self._limits.memory_mb,

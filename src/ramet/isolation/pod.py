@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +30,10 @@ class Limits(NamedTuple):
 class Pod:
     """A pod that belongs to one run at a time: `enter`, and `leave` once nothing of the run lives. Both block."""
 
-    def __init__(self) -> None:
-        self.in_memory = tuple(path for path in IN_MEMORY if _is_memory(path))
+    def __init__(self, others: Iterable[Path] = ()) -> None:
+        """What lies above one of `others` is no run's own: what it may do there, it might do to them."""
+        above = {str(parent) for each in others for parent in each.parents}
+        self.in_memory = tuple(path for path in IN_MEMORY if path not in above and _is_memory(path))
         self.has_secrets = _is_memory(str(Path(SECRETS).parent))
         self._run = ""
 

@@ -249,8 +249,9 @@ async def commands_run_beside_it(site: Site) -> None:
             holds(await visit.ask("read", path="made") == "made\n", "a command and its guest share a workspace")
             flood = await run(["/bin/sh", "-c", "head -c 100000 /dev/zero"], timeout_s=PATIENCE_S, max_bytes=1000)
             holds(len(flood.stdout) <= 1000, f"output is cut at what was asked, not {len(flood.stdout)} bytes")
+            script = "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"
             try:
-                await run(["/bin/sh", "-c", "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"], timeout_s=0.3, max_bytes=1000)
+                await run(["/bin/sh", "-c", script], timeout_s=0.3, max_bytes=1000)
             except TimeoutError:
                 pass
             else:

@@ -30,7 +30,7 @@ from ramet.isolation.remote.outside import Machine, OnThreshold
 UIDS = range(1_000_000, 2_000_000_000)
 LIB = "/opt/ramet/lib"  #: where a runtime image has ramet and what its guests import
 _CLOSE_S = 30.0
-#: What a pod is to who looks at a spec here.
+
 _log = logging.getLogger("ramet.kubernetes")
 
 #: Which kernels of a place live, where they do not share a disk: each by the name that it was given.

@@ -86,7 +86,7 @@ class _Machine:
     def __init__(self, line: Line, runs: Path, places: Sequence[Path], *, pod: bool) -> None:
         self._line, self._runs = line, runs
         self._places = [runs, *places]
-        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod)
+        self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
         self._outbox = Outbox(line)
         self._kept: dict[int, Kept] = {}
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
