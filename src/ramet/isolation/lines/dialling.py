@@ -14,8 +14,9 @@ from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.invitation import KEY_HEADER, POD_HEADER, Invitation
 from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.lines.tls import TlsStream
 from ramet.isolation.lines.websocket import WebSocketTransport
-from ramet.wire.websocket import MAX_HEAD, check_answer, read_head, request
+from ramet.wire.websocket import check_answer, request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,22 +91,19 @@ class _Dialler:
 
     async def _connect(self) -> WebSocketTransport:
         """Raises OSError, ProtocolError, EOFError."""
-        reader, writer = await asyncio.open_connection(
-            self._host, self._port, ssl=self._context, limit=MAX_HEAD, ssl_handshake_timeout=self._backoff.try_s
-        )
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        stream = TlsStream(reader, writer, self._context, server_hostname=self._host)
         try:
+            await stream.shake_hands()
             nonce = os.urandom(16)
             key = {"Authorization": f"Bearer {self._key}", POD_HEADER: self._pod}
-            writer.write(request(self._authority, self._path, nonce, key))
-            try:
-                head = read_head(await reader.readuntil(b"\r\n\r\n"))
-            except asyncio.LimitOverrunError:
-                raise ProtocolError("an answer's head is too long") from None
+            stream.put(request(self._authority, self._path, nonce, key))
+            head = await stream.read_head()
             check_answer(head, nonce)
             if not (following := head.headers.get(KEY_HEADER)):
                 raise ProtocolError("the kernel gave no key for the next time")
             self._key = following
-            return WebSocketTransport(reader, writer, is_server=False)
+            return WebSocketTransport(stream, is_server=False)
         except BaseException:
-            writer.transport.abort()
+            stream.abort()
             raise

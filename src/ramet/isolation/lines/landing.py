@@ -19,8 +19,9 @@ from ramet.core.errors import ProtocolError
 from ramet.isolation.lines.invitation import KEY_HEADER, POD_HEADER
 from ramet.isolation.lines.keys import Kept, KeyBook
 from ramet.isolation.lines.resuming import ResumingLine
+from ramet.isolation.lines.tls import TlsStream
 from ramet.isolation.lines.websocket import WebSocketTransport
-from ramet.wire.websocket import MAX_HEAD, answer, nonce_of, read_head
+from ramet.wire.websocket import answer, nonce_of
 
 PATH = "/line"
 _BODY = b"no\n"
@@ -142,13 +143,16 @@ class Landing:
                 self._begin(self._serve(end, peer))
 
     async def _serve(self, end: socket.socket, peer: str) -> None:
-        writer: asyncio.StreamWriter | None = None
+        stream: TlsStream | None = None
         admitted: tuple[str, str, ResumingLine, WebSocketTransport] | None = None
         try:
             try:
                 async with asyncio.timeout(self._caps.handshake_s):
-                    reader, writer = await self._secured(end)
-                    admitted = await self._admit(reader, writer)
+                    with contextlib.suppress(OSError):
+                        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    stream = TlsStream(*await asyncio.open_connection(sock=end), self.context)
+                    await stream.shake_hands()
+                    admitted = await self._admit(stream)
             except (OSError, EOFError):  # TimeoutError is one
                 pass
             finally:
@@ -158,45 +162,31 @@ class Landing:
             if admitted is not None:
                 await self._lend(*admitted)
         finally:
-            if writer is not None:
-                writer.transport.abort()
+            if stream is not None:
+                stream.abort()
             else:
                 end.close()
 
-    async def _secured(self, end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        end.setblocking(False)
-        with contextlib.suppress(OSError):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = asyncio.StreamReader(limit=MAX_HEAD)
-        protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await self._loop.connect_accepted_socket(
-            lambda: protocol, end, ssl=self.context, ssl_handshake_timeout=self._caps.handshake_s
-        )
-        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
-
-    async def _admit(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
+    async def _admit(self, stream: TlsStream) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
         pod, presented, nonce = "", "", None
         try:
-            head = read_head(await reader.readuntil(b"\r\n\r\n"))
+            head = await stream.read_head()
             pod = head.headers.get(POD_HEADER, "")
             scheme, _, key = head.headers.get("authorization", "").partition(" ")
             presented = key if scheme == "Bearer" and head.start[1] == PATH else ""
             nonce = nonce_of(head)
-        except (ProtocolError, asyncio.LimitOverrunError):
+        except ProtocolError:
             pass
         following = self._book.admit(pod, presented if nonce is not None else "")
         line = self._lines.get(pod)
         if following is None or nonce is None or line is None or line.has_ended:
-            writer.write(REFUSAL)
-            writer.close()
-            await writer.wait_closed()
+            stream.put(REFUSAL)
+            await stream.close()
             return None
         await self._stored(pod)
-        writer.write(answer(nonce, {KEY_HEADER: following}))
-        await writer.drain()
-        return pod, following, line, WebSocketTransport(reader, writer, is_server=True)
+        stream.put(answer(nonce, {KEY_HEADER: following}))
+        await stream.drain()
+        return pod, following, line, WebSocketTransport(stream, is_server=True)
 
     async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:

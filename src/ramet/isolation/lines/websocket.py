@@ -6,18 +6,17 @@ import asyncio
 import os
 from collections import deque
 
+from ramet.isolation.lines.tls import TlsStream
 from ramet.isolation.lines.transport import allowance_s
 from ramet.wire.session import MAX_PACKET
 from ramet.wire.websocket import BINARY, CLOSE, PING, PONG, MessageReader, pack
 
-_CHUNK = 64 * 1024
-
 
 class WebSocketTransport:
-    """A `Transport` over a pair of streams."""
+    """A `Transport`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_server: bool) -> None:
-        self._reader, self._writer, self._is_server = reader, writer, is_server
+    def __init__(self, stream: TlsStream, *, is_server: bool) -> None:
+        self._stream, self._is_server = stream, is_server
         self._messages = MessageReader(is_server=is_server, max_size=MAX_PACKET)
         self._packets: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
@@ -32,13 +31,13 @@ class WebSocketTransport:
     async def send(self, packet: bytes) -> None:
         """See `Transport`."""
         self._say(BINARY, packet)
-        await self._writer.drain()
+        await self._stream.drain()
 
     async def receive(self) -> bytes | None:
         """See `Transport`."""
         while not self._packets:
             async with asyncio.timeout_at(self._late_at):
-                data = await self._reader.read(_CHUNK)
+                data = await self._stream.read()
             if not data:
                 return None
             self._heard_at = self._loop.time()
@@ -48,7 +47,7 @@ class WebSocketTransport:
 
     def abort(self) -> None:
         """See `Transport`."""
-        self._writer.transport.abort()
+        self._stream.abort()
 
     def _take(self, data: bytes) -> bool:
         """Whether the other end has more to say."""
@@ -68,5 +67,5 @@ class WebSocketTransport:
         return True
 
     def _say(self, kind: int, payload: bytes) -> None:
-        if kind == BINARY or not self._writer.transport.get_write_buffer_size():
-            self._writer.write(pack(kind, payload, None if self._is_server else os.urandom(4)))
+        if kind == BINARY or not self._stream.waiting:
+            self._stream.put(pack(kind, payload, None if self._is_server else os.urandom(4)))

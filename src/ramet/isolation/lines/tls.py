@@ -1,0 +1,113 @@
+"""TLS over a pair of asyncio's streams, at what an idle connection is worth: asyncio's own keeps 256 KiB for each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+
+from ramet.core.errors import ProtocolError
+from ramet.wire.websocket import MAX_HEAD, Head, read_head
+
+_CHUNK = 64 * 1024
+
+
+class TlsStream:
+    """One end. Used by one reader and one writer at a time; after an error by nobody."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ssl.SSLContext,
+        *,
+        server_hostname: str | None = None,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
+        )
+        self._rest = b""  #: what came behind a head
+
+    async def shake_hands(self) -> None:
+        """Until each knows the other. Raises OSError (ssl.SSLError is one)."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._more():
+                    raise ConnectionResetError("closed in the middle of a handshake") from None
+            except ssl.SSLError:
+                await self._flush()  # an alert that says why
+                raise
+            else:
+                await self._flush()
+                return
+
+    async def read(self) -> bytes:
+        """What has come; nothing at the end. Raises OSError."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            return rest
+        while True:
+            try:
+                return self._tls.read(_CHUNK)
+            except ssl.SSLWantReadError:
+                if self._outgoing.pending:
+                    await self._flush()
+                if not await self._more():
+                    return b""
+            except ssl.SSLZeroReturnError:
+                return b""
+
+    async def read_head(self) -> Head:
+        """A head of HTTP; what comes behind it is for `read`. Raises EOFError, OSError, ProtocolError."""
+        data = b""
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            if len(data) > MAX_HEAD:
+                raise ProtocolError(f"a head is longer than {MAX_HEAD} bytes")
+            if not (more := await self.read()):
+                raise EOFError("the connection has ended in a head")
+            data += more
+        self._rest = data[end + 4 :]
+        return read_head(data[: end + 4])
+
+    def put(self, data: bytes) -> None:
+        """Have it sent; `drain` waits until there is room for more. Raises OSError."""
+        with memoryview(data) as view:
+            for at in range(0, len(view), _CHUNK):
+                self._tls.write(view[at : at + _CHUNK])
+                self._writer.write(self._outgoing.read())
+
+    async def drain(self) -> None:
+        """Wait until not much is waiting to be sent. Raises OSError."""
+        await self._writer.drain()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are waiting to be sent."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def close(self) -> None:
+        """Say that this was all, and wait for the other end to close: it has read it then. Raises OSError."""
+        with contextlib.suppress(ssl.SSLError):  # It would wait for the other end's word.
+            self._tls.unwrap()
+        await self._flush()
+        self._writer.write_eof()
+        while await self._reader.read(_CHUNK):
+            pass
+
+    def abort(self) -> None:
+        """End it at once. Idempotent."""
+        self._writer.transport.abort()
+
+    async def _more(self) -> bool:
+        data = await self._reader.read(_CHUNK)
+        self._incoming.write(data)
+        return bool(data)
+
+    async def _flush(self) -> None:
+        self._writer.write(self._outgoing.read())
+        await self._writer.drain()
