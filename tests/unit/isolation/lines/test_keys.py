@@ -1,0 +1,90 @@
+"""isolation/lines/keys.py: a key opens once, for one pod, for a time; what is kept of it opens nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ramet.isolation.lines.keys import Kept, KeyBook
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_key_is_good_until_the_next_has_arrived() -> None:
+    """Who lost the answer comes again with the old one; each time the one that was lost is void."""
+    book = KeyBook(Clock())
+    join = book.expect("uid", join_s=10)
+    lost = book.admit("uid", join)
+    following = book.admit("uid", join)
+
+    assert lost
+    assert following
+    assert book.admit("uid", lost) is None
+    assert not book.confirm("uid", lost)
+    assert book.confirm("uid", following)
+    assert book.admit("uid", join) is None
+    assert book.admit("uid", following)
+
+
+def test_coming_with_the_next_key_shows_that_it_arrived() -> None:
+    """The one before is void, before a word was said."""
+    book = KeyBook(Clock())
+    join = book.expect("uid", join_s=10)
+    following = book.admit("uid", join)
+    assert following
+    assert book.admit("uid", following)
+    assert book.admit("uid", join) is None
+
+
+def test_a_join_key_is_good_for_a_time_and_a_session_key_for_good() -> None:
+    """Of a pod that never came, nothing opens later."""
+    clock = Clock()
+    book = KeyBook(clock)
+    join, late = book.expect("uid", join_s=10), book.expect("late", join_s=10)
+    clock.now += 10
+    key = book.admit("uid", join)
+    assert key
+    assert book.confirm("uid", key)
+    clock.now += 10_000
+    assert book.admit("late", late) is None
+    assert book.admit("uid", key)
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_a_new_process_goes_on_with_what_was_kept(has_joined: bool) -> None:
+    """As data that any store holds; time that has passed is not given again by a clock that starts anew."""
+    clock = Clock()
+    book = KeyBook(clock)
+    key = book.expect("uid", join_s=10)
+    if has_joined:
+        following = book.admit("uid", key)
+        assert following
+        assert book.confirm("uid", following)
+        key = following
+    clock.now += 4
+    kept = msgspec.json.encode(book.describe("uid"))
+    assert key.encode() not in kept
+
+    later = Clock()
+    later.now = 5.0
+    new = KeyBook(later)
+    new.restore(msgspec.json.decode(kept, type=Kept))
+    later.now += 7
+    assert (new.admit("uid", key) is not None) == has_joined
+
+
+def test_no_pods_key_opens_for_another_or_for_one_that_is_gone() -> None:
+    """Nor does a hash, nor the beginning of a key, nor nothing."""
+    book = KeyBook(Clock())
+    key, other = book.expect("uid", join_s=10), book.expect("other", join_s=10)
+    for bad in (other, key[:-1], key + "=", "", book.describe("uid").hashes[0], "\udcff"):
+        assert book.admit("uid", bad) is None
+    assert book.admit("nobody", key) is None
+    book.forget("other")
+    assert book.admit("other", other) is None
+    assert book.admit("uid", key)
