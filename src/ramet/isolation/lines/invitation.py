@@ -26,10 +26,13 @@ class Invitation(Struct, frozen=True, kw_only=True):
         return f"Invitation(url={self.url!r}, pod={self.pod!r})"
 
 
-def read(folder: Path) -> Invitation:
-    """What is mounted there. Raises InvalidValue for what is missing or too long; no value is ever in a message."""
-    said: dict[str, str] = {}
-    for name in (URL, CA, KEY, POD):
+def read(folder: Path, *, pod: str = "") -> Invitation:
+    """What is mounted there. `pod` is the pod's own uid, where the Secret was made before it was known.
+
+    Raises InvalidValue for what is missing or too long; no value is ever in a message.
+    """
+    said = {POD: pod}
+    for name in (URL, CA, KEY) if pod else (URL, CA, KEY, POD):
         file = folder / name
         try:
             with file.open("rb") as opened:
@@ -48,8 +51,9 @@ def secret_name(pod_name: str) -> str:
 
 
 def secret_data(invitation: Invitation) -> dict[str, str]:
-    """A Secret's `stringData`; mounted as a folder, it is what `read` reads."""
-    return {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
+    """A Secret's `stringData`; mounted as a folder, it is what `read` reads. Without a uid while there is none."""
+    data = {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
+    return {name: text for name, text in data.items() if text}
 
 
 def secret(invitation: Invitation, *, namespace: str, pod_name: str, labels: dict[str, str]) -> dict[str, Any]:

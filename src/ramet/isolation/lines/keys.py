@@ -39,9 +39,9 @@ class KeyBook:
         self._now = now
         self._pods: dict[str, _Pod] = {}
 
-    def expect(self, pod: str, *, join_s: float) -> str:
-        """A new join key for a pod; any other of it is void."""
-        key = _new_key()
+    def expect(self, pod: str, *, join_s: float, key: str | None = None) -> str:
+        """The join key of a pod, new if none is given; any other of it is void."""
+        key = key or new_key()
         self._pods[pod] = _Pod((_hash(key),), self._now() + join_s)
         return key
 
@@ -52,7 +52,7 @@ class KeyBook:
         presented = _hash(key)
         is_good = hmac.compare_digest(hashes[0], presented) | hmac.compare_digest(hashes[1], presented)
         is_late = known is None or (known.join_by is not None and self._now() > known.join_by)
-        following = _new_key()
+        following = new_key()
         due = _hash(following)
         if known is None or is_late or not is_good:
             return None
@@ -83,7 +83,8 @@ class KeyBook:
         self._pods[kept.pod] = _Pod(tuple(bytes.fromhex(each) for each in kept.hashes[-2:]), join_by)
 
 
-def _new_key() -> str:
+def new_key() -> str:
+    """A key that opens nothing yet."""
     return secrets.token_urlsafe(32)
 
 

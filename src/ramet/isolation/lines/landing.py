@@ -98,9 +98,12 @@ class Landing:
 
     # ---- who may come -----------------------------------------------------------------------------------------------
 
-    async def expect(self, pod: str, line: ResumingLine, *, join_s: float) -> str:
-        """A pod may come, within that time, and its line begins; returns its join key, which is kept nowhere."""
-        key = self._book.expect(pod, join_s=join_s)
+    async def expect(self, pod: str, line: ResumingLine, *, join_s: float, key: str | None = None) -> str:
+        """A pod (its uid) may come, within that time, and its line begins; returns its join key, which is kept nowhere.
+
+        `key` is one of `keys.new_key`, for a pod that was given it before it had a uid.
+        """
+        key = self._book.expect(pod, join_s=join_s, key=key)
         self._lines[pod] = line
         await self._stored(pod)
         return key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ramet.isolation.lines.keys import Kept, KeyBook
+from ramet.isolation.lines.keys import Kept, KeyBook, new_key
 
 
 class Clock:
@@ -18,7 +18,9 @@ class Clock:
 def test_a_key_is_good_until_the_next_has_arrived() -> None:
     """Who lost the answer comes again with the old one; each time the one that was lost is void."""
     book = KeyBook(Clock())
-    join = book.expect("uid", join_s=10)
+    join = new_key()
+    assert book.admit("uid", join) is None
+    book.expect("uid", join_s=10, key=join)
     lost = book.admit("uid", join)
     following = book.admit("uid", join)
 

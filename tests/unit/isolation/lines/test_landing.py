@@ -271,6 +271,8 @@ def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -
         (tmp_path / name).write_text(text + "\n")
 
     assert invitation.read(tmp_path) == sent
+    (tmp_path / invitation.POD).unlink()
+    assert invitation.read(tmp_path, pod="uid-1") == sent
     assert secret["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
     assert invitation.volume("run-1")["secret"]["secretName"] == secret["metadata"]["name"]
     (tmp_path / invitation.KEY).write_bytes(b"\xffsecret")
