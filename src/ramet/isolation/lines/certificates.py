@@ -83,6 +83,7 @@ def client_context(ca: str) -> ssl.SSLContext:
 def _server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0  # A machine that comes again brings a key; nothing else of before is kept.
     context.load_cert_chain(certificate, key)
     return context

@@ -106,6 +106,10 @@ class ResumingLine:
                     await self._left.wait()
         self._end()
 
+    def give_up(self) -> None:
+        """End it here, at once, without a word: the other side is gone. What came can be received. Idempotent."""
+        self._end()
+
     # ---- connections ------------------------------------------------------------------------------------------------
 
     @property

@@ -8,6 +8,7 @@ import os
 import re
 import ssl
 import stat
+import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.isolation.lines import certificates, invitation
 from ramet.isolation.lines.certificates import Identity, client_context
 from ramet.isolation.lines.dialling import Backoff, dialled
@@ -188,6 +189,57 @@ async def test_who_says_nothing_or_says_it_slowly_is_closed(
         assert await last_words(*silent) == b""
         assert await last_words(*slow) == b""
     assert not caplog.records
+
+
+@asynccontextmanager
+async def admitted(landing: Landing, identity: Identity, key: str) -> AsyncIterator[asyncio.StreamWriter]:
+    """A pod that is in, and says what it likes from there on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
+    try:
+        writer.write(request(key))
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        yield writer
+        assert await last_words(reader, writer) is not None
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        websocket.pack(websocket.BINARY, b"no packet", b"mask"),
+        websocket.pack(websocket.BINARY, b"not masked"),
+        b"\x82\xff" + struct.pack("!Q", 2**31) + b"mask",
+        b"\x82\xff" + struct.pack("!Q", 2**64 - 1) + b"mask",
+    ],
+    ids=["no packet", "not masked", "2 GiB", "all there is"],
+)
+async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: Identity, said: bytes) -> None:
+    """Attack 72: at the first header that cannot be; whoever reads the line is told, and nobody comes in again."""
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        async with admitted(landing, identity, key) as writer:
+            writer.write(said)
+        with pytest.raises(ProtocolError):
+            await kernel.receive()
+        assert await kernel.receive() is None
+        assert b"".join(await asked(landing, identity, request(key))) == REFUSAL
+
+
+async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
+    identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack 73, by one who is in. The line is there, for one who does better."""
+    monkeypatch.setattr("ramet.isolation.lines.websocket.allowance_s", lambda size: 0.05)
+    kernel = ResumingLine(patience=NEVER)
+    async with landed(identity) as landing:
+        key = await landing.expect("uid-1", kernel, join_s=60)
+        async with admitted(landing, identity, key) as writer:
+            writer.write(websocket.pack(websocket.BINARY, bytes(1000), b"mask")[:-1])
+        await eventually(lambda: not kernel.is_connected)
+        assert not kernel.has_ended
+    await kernel.close()
 
 
 async def test_a_machine_trusts_its_kernel_and_no_other(identity: Identity) -> None:

@@ -1,0 +1,82 @@
+"""Pods that dial the kernel's door: frames do not pass through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.manifest import SECRET
+from ramet.isolation.lines.invitation import Invitation, secret_data
+from ramet.isolation.lines.keys import new_key
+from ramet.isolation.lines.landing import Landing
+from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.remote.line import Line
+
+_log = logging.getLogger("ramet.kubernetes")
+
+
+class Dial:
+    """A `Reach`: a pod has a Secret that says where the kernel is, whom to trust there, and the key that opens once."""
+
+    module = "ramet.isolation.kubernetes.dialling"
+
+    def __init__(self, landing: Landing, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0) -> None:
+        """`url` is the door as pods reach it, `ca` the PEM of the authority that signed its certificate.
+
+        A pod has `join_s` from its making to its first word, for its image may have to be pulled; after `patience_s`
+        without a connection it ends.
+        """
+        self._landing, self._url, self._ca, self._join_s = landing, url, ca, join_s
+        self._keys: dict[str, str] = {}  #: of pods that have no uid yet
+        self._uids: dict[str, str] = {}
+        self.arguments = (SECRET, f"{patience_s:g}")
+
+    def secret(self, pod: str) -> Mapping[str, str]:
+        """See `Reach`."""
+        key = self._keys[pod] = new_key()
+        return secret_data(Invitation(url=self._url, ca=self._ca, key=key, pod=""))
+
+    def open(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`."""
+        self._uids[pod] = uid
+        return Dialled(self._landing, uid, self._keys.pop(pod), self._join_s)
+
+    def forget(self, pod: str) -> None:
+        """See `Reach`."""
+        self._keys.pop(pod, None)
+        self._landing.forget(self._uids.pop(pod, ""))
+
+
+class Dialled:
+    """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
+
+    def __init__(self, landing: Landing, uid: str, key: str, join_s: float) -> None:
+        self._line = ResumingLine(patience=Patience(give_up_s=None))
+        self._expecting = asyncio.get_running_loop().create_task(self._expect(landing, uid, key, join_s))
+
+    @property
+    def line(self) -> Line:
+        """See `Reached`."""
+        return self._line
+
+    @property
+    def words(self) -> str:
+        """See `Reached`. What it says there is in the container's log alone."""
+        return ""
+
+    async def close(self) -> None:
+        """See `Reached`."""
+        self._line.give_up()
+        self._expecting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((self._expecting,))
+
+    async def _expect(self, landing: Landing, uid: str, key: str, join_s: float) -> None:
+        try:
+            await landing.expect(uid, self._line, join_s=join_s, key=key)
+        except Exception:
+            _log.exception("pod %s cannot be let in: what it needs could not be stored", uid)
+            self._line.give_up()

@@ -1,0 +1,75 @@
+"""Pods dial their kernel's door, on a real cluster: a key in a Secret, and frames that come from the pod itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lightkube.resources.core_v1 import Pod, Secret
+
+from ramet.core.policy import DEFAULTS
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.dial import Dial
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.keys import Kept
+from ramet.isolation.lines.landing import PATH, Landing
+from ramet.isolation.lines.resuming import ResumingLine
+from ramet.services.packaging.registry import Registry
+from ramet.services.packaging.runtime_image import runtime_image
+from tests.support.cluster import Cluster
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+
+
+async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """Its key is void once it is in; its Secret belongs to it, and goes with it."""
+    async with Registry(f"http://{cluster.registry}") as registry:
+        image = await runtime_image(registry, cluster.base_image.removeprefix(f"{cluster.registry}/"), "bare")
+    stored: dict[str, Kept] = {}
+
+    async def keep(kept: Kept) -> None:
+        stored[kept.pod] = kept
+
+    identity = certificates.make([cluster.host])
+    workspace = tmp_path / "runs" / "mine"
+    workspace.mkdir(parents=True)
+    async with Landing(cluster.host, 0, identity.context, keep=keep) as landing:
+        url = f"wss://{cluster.host}:{landing.port}{PATH}"
+        reach = Dial(landing, url=url, ca=identity.ca, patience_s=15)
+        backend = KubernetesBackend(
+            tmp_path / "runs", namespace=namespace, image=image, kubeconfig=cluster.kubeconfig, reach=reach
+        )
+        try:
+            spec = SandboxSpec(
+                run="mine", grant=DEFAULTS, workspace=workspace, entry="ramet.isolation.conformance.guest:main"
+            )
+            sandbox = await backend.start(spec)
+            ((uid, kept),) = stored.items()
+            assert kept.join_left_s is None
+            said = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)
+            assert (said.code, said.stdout) == (0, b"said\n")
+
+            line = landing._lines[uid]
+            assert isinstance(line, ResumingLine)
+            for _ in range(3):
+                before = line.greetings
+                assert line._transport is not None
+                line._transport.abort()
+                again = await sandbox.run_command(["cat", "kept"], timeout_s=30, max_bytes=100)
+                assert (again.code, again.stdout) == (0, b"one\n")
+                assert line.greetings > before
+
+            async with cluster.client(namespace) as kube:
+                (secret,) = [each async for each in kube.list(Secret) if "join-key" in (each.data or {})]
+                assert secret.metadata is not None
+                assert [each.uid for each in secret.metadata.ownerReferences or ()] == [uid]
+            await sandbox.clean_up()
+            async with cluster.client(namespace) as kube:
+                assert [each async for each in kube.list(Pod)] == []
+            await eventually(lambda: uid not in landing._lines)
+        finally:
+            await backend.close()
