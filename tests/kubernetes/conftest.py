@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 
+from tests.support import kernel_image as kernel_image_of
 from tests.support.cluster import Cluster, base_image, cluster, may, namespace, until
 from tests.support.manifests import DEPLOY, built, relocated
 
@@ -54,3 +56,12 @@ def kernel_config(cluster: Cluster, namespace: str) -> Iterator[SingleConfig]:
         finally:
             for each in wide:
                 kube.delete(type(each), each.metadata.name)
+
+
+@pytest.fixture(scope="session")
+def kernel_image(cluster: Cluster) -> str:
+    """An image of ramet as it is here, in the registry of the cluster."""
+    missing = [each for each in kernel_image_of.NEEDED if shutil.which(each) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    return kernel_image_of.pushed(cluster.registry)

@@ -1,0 +1,76 @@
+"""An image that kernels of `deploy/` run in: the base image, ramet as it is here, and what its extras need."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+SOURCE = Path(__file__).parents[2] / "src" / "ramet"
+EXTRAS = ("server", "postgres", "kubernetes")
+NEEDED = ("skopeo", "umoci")  #: programs
+
+
+def pushed(registry: str) -> str:
+    """The reference of the image, by what is in it; made and pushed unless the registry has it."""
+    needed = list(_needed("ramet", EXTRAS))
+    sources = sorted(SOURCE.rglob("*.py"))
+    digest = hashlib.sha256(repr([(each.name, each.version) for each in needed]).encode())
+    for file in sources:
+        digest.update(str(file.relative_to(SOURCE)).encode() + b"\0" + file.read_bytes())
+    image = f"{registry}/ramet-kernel:{digest.hexdigest()[:16]}"
+    if subprocess.run(
+        ["skopeo", "inspect", "--tls-verify=false", f"docker://{image}"], capture_output=True, check=False
+    ).returncode:
+        with tempfile.TemporaryDirectory() as folder:
+            _make(Path(folder), f"{registry}/base:1", image, needed)
+    return image
+
+
+def _make(folder: Path, base: str, image: str, needed: list[importlib.metadata.Distribution]) -> None:
+    files, layout = folder / "files", f"{folder}/oci:1"
+    for each in needed:
+        for file in each.files or ():
+            if not file.parts[0].startswith("..") and file.suffix != ".pyc":
+                _copy(Path(str(each.locate_file(file))), files / file)
+    shutil.copytree(SOURCE, files / "ramet", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    _run("skopeo", "copy", "-q", "--insecure-policy", "--src-tls-verify=false", f"docker://{base}", f"oci:{layout}")
+    _run("umoci", "insert", "--image", layout, str(files), "/opt/ramet")
+    _run("umoci", "config", "--image", layout, "--config.env", "PYTHONPATH=/opt/ramet")
+    _run("skopeo", "copy", "-q", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{image}")
+
+
+def _copy(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, place)
+    place.chmod(0o644)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _needed(name: str, extras: tuple[str, ...]) -> Iterator[importlib.metadata.Distribution]:
+    """A distribution and all that it needs, each once."""
+    found, open_ones = dict[str, set[str]](), [(name, set(extras))]
+    while open_ones:
+        each, asked = open_ones.pop()
+        distribution = importlib.metadata.distribution(each)
+        key = distribution.name.lower().replace("_", "-")
+        if key in found and asked <= found[key]:
+            continue
+        found.setdefault(key, set()).update(asked)
+        for requirement in map(Requirement, distribution.requires or ()):
+            if requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": it}) for it in ("", *found[key])
+            ):
+                open_ones.append((requirement.name, set(requirement.extras)))
+    for each in sorted(found):
+        yield importlib.metadata.distribution(each)
