@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-import yaml
 
-from ramet.host.sandboxes import BackendName
+from ramet.core.reservation import Reservation
+from ramet.isolation.kubernetes import bounds
 from ramet.services.app.table import OPERATIONS
 from ramet.services.config.reading import load
+from ramet.services.config.settings import TcpAddress
 from ramet.services.connections import Bounds
 from tests.support.manifests import DEPLOY, Manifest, built, files_of, misread, one
 
@@ -54,7 +54,7 @@ def test_selectors_and_ports_meet_the_kernels(example: list[Manifest], pod: Any)
     labels, ports = pod["metadata"]["labels"], {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
     policy, way_out = one(example, "NetworkPolicy", "kernels"), one(example, "NetworkPolicy", "to-kernels")
     services = [one(example, "Service", name)["spec"] for name in ("ramet", "ramet-kernels")]
-    (rule,), (inward,) = way_out["spec"]["egress"], policy["spec"]["ingress"]
+    (rule,), inward = way_out["spec"]["egress"], policy["spec"]["ingress"]
     selectors = [
         one(example, "StatefulSet")["spec"]["selector"]["matchLabels"],
         one(example, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
@@ -64,21 +64,32 @@ def test_selectors_and_ports_meet_the_kernels(example: list[Manifest], pod: Any)
     ]
 
     assert all(selector and selector.items() <= labels.items() for selector in selectors)
-    named = [
-        *(each["ports"][0]["targetPort"] for each in services),
-        rule["ports"][0]["port"],
-        inward["ports"][0]["port"],
-    ]
-    assert set(named) <= ports
+    assert {each["ports"][0]["targetPort"] for each in services} <= ports
+    assert {each["ports"][0]["port"] for each in (rule, *inward)} <= ports
     assert one(example, "StatefulSet")["spec"]["serviceName"] == "ramet-kernels"
 
 
-def test_policies_meet_the_namespaces(example: list[Manifest]) -> None:
-    """Kernels let in who is in the namespace of agents, by the label that it has."""
-    agents = one(example, "Namespace", "ramet-agents")["metadata"]["labels"]
-    (inward,) = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
+def test_agents_reach_the_door_and_no_http(example: list[Manifest]) -> None:
+    """What agents may dial is what kernels let them in at, from where agents are: one namespace, and those of teams."""
+    (rule,) = one(example, "NetworkPolicy", "to-kernels")["spec"]["egress"]
+    inside, agents = one(example, "NetworkPolicy", "kernels")["spec"]["ingress"]
+    named, of_teams = (each["namespaceSelector"] for each in agents["from"])
+    team = bounds.namespace(Reservation(name="a"), place="p", owner="o")
 
-    assert inward["from"][1]["namespaceSelector"]["matchLabels"].items() <= agents.items()
+    assert rule["ports"] == agents["ports"] == [{"protocol": "TCP", "port": "door"}]
+    assert (inside["from"], inside["ports"][0]["port"]) == ([{"podSelector": {}}], "http")
+    assert named["matchExpressions"][0]["values"] == ["ramet-agents"]
+    assert of_teams["matchLabels"].items() <= team["metadata"]["labels"].items()
+
+
+def test_roles_are_those_that_kernels_give_themselves(example: list[Manifest]) -> None:
+    """In a team's namespace a kernel binds these roles, which it may bind, and which are there."""
+    (may_bind,) = (each for each in one(example, "ClusterRole", "ramet-teams")["rules"] if "resourceNames" in each)
+
+    assert sorted(may_bind["resourceNames"]) == sorted(bounds.ROLES)
+    assert all(one(example, "ClusterRole", name) for name in bounds.ROLES)
+    guard = one(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"][0]["expression"]
+    assert guard.count(f"startsWith('{bounds.PREFIX}')") == 2
 
 
 def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
@@ -91,13 +102,13 @@ def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
 
 
 def test_probes_ask_what_is_there(pod: Any) -> None:
-    """Each probe asks for a path that a kernel answers without a key; the one for readiness for that, if it can."""
+    """Each probe asks for a path that a kernel answers without a key."""
     container = pod["spec"]["containers"][0]
     open_to_all = {each.path for each in OPERATIONS if each.method == "GET" and not each.needs_key}
     asked = {kind: container[kind]["httpGet"]["path"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
 
     assert set(asked.values()) <= open_to_all
-    assert asked["readinessProbe"] == ("/readyz" if "/readyz" in open_to_all else "/healthz")
+    assert asked["readinessProbe"] == "/readyz"
 
 
 def test_there_is_time_to_end(pod: Any) -> None:
@@ -131,13 +142,14 @@ def test_no_secret_is_in_a_manifest(example: list[Manifest], pod: Any) -> None:
     assert all("secretKeyRef" in env[name] for name in ("RAMET_STORE", "RAMET_OPERATOR_TOKEN"))
 
 
-def test_the_settings_are_understood(tmp_path: Path) -> None:
-    """`ramet serve` takes the file as it is, but for a backend that this version has not."""
-    settings = yaml.safe_load((DEPLOY / "base" / "ramet.yaml").read_text())
-    if "kubernetes" not in get_args(BackendName):
-        assert settings.pop("backend") == "kubernetes"
-    (tmp_path / "ramet.yaml").write_text(yaml.safe_dump(settings))
+@pytest.mark.parametrize("folder", ["base", "example"])
+def test_the_settings_are_understood(folder: str) -> None:
+    """`ramet serve` takes the file as it is, with what the pod has in its environment."""
+    environ = {"RAMET_KERNEL": "ramet-0", "RAMET_ADDRESS": "http://10.0.0.1:8470", "RAMET_STORE": "postgresql://d/r"}
 
-    config = load(tmp_path / "ramet.yaml", {}, {})
+    config = load(DEPLOY / folder / "ramet.yaml", environ, {})
 
-    assert (config.namespace, str(config.listen)) == ("ramet-agents", "0.0.0.0:8470")
+    assert (config.backend, config.namespace) == ("kubernetes", "ramet-agents")
+    assert (config.kernel, config.address) == ("ramet-0", "http://10.0.0.1:8470")
+    assert config.listen == TcpAddress("0.0.0.0", 8470)
+    assert (config.base_image is not None) == (folder == "example")
