@@ -49,7 +49,7 @@ async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: boo
     """Say hello and do what is said, until the line ends for good or says so; nothing is left then.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
-    below one of them comes from the host, any other is what this machine has there. `pod` is as of
+    at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
     `LocalBackend`. Raises ProtocolError.
     """
     machine = _Machine(line, runs, places, pod=pod)
@@ -189,7 +189,7 @@ class _Machine:
 
     async def _put(self, kept: Kept, word: Put, arrival: Arrival) -> tuple[Any, bytes]:
         root = Path(absolute(word.root))
-        if not any(place in root.parents for place in self._places):
+        if not any(place == root or place in root.parents for place in self._places):
             kept.drop(word.stream)
             return False, b""
         if root == self._runs or root in self._runs.parents:
