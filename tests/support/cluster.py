@@ -170,6 +170,11 @@ def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
 
     A namespace takes 5 s to begin to go: the end of the session waits for that, and fails if one stays.
     """
+    yield from namespaced(cluster, pytestconfig)
+
+
+def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
+    """What `namespace` is, for fixtures of another scope."""
     name = _leftovers(pytestconfig, cluster).new_name()
     with cluster.blocking_client(name) as kube:
         kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))

@@ -1,21 +1,32 @@
 """A backend of pods for checks that name one, and eyes to see whether anybody lives in them.
 
-Both take namespace and image from the environment, for another process has to find the same.
+Both take namespace and images from the environment, for another process has to find the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Pod
 
-from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.contract import Image
+from ramet.isolation.kubernetes.backend import KubernetesBackend, PodImage
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.services.packaging.registry import Registry
+from ramet.services.packaging.runtime_files import PYTHON
+from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from tests.support.cluster import Cluster, namespaced
 
-NAMESPACE, IMAGE = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGE"
+NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
 
 _LOOK = """
@@ -32,8 +43,9 @@ except BlockingIOError:
 
 def backend(runs: Path) -> KubernetesBackend:
     """Of this cluster."""
-    namespace, image = os.environ[NAMESPACE], os.environ[IMAGE]
-    return KubernetesBackend(runs, namespace=namespace, image=image, reach=Attach(patience_s=PATIENCE_S))
+    bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
+    image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
+    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=Attach(patience_s=PATIENCE_S))
 
 
 async def eyes(runs: Path, file: Path) -> bool:
@@ -51,3 +63,59 @@ async def eyes(runs: Path, file: Path) -> bool:
             if "held" in (said.stdout or ""):
                 return True
     return False
+
+
+@dataclass(frozen=True)
+class Pods:
+    """A namespace for pods, and the images that they are made of."""
+
+    cluster: Cluster
+    namespace: str
+    images: Mapping[Image, PodImage]
+
+    def backend(self, runs: Path, **given: Any) -> KubernetesBackend:
+        """A backend of this namespace. Close it."""
+        settings: dict[str, Any] = {
+            "namespace": self.namespace,
+            "image": self.images,
+            "kubeconfig": self.cluster.kubeconfig,
+            "reach": Attach(patience_s=PATIENCE_S),
+        }
+        return KubernetesBackend(runs, **{**settings, **given})
+
+    async def names(self) -> list[str]:
+        """Of all pods that are there."""
+        async with self.cluster.client(self.namespace) as kube:
+            return [each.metadata.name or "" async for each in kube.list(Pod) if each.metadata is not None]
+
+
+@pytest.fixture(scope="session")
+def pod_images(cluster: Cluster) -> Mapping[Image, PodImage]:
+    """Runtime images of both kinds, in the cluster's registry."""
+
+    async def made() -> Mapping[Image, PodImage]:
+        base = cluster.base_image.removeprefix(f"{cluster.registry}/")
+        async with Registry(f"http://{cluster.registry}") as registry:
+            kinds: tuple[Image, ...] = ("bare", "llm")
+            return {kind: await runtime_image(registry, base, kind) for kind in kinds}
+
+    return asyncio.run(made())
+
+
+@pytest.fixture
+def pods(cluster: Cluster, namespace: str, pod_images: Mapping[Image, PodImage]) -> Pods:
+    """A namespace of its own, empty."""
+    return Pods(cluster, namespace, pod_images)
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
+    """One for all tests of a module that do not see each other's pods."""
+    yield from namespaced(cluster, pytestconfig)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """An empty folder that is not below /tmp: a pod's own /tmp is memory, where the folder of workspaces is not."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ramet-pods-") as folder:
+        yield Path(folder)

@@ -61,14 +61,15 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
     sent = [Frame(b"%d" % at, dice.randbytes(dice.choice((0, 10, 100_000)))) for at in range(60)]
 
     async def talk(line: CarriedLine) -> list[Frame]:
-        heard = []
+        heard = list[Frame]()
         for frame in sent:
             await line.send(frame)
             if dice.random() < 0.2:
                 await asyncio.sleep(0)
         while len(heard) < len(sent):
-            assert (frame := await line.receive()) is not None
-            heard.append(frame)
+            next_one = await line.receive()
+            assert next_one is not None
+            heard.append(next_one)
         return heard
 
     async def wires() -> None:
@@ -78,7 +79,9 @@ async def test_nothing_is_lost_or_repeated_over_wires_that_break(seed: int) -> N
 
     async with asyncio.timeout(30):
         carrying = asyncio.ensure_future(wires())
-        assert await asyncio.gather(talk(one), talk(other)) == [sent, sent]
+        said = await asyncio.gather(talk(one), talk(other))
+        assert said[0] == sent
+        assert said[1] == sent
         carrying.cancel()
         await asyncio.gather(carrying, return_exceptions=True)
 

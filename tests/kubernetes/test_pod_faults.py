@@ -1,0 +1,293 @@
+"""What goes wrong around a pod: the right end, at once, in the words of whoever knows; and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod, ResourceQuota, Secret
+
+from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
+from ramet.core.policy import Grant, Isolation
+from ramet.isolation.conformance.ground import Ground, Site
+from ramet.isolation.kubernetes import labels, manifest
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.labels import About
+from tests.support.doomed_pods import STEPS
+from tests.support.pods import Pods
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
+
+
+@contextlib.asynccontextmanager
+async def opened(backend: KubernetesBackend, scratch: Path) -> AsyncIterator[Site]:
+    """A site on a backend, which is closed in the end."""
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        yield Site(Ground("", scratch), backend, await backend.probe())
+    finally:
+        await backend.close()
+
+
+async def test_a_pod_that_is_deleted_under_a_turn_is_lost(pods: Pods, scratch: Path) -> None:
+    """Whoever waits is told at once; what another run has is its own."""
+    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+            waiting = asyncio.ensure_future(one.ended())
+            async with pods.cluster.client(pods.namespace) as kube:
+                await kube.delete(Pod, one.sandbox.describe()["pod"], grace_period=0)
+            ended = await waiting
+            assert (ended.reason, "not by this kernel" in ended.detail) == ("lost", True)
+            assert await other.ask("who")
+        await eventually_none(pods)
+
+
+async def test_an_image_that_is_not_there_fails_at_once(pods: Pods, scratch: Path) -> None:
+    """With its name and the registry's words; without waiting for another try."""
+    missing = f"{pods.cluster.registry}/none:1"
+    async with opened(pods.backend(scratch / "runs", image=missing), scratch) as site:
+        with pytest.raises(SandboxFailed, match=r"none:1.*not found"):
+            await site.backend.start(site.spec(grant=GRANT))
+    assert await pods.names() == []
+
+
+async def test_a_program_that_fails_says_why(pods: Pods, scratch: Path) -> None:
+    """An image without ramet in it."""
+    async with opened(pods.backend(scratch / "runs", image=pods.cluster.base_image), scratch) as site:
+        with pytest.raises(SandboxFailed, match=r"ended with status 1"):
+            await site.backend.start(site.spec(grant=GRANT))
+    assert await pods.names() == []
+
+
+async def test_a_quota_that_is_used_up_refuses_a_birth(pods: Pods, scratch: Path) -> None:
+    """In the API's words; what lives goes on, and when it has gone there is room."""
+    async with pods.cluster.client(pods.namespace) as kube:
+        quota = ResourceQuota(metadata=ObjectMeta(name="one"), spec=ResourceQuotaSpec(hard={"pods": "1"}))
+        await kube.create(quota)
+        await _in_force(kube)
+    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+        async with site.visit(grant=GRANT) as visit:
+            with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
+                await site.backend.start(site.spec(grant=GRANT))
+            assert refusal.value.limit == "quota"
+            assert await visit.ask("who")
+        assert await pods.names() == []
+
+
+async def _in_force(kube: Any) -> None:
+    async with asyncio.timeout(60):
+        while (await kube.get(ResourceQuota, "one")).status.used is None:  # noqa: ASYNC110 - it is another's to say
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pod_without_memory_says_so(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed by the node's kernel before its program was there."""
+    monkeypatch.setattr(manifest, "KEEPER_MB", 0)
+    monkeypatch.setattr(manifest, "RUN_MB", 1)
+    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+        with pytest.raises(SandboxFailed, match=r"(?i)out of memory|oom"):
+            await site.backend.start(site.spec(grant=Grant(memory_mb=10, tmpfs_size_mb=1, workspace_size_mb=8)))
+    assert await pods.names() == []
+
+
+async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods, scratch: Path) -> None:
+    """In the scheduler's words."""
+    nowhere = {"nodeSelector": {"example.org/pool": "none"}}
+    async with opened(pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch) as site:
+        with pytest.raises(SandboxFailed, match=r"no node took it within 0.2 s: 0/1 nodes are available"):
+            await site.backend.start(site.spec(grant=GRANT))
+    assert await pods.names() == []
+
+
+async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Path) -> None:
+    """Nothing is lowered: no RuntimeClass, no such level; no namespace, nothing at all."""
+    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+        assert site.probe.level is Isolation.L2
+        with pytest.raises(IsolationUnavailable, match=r"runtime_class_L3.*gvisor"):
+            await site.backend.start(site.spec(grant=Grant(isolation=Isolation.L3)))
+    async with opened(pods.backend(scratch / "runs", namespace=f"{pods.namespace}-none"), scratch) as site:
+        assert site.probe.level is Isolation.L0
+        assert "none" in site.probe.remedy
+        with pytest.raises(IsolationUnavailable, match=r"not found"):
+            await site.backend.start(site.spec(grant=GRANT))
+
+
+async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -> None:
+    """And a policy keeps all of the namespace's agents off the network."""
+    about = About(tree="run-tree", team="a team", path="main/one")
+    async with (
+        opened(pods.backend(scratch / "runs", about=lambda _: about, user_labels={"a": "b"}), scratch) as site,
+        pods.cluster.client(pods.namespace) as kube,
+        site.visit(grant=GRANT) as visit,
+    ):
+        pod = await kube.get(Pod, visit.sandbox.describe()["pod"])
+        assert pod.metadata is not None
+        marked = pod.metadata.labels or {}
+        assert (marked[labels.TREE], marked["a"], marked[labels.MANAGED]) == ("run-tree", "b", "ramet")
+        assert (pod.metadata.annotations or {})[labels.TEAM] == "a team"
+        assert pod.metadata.uid == visit.sandbox.describe()["uid"]
+    assert site.probe.mechanisms["network_policy"]
+
+
+async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(pods: Pods, scratch: Path) -> None:
+    """Of a pod's life: the next kernel of the same folder removes what is there, once."""
+    runs = scratch / "runs"
+    runs.mkdir()
+    image = pods.images["bare"].reference
+    with contextlib.ExitStack() as stack:
+        kernels = [stack.enter_context(_doomed(pods, runs, image, step)) for step in STEPS]
+        for step, kernel in zip(STEPS, kernels, strict=True):
+            assert kernel.stdout is not None, "asked for"
+            assert await asyncio.to_thread(kernel.stdout.readline) == f"{step}\n"
+        left = await pods.names()
+        assert len(left) == len(STEPS)
+        backend = pods.backend(runs)
+        try:
+            assert await backend.reap() == [], "they live"
+            for kernel in kernels:
+                kernel.send_signal(signal.SIGKILL)
+                kernel.wait()
+            assert sorted(await backend.reap()) == sorted(f"pod {name}" for name in left)
+            assert await backend.reap() == []
+        finally:
+            await backend.close()
+    await eventually_none(pods)
+    async with pods.cluster.client(pods.namespace) as kube:
+        assert [each async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})] == []
+    assert [each.name for each in (runs / ".kernels").iterdir()] == ["place"]
+
+
+@contextlib.contextmanager
+def _doomed(pods: Pods, runs: Path, image: str, step: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.support.doomed_pods", str(runs), pods.namespace, image, step]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.cluster.kubeconfig)}
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def eventually_none(pods: Pods) -> None:
+    """Wait until no pod is there."""
+    async with asyncio.timeout(60):
+        while await pods.names():  # noqa: ASYNC110 - it is another's to say
+            await asyncio.sleep(0.05)
+
+
+class Weather:
+    """The network between a kernel and the API: `cut`, and later `mend`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._there = host, port
+        self._is_cut = False
+        self.refused = 0  #: connections that found it cut
+        self._open = set[asyncio.StreamWriter]()
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass everything on, both ways."""
+        if self._is_cut:
+            self.refused += 1
+            return writer.transport.abort()
+        back, on = await asyncio.open_connection(*self._there)
+        self._open |= {writer, on}
+        await asyncio.gather(_pass(reader, on), _pass(back, writer), return_exceptions=True)
+        for each in (writer, on):
+            each.transport.abort()
+            self._open.discard(each)
+
+    def cut(self) -> None:
+        """Break all that is open, and let nobody in."""
+        self._is_cut = True
+        for each in self._open:
+            each.transport.abort()
+
+    def mend(self) -> None:
+        """It is as before, for who comes now."""
+        self._is_cut = False
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def _weather(pods: Pods, scratch: Path) -> AsyncIterator[tuple[Weather, Path]]:
+    """A network that can be cut, and a kubeconfig that leads through it."""
+    config = yaml.safe_load(pods.cluster.kubeconfig.read_text())
+    where = urlsplit(config["clusters"][0]["cluster"]["server"])
+    weather = Weather(where.hostname or "", where.port or 443)
+    server = await asyncio.start_server(weather.meet, "127.0.0.1", 0)
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    file = scratch / "kubeconfig"
+    file.write_text(json.dumps(config))
+    try:
+        yield weather, file
+    finally:
+        weather.cut()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch: Path) -> None:
+    """What is said on both sides meanwhile comes, once and in order; runs go on, new ones start, and ends are told."""
+    async with (
+        _weather(pods, scratch) as (weather, kubeconfig),
+        opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
+        site.visit(grant=GRANT) as visit,
+    ):
+        body = os.urandom(3_000_000)
+        for _ in range(3):
+            asking = asyncio.ensure_future(visit.ask_with(body, "echo"))
+            before = weather.refused
+            await asyncio.sleep(0)
+            weather.cut()
+            await eventually(lambda before=before: weather.refused >= before + 3)  # type: ignore[misc]
+            weather.mend()
+            assert (await asking)[1] == body
+        async with site.visit(grant=GRANT) as other:
+            assert await other.ask("who")
+            weather.cut()
+            async with pods.cluster.client(pods.namespace) as kube:
+                await kube.delete(Pod, other.sandbox.describe()["pod"], grace_period=0)
+            weather.mend()
+            assert (await other.ended()).reason == "lost"
+        await visit.tell("leave", code=7)
+        assert (await visit.ended()).code == 7
+
+
+async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> None:
+    """After the patience of both ends; what it cannot delete then, the next one reaps."""
+    from ramet.isolation.kubernetes.reach import Attach
+
+    async with _weather(pods, scratch) as (weather, kubeconfig):
+        backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
+        async with opened(backend, scratch) as site, site.visit(grant=GRANT) as visit:
+            began = time.monotonic()
+            weather.cut()
+            ended = await visit.ended()
+            assert ended.reason == "lost"
+            assert "3 s" in ended.detail
+            assert time.monotonic() > began + 2
+            weather.mend()
+    await eventually_none(pods)
