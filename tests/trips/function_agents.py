@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -25,6 +26,14 @@ def prints(text: str) -> dict[str, Any]:
     for word in text.split():
         print(word)  # noqa: T201 - that is what is tried
     return {"words": len(text.split())}
+
+
+def waits_for_a_module(name: str) -> Iterator[str]:
+    """Say so, and then what a module says that is not there yet."""
+    yield "waiting "
+    while importlib.util.find_spec(name) is None:
+        time.sleep(0.01)
+    yield importlib.import_module(name).WORD
 
 
 def yields(text: str) -> Iterator[str]:

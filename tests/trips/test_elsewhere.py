@@ -12,8 +12,15 @@ import pytest
 import ramet
 from ramet.core.outcome import AgentResult
 from ramet.isolation.folders import RunFolders
+from ramet.services.contract import PLAIN
+from ramet.services.packaging.service import PackagingService
+from ramet.services.spawning.shelves import AgentShelf
+from ramet.services.types.function import FunctionInfo
+from ramet.services.types.loading import LoadBundle
 from tests.support.machines import MachineBackend
+from tests.support.tars import tar
 from tests.trips import isolated_agents as agents
+from tests.trips.test_service_types import FUNCTIONS, OURS, answering, opened, opening, text_of
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
@@ -77,6 +84,26 @@ async def test_a_run_whose_machine_dies_is_lost_and_says_so(
     assert result.status == "lost"
     assert result.error is not None
     assert "machine" in result.error.message
+
+
+async def test_what_is_loaded_while_a_turn_is_under_way_is_imported_there(
+    runtime: ramet.AgentRuntime, tmp_path: Path
+) -> None:
+    """A bundle put on the shelf of a living agent travels to its sandbox at once."""
+    async with PackagingService(tmp_path / "packaging") as packaging:
+        bundle = (await packaging.upload(tar({"kit.py": b"WORD = 'loaded'"}))).id
+        shelf = AgentShelf("a-1", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
+        await shelf.open()
+        info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
+        start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), shelf=shelf)
+        async with opened(OURS, start) as agent, answering(agent, "kit") as answer:
+            said = ""
+            async for chunk in answer:
+                before, said = said, said + text_of([chunk])
+                if before != said == "waiting ":
+                    await agent.control(LoadBundle(bundle))
+            assert said == "waiting loaded"
+        await shelf.close()
 
 
 async def test_files_that_cannot_travel_are_a_failure_with_a_reason(runtime: ramet.AgentRuntime) -> None:
