@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
 from ramet.isolation.lines import certificates, invitation
 from ramet.isolation.lines.certificates import Identity, client_context
 from ramet.isolation.lines.dialling import Backoff, dialled
@@ -352,6 +352,15 @@ async def test_a_kernel_has_the_same_authority_in_the_same_folder(tmp_path: Path
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     async with landed(second) as landing:
         assert b"".join(await asked(landing, first, request("x"))) == REFUSAL
+
+
+def test_what_an_authority_cannot_be_made_without_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra, and at least one name."""
+    with pytest.raises(InvalidValue, match="names"):
+        certificates.make([])
+    monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+    with pytest.raises(MissingExtra, match="kubernetes"):
+        certificates.make(["localhost"])
 
 
 def test_an_operators_own_certificate_is_taken_or_refused_with_its_reason(tmp_path: Path) -> None:
