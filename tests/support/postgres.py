@@ -65,18 +65,23 @@ def absent() -> str:
 class Server:
     """One server with a cluster of its own. It ends with us, also if we are killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        """`address` is one of this machine at which it listens as well, for everybody: of a network of a test's own."""
         bin_folder = programs()
         assert bin_folder is not None, "look at `absent` first"
         self._bin, self._user = bin_folder, account()
         # Not pytest's folder: it is for its user alone. And the path of a socket is at most 107 bytes long.
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="ramet-pg-"))
         self._process: subprocess.Popen[bytes] | None = None
+        self._address = address
         try:
             os.chown(self._folder, self._user.pw_uid, self._user.pw_gid)
             data = ["-D", str(self._folder / "data")]
             settings = ["--auth=trust", "--username=ramet", "--encoding=UTF8", "--locale=C", "--no-sync"]
             self._run([str(self._bin / "initdb"), *data, *settings]).communicate()
+            if address:
+                with (self._folder / "data" / "pg_hba.conf").open("a") as rules:
+                    rules.write("host all all samenet trust\n")
             self.start()
         except BaseException:
             self.stop()
@@ -102,7 +107,7 @@ class Server:
         """Have it start; it is not ready yet."""
         assert self._process is None or self._process.poll() is not None
         options = {
-            "listen_addresses": "",
+            "listen_addresses": self._address,
             "unix_socket_directories": str(self._folder),
             "fsync": "on",
             "shared_buffers": "32MB",

@@ -66,6 +66,22 @@ async def test_of_a_batch_only_what_is_still_its_own_is_written(postgres: Server
         assert await one.get("kind", "key") is None
 
 
+async def test_every_commit_sees_that_something_was_taken(postgres: Server, schema: str) -> None:
+    """Also one of a session that never ended: by the count in its kernel's row, and by nothing else."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        for tree in ("kept", "lost"):
+            await one.durable(one.append(entry(1, tree=tree)))
+        with psycopg.connect(postgres.dsn) as connection:
+            connection.execute(f"UPDATE \"{schema}\".trees SET kernel = 'two', epoch = 2 WHERE name = 'lost'")
+            connection.execute(f"UPDATE \"{schema}\".kernels SET losses = losses + 1 WHERE name = 'one'")
+        tickets = [one.append(entry(2, tree=tree)) for tree in ("lost", "kept")]
+
+        await one.durable(tickets[1])
+        with pytest.raises(OwnedElsewhere, match="'two'"):
+            await one.durable(tickets[0])
+        assert [(each.tree, each.seq) for each in await everything(two)] == [("kept", 1), ("lost", 1), ("kept", 2)]
+
+
 async def test_what_was_lost_and_is_over_is_not_taken_back_by_writing_to_it(postgres: Server, schema: str) -> None:
     """Nobody has it any more: it is had again by a claim only, and then its new owner is the one who writes."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):

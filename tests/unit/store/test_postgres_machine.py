@@ -1,0 +1,115 @@
+"""A kernel whose machine is gone: nothing says so but that nothing comes from there any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, absent
+from tests.support.postgres_stores import opened
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.slow  # it takes the ten seconds that are promised
+
+_HERE, _THERE = "10.213.87.1", "10.213.87.2"
+_KERNEL = """
+import asyncio, sys
+from ramet.store.postgres import PostgresStore
+
+async def main():
+    store = await PostgresStore(sys.argv[1], kernel="far").open()
+    await store.claim(["t-1"])
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class _Machine:
+    """A network namespace that is connected to ours by a cable, until that is cut."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._cable = name, f"{name}-0"
+
+    def begin(self) -> None:
+        """Have it, with an address. Raises OSError where that is not allowed."""
+        self._ip("netns", "add", self._name)
+        self._ip("link", "add", self._cable, "type", "veth", "peer", "name", "far", "netns", self._name)
+        self._ip("addr", "add", f"{_HERE}/24", "dev", self._cable)
+        self._ip("link", "set", self._cable, "up")
+        for words in (("addr", "add", f"{_THERE}/24", "dev", "far"), ("link", "set", "far", "up")):
+            self._ip("-n", self._name, *words)
+
+    def run(self, code: str, *arguments: str) -> subprocess.Popen[str]:
+        """A Python process over there."""
+        argv = ["ip", "netns", "exec", self._name, sys.executable, "-c", code, *arguments]
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+    def vanish(self) -> None:
+        """Whatever is sent there is lost from now on, without a word."""
+        self._ip("-n", self._name, "addr", "del", f"{_THERE}/24", "dev", "far")
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        for words in (("link", "del", self._cable), ("netns", "del", self._name)):
+            with contextlib.suppress(OSError):
+                self._ip(*words)
+
+    def _ip(self, *words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def machine() -> Iterator[_Machine]:
+    """Another machine."""
+    if why := absent():
+        pytest.skip(why)
+    if os.geteuid() or shutil.which("ip") is None or not pathlib.Path("/proc/self/ns/net").exists():
+        pytest.skip("it takes root, iproute2 and network namespaces")
+    machine = _Machine(f"rm{os.getpid() % 100_000}")
+    try:
+        try:
+            machine.begin()
+        except OSError as refusal:
+            pytest.skip(f"no network namespace can be made here: {refusal}")
+        yield machine
+    finally:
+        machine.end()
+
+
+async def test_the_trees_of_a_machine_that_is_gone_are_adopted(machine: _Machine) -> None:
+    """Its process never ends, as far as anybody can see: the server gives it up, and with it the lock."""
+    server = Server(_HERE)
+    try:
+        process = machine.run(_KERNEL, f"host={_HERE} user=ramet dbname=postgres")
+        try:
+            async with opened(PostgresStore(server.dsn, kernel="near")) as near:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                heard: list[str] = []
+                near.on_kernels(lambda: heard.append("news"))
+                machine.vanish()
+                adopted: list[str] = []
+                while not adopted:
+                    await eventually(lambda: heard)
+                    heard.clear()
+                    adopted += await near.claim_fallen()
+
+                assert adopted == ["t-1"]
+                assert process.poll() is None
+        finally:
+            process.kill()
+            process.communicate()
+    finally:
+        server.stop()
