@@ -204,8 +204,9 @@ class OwnedElsewhere(RametError):
 
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
         self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
-        where = f"kernel {self.kernel!r}" + (f" at {_short(address)}" if address else "") if kernel else "no kernel"
-        super().__init__(f"tree {self.tree!r} is not of this kernel; it belongs to {where}")
+        whose = f"it belongs to kernel {self.kernel!r}" + (f" at {_short(address)}" if address else "")
+        gone = "another one took it over, and has let go of it since"
+        super().__init__(f"tree {self.tree!r} is not of this kernel: {whose if kernel else gone}")
 
 
 class Conflict(RametError):
