@@ -91,6 +91,38 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     assert await two.list_teams() == []
 
 
+async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end(
+    all_kernels: Kernels, stack: AsyncExitStack
+) -> None:
+    """It is not ready any more and takes no new work, which the others have; a turn of a function comes to its end."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 2}, name="crew")
+    ann = await two.spawn_agent("crew", "ann", "echo", key=crew.key)
+    turn = Reader(two, ann, b"one wait two", format="words")
+    await eventually(lambda: bool(turn.chunks))
+    begun[0].process.send_signal(signal.SIGTERM)
+    async with httpx2.AsyncClient(base_url=begun[0].url, timeout=60) as http:
+        while (await http.get("/readyz")).status_code == 200:
+            await asyncio.sleep(0.01)
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+        shown = {"authorization": f"Bearer {crew.key}"}
+        refused = await http.post(
+            "/v1/agents", headers=shown, json={"team": "crew", "name": "eve", "agent_type": "echo"}
+        )
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    coming = asyncio.create_task(two.spawn_agent("crew", "eve", "echo", key=crew.key))
+    assert (await one.interrupt(ann.agent.id, key=ann.nonce)).interrupted
+    await turn.done
+    assert turn.chunks[-1].kind == "error", "it was interrupted here, where it was"
+    assert b"interrupted" in turn.chunks[-1].body
+    assert await asyncio.to_thread(begun[0].process.wait) == 0
+    eve = await coming
+    assert await two.say(eve.agent.id, b"hello", key=eve.nonce) == b"hello"
+    assert await two.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
+
+
 async def test_a_rolling_restart_loses_no_turn(
     all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:

@@ -36,7 +36,7 @@ from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
-from ramet.services.talking.turn_log import TurnLog
+from ramet.services.talking.turn_log import TurnLog, clear
 from ramet.services.types.registry import AgentTypes
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
@@ -141,6 +141,7 @@ class Server:
             self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
             self.spawner.taken_up = self.agents.take_up
             if is_shared:
+                self.spawner.forgetting = partial(clear, store)
                 self.kernels = _kernels()(store, self.operator, self, self.spawner.take_over)
                 resting.push_async_callback(self.kernels.close)
                 await self.kernels.open()

@@ -46,7 +46,9 @@ class Call:
     async def see_that_it_has_a_team(self) -> None:
         """For whoever has a team, and the operator: before a stranger's bytes are taken in. Raises NotYours."""
         spawner = self.parts.spawner
-        if not spawner.roster.is_operator(self.key) and not await spawner.list_teams(self.key):
+        if spawner.roster.is_operator(self.key) or await spawner.list_teams(self.key):
+            return
+        if self.parts.desk is None or not await self.parts.desk.opens_a_team(self.key):
             raise NotYours("team", "")
 
     def path(self, name: str) -> str:

@@ -19,7 +19,10 @@ class Desk(Protocol):
     """The way to other kernels, where there may be some."""
 
     async def elsewhere(self, call: Any, operation: Any) -> Any | None:
-        """The answer of whoever a request is for; None where it is to be answered here. Raises Refusal, Denied."""
+        """The answer of whoever a request is for; None where it is to be answered here. Raises Refusal."""
+
+    async def opens_a_team(self, key: str) -> bool:
+        """Whether this is the key of a team of any kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -92,7 +93,7 @@ class Desk:
                     raise away()
                 return None
             case "everyone":
-                return None if came_from else await self._of_everyone(call, operation)
+                return await self._of_everyone(call, operation, bool(came_from))
             case "whoever":
                 return None if came_from else await self._of_whoever(call, operation)
             case "key":
@@ -101,10 +102,14 @@ class Desk:
         name = await self._name(call, operation, body)
         if name is not None:
             return await self._of_one(call, operation, name, body, bool(came_from))
-        if operation.of == "query" and not came_from:
-            return await self._of_everyone(call, operation)
+        if operation.of == "query":
+            return await self._of_everyone(call, operation, bool(came_from))
         body.give_back()
         return None
+
+    async def opens_a_team(self, key: str) -> bool:
+        """Whether this is the key of a team of any kernel."""
+        return await self._directory.opens_a_team(hash_of(key))
 
     # ---- of one
 
@@ -124,6 +129,9 @@ class Desk:
         until = asyncio.get_running_loop().time() + self._wait_s
         while True:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
+            if whose is not None and whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id):
+                self._directory.forget(whose)  # What is known of it may be of a time before it went elsewhere.
+                whose = await self._whose(operation, name)
             if whose is None or (whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id)):
                 # It is here; or nowhere, which is said in the words of whoever answers here.
                 if not (self._home.leaves and operation.begins):
@@ -226,10 +234,15 @@ class Desk:
 
     # ---- of several
 
-    async def _of_everyone(self, call: Call, operation: Operation) -> Any:
-        """What all kernels answer, as one: without those whose word is that there is nothing for this key."""
+    async def _of_everyone(self, call: Call, operation: Operation, is_forwarded: bool) -> Any | None:
+        """What all kernels answer, as one: without those whose word is that there is nothing for this key.
+
+        None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
+        """
         assert operation.merge is not None
-        await self._nobody_is_away()
+        await self._until(self._is_settled if is_forwarded else self._are_all_settled)
+        if is_forwarded:
+            return None
 
         async def here() -> Any | RametError:
             scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
@@ -276,10 +289,18 @@ class Desk:
                     await found.close()
             raise refused
 
-    async def _nobody_is_away(self) -> None:
-        """Wait while there are teams of kernels that are lost. Raises Refusal when that takes too long."""
+    async def _is_settled(self) -> bool:
+        """Whether all that this kernel has taken over is open."""
+        return not self._home.is_taking_up("")
+
+    async def _are_all_settled(self) -> bool:
+        """Whether there are no teams of kernels that are lost, either."""
+        is_one_lost = any(not seat.alive for seat in self._directory.seats.values())
+        return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         until = asyncio.get_running_loop().time() + self._wait_s
-        while any(not seat.alive for seat in self._directory.seats.values()) and await self._directory.orphans():
+        while not await is_so():
             if asyncio.get_running_loop().time() >= until:
                 raise away()
             await asyncio.sleep(_LOOK_S)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import pathlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -46,6 +46,8 @@ class Lives:
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: told of each agent that is gone for good, before its row goes
+        self.forgetting: Callable[[str], Awaitable[None]] = _nobody
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Work that goes on when whoever asked for it has gone; `join` waits for it."""
@@ -140,6 +142,7 @@ class Lives:
             await to_its_end(self._failed.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
+        await self.forgetting(row.id)
         await self._books.remove(row)
 
     async def release(self, room: Room, agent: str, used: Mapping[str, float] | None, *rows: AgentRow) -> None:
@@ -169,6 +172,10 @@ class Lives:
             room = self._rooms[living.row.team]
             await self.forget(room, living.row, used)
             room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
+
+
+async def _nobody(agent: str) -> None:
+    """Nobody is told."""
 
 
 async def _close(living: Living, reason: str) -> None:

@@ -84,6 +84,8 @@ class AgentSpawnerService:
         self._opened: _Opened | None = None
         #: told of each agent that is gone on with, before anybody finds it
         self.taken_up: Callable[[Living], Awaitable[None]] = _nobody
+        #: told of each agent that is gone for good, before its row goes
+        self.forgetting: Callable[[str], Awaitable[None]] | None = None
         self._beginning, self._taking_over = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -107,6 +109,7 @@ class AgentSpawnerService:
         store, clock = await self._runtime.open_store(), self._runtime.clock
         books, rooms = Books(store), dict[str, Room]()
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
+        lives.forgetting = self.forgetting or lives.forgetting
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
         await self._runtime.sandboxes.keep([row.id for row in await books.teams()])

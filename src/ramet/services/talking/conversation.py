@@ -209,7 +209,8 @@ class Conversation:
     # ---- on record
 
     async def _record(self, turn: Turn, begins: bool) -> None:
-        assert self._log is not None, "else nothing is"
+        if self._log is None:
+            return
         taken = self._served.turns_taken if isinstance(self._served, GoesOn) else 0
         asked = Asked(
             place=turn.place,
@@ -231,17 +232,20 @@ class Conversation:
     def _has_said(self, turn: Turn) -> None:
         """Have what a turn said put on record, then shown; together with what is said meanwhile."""
         self._unkept[turn] = None
-        if self._keeping is None and not self._has_left:
+        self._keep_what_is_said()
+
+    def _keep_what_is_said(self) -> None:
+        if self._unkept and self._keeping is None and not self._has_left:
             self._keeping = asyncio.create_task(self._keep(), name=f"ramet {self._life}keeps")
 
     async def _keep(self) -> None:
-        assert self._log is not None, "else nothing is"
         try:
             while self._unkept and not self._has_left:
                 turn = next(iter(self._unkept))
                 del self._unkept[turn]
                 chunks, turn.unkept = turn.unkept, []
-                await self._log.said(turn.place, chunks)
+                if self._log is not None:
+                    await self._log.said(turn.place, chunks)
                 turn.show(chunks)
                 self._room.set()
         except RametError as problem:
@@ -390,9 +394,8 @@ class Conversation:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
         if was_closed:  # Nobody has a key of it any more.
             self._shut()
-            if self._log is not None and not self._has_left:
-                self._has_left = True
-                self._begin(self._log.clear())
+            self._log = None  # What is on record goes with its row: the rest is read at once.
+            self._keep_what_is_said()
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
             self._stop(partial(asyncio.wait, {self._answering}))

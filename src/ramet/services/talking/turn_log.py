@@ -6,13 +6,12 @@ numbers, and those that come have the next ones. The record of a turn goes when 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Conflict
 from ramet.services.contract import Chunk
 from ramet.services.talking.turns import OnLeave
 from ramet.store.contract import Document, Store
@@ -104,10 +103,6 @@ class TurnLog:
             )
         return [KeptTurn(turn, said.get(turn.place, [])) for turn in asked]
 
-    async def clear(self) -> None:
-        """Leave nothing of any turn."""
-        await clear(self._store, [self._agent])
-
     async def _list(self, kind: str) -> list[Document]:
         return await self._store.list(kind, prefix=f"{self._agent}/")
 
@@ -121,12 +116,8 @@ def _numbers(key: str) -> tuple[int, int]:
     return int(place), int(first)
 
 
-async def clear(store: Store, agents: Iterable[str]) -> None:
-    """Leave nothing of the turns of agents that are gone."""
-    for agent in agents:
-        for kind in (ASKED, SAID):
-            for each in await store.list(kind, prefix=f"{agent}/"):
-                try:
-                    await store.delete(kind, each.key, expected=each.version)
-                except Conflict:
-                    continue
+async def clear(store: Store, agent: str) -> None:
+    """Leave nothing of the turns of an agent that is gone."""
+    for kind in (ASKED, SAID):
+        for each in await store.list(kind, prefix=f"{agent}/"):
+            await store.delete(kind, each.key)

@@ -1,0 +1,182 @@
+"""Turns on record: another kernel goes on with what was asked, and with what was said, under the same numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from ramet.concurrency.clock import SystemClock
+from ramet.core.errors import Gone, ModelFailed
+from ramet.core.outcome import ErrorInfo
+from ramet.services.contract import Chunk, GoesOn
+from ramet.services.talking.conversation import Conversation
+from ramet.services.talking.turn_log import ASKED, SAID, TurnLog, clear
+from ramet.services.talking.turns import Turn
+from ramet.store.memory import MemoryStore
+from tests.support.waiting import eventually
+
+
+class Cut:
+    """Says each word of a body; before `wait` it waits for `go`. It cannot go on elsewhere."""
+
+    run, isolation = "run-1", "none"
+
+    def __init__(self, taken: int = 0) -> None:
+        self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
+        self.go = asyncio.Event()
+        self.taken = taken
+        self.gone_on_with: list[tuple[int, Sequence[bytes]]] = []
+
+    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+        self.taken += 1
+        async for word in self._words(body):
+            yield word
+
+    async def _words(self, body: bytes) -> AsyncIterator[bytes]:
+        for word in body.split():
+            if word == b"wait":
+                await self.go.wait()
+            if word == b"fail":
+                raise ModelFailed("speaker", "it was told to")
+            yield word
+
+    async def interrupt(self) -> None:
+        self.go.set()
+
+    async def control(self, operation: object) -> None: ...
+
+    async def history(self) -> Sequence[dict[str, object]]:
+        return []
+
+    async def mail(self, text: str) -> None: ...
+
+    def spent(self) -> dict[str, float]:
+        return {}
+
+    async def close(self, reason: str) -> None: ...
+
+
+class Speaker(Cut):
+    """One that can: behind the words that were said."""
+
+    @property
+    def turns_taken(self) -> int:
+        return self.taken
+
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
+        self.gone_on_with.append((number, said))
+        async for word in self._words(b" ".join(body.split()[len(said) :])):
+            yield word
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    """Kept by both kernels."""
+    opened = await MemoryStore().open()
+    yield opened
+    await opened.close()
+
+
+def conversation(served: Cut, store: MemoryStore) -> Conversation:
+    return Conversation(served, SystemClock(), log=TurnLog(store, "agent-1", served.run))
+
+
+async def taken_over(served: Cut, store: MemoryStore) -> Conversation:
+    """As the next kernel has it."""
+    log = TurnLog(store, "agent-1", served.run)
+    talk = Conversation(served, SystemClock(), log=log)
+    talk.restore(await log.read())
+    return talk
+
+
+async def read(turn: Turn, after: int = 0) -> list[Chunk]:
+    return [chunk async for chunk in turn.read(after)]
+
+
+def words(chunks: Sequence[Chunk]) -> list[tuple[int, str, bytes]]:
+    return [(each.number, each.kind, b"" if each.kind == "error" else each.body) for each in chunks]
+
+
+async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store: MemoryStore) -> None:
+    """With the turn under way, then with those in line, in their order; what is over can be read there, too."""
+    first = Speaker()
+    talk = conversation(first, store)
+    over = talk.turn(b"all of it", "words")
+    assert len(await read(over)) == 4
+    now, then = talk.turn(b"one two wait three", "words"), talk.turn(b"four", "words")
+    await then.on_record()
+    await eventually(lambda: now.last == 2)
+    await talk.leave(0.0)
+    with pytest.raises(Gone):
+        await read(now, 2)
+    second = Speaker(first.turns_taken)
+    after = await taken_over(second, store)
+    second.go.set()
+    assert words(await read(after.get(over.id), 3)) == [(4, "done", b"")]
+    assert words(await read(after.get(now.id), 2)) == [(3, "chunk", b"wait"), (4, "chunk", b"three"), (5, "done", b"")]
+    assert words(await read(after.get(then.id))) == [(1, "chunk", b"four"), (2, "done", b"")]
+    assert second.gone_on_with == [(2, [b"one", b"two"])]
+    await talk.close()
+    await after.close()
+
+
+async def test_a_turn_of_an_agent_that_cannot_go_on_is_cut_and_never_done_twice(store: MemoryStore) -> None:
+    """One that waited behind it had not begun: it is answered."""
+    first = Cut()
+    assert not isinstance(first, GoesOn)
+    talk = conversation(first, store)
+    now, then = talk.turn(b"one wait two", "words"), talk.turn(b"three", "words")
+    await then.on_record()
+    await eventually(lambda: now.last == 1)
+    await talk.leave(0.0)
+    second = Cut()
+    after = await taken_over(second, store)
+    assert [each.kind for each in await read(after.get(now.id), 1)] == ["error"]
+    assert words(await read(after.get(then.id))) == [(1, "chunk", b"three"), (2, "done", b"")]
+    assert second.taken == 1
+    await talk.close()
+    await after.close()
+
+
+async def test_the_record_of_a_turn_goes_with_it(store: MemoryStore) -> None:
+    """And all of an agent's with the agent."""
+    served = Speaker()
+    talk = conversation(served, store)
+    await read(talk.turn(b"one", "words"))
+    waits = talk.turn(b"two wait three", "words")
+    await eventually(lambda: waits.last == 1)
+    await clear(store, "agent-1")
+    served.ended.set_result(None)
+    assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
+    await talk.close()
+    assert not [*await store.list(ASKED), *await store.list(SAID)]
+
+
+async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) -> None:
+    """Another one has written what follows: whoever reads here breaks off, and goes on there."""
+    served = Speaker()
+    talk = conversation(served, store)
+    turn = talk.turn(b"one wait two", "words")
+    await eventually(lambda: turn.last == 1)
+    log = TurnLog(store, "agent-1", served.run)
+    await log.read()
+    await log.said(turn.place, [Chunk(turn.id, 2, "chunk", b"another")])
+    served.go.set()
+    with pytest.raises(Exception, match="changed meanwhile"):
+        await read(turn, 1)
+    assert [each.body for each in (await log.read())[0].chunks] == [b"one", b"another"]
+    await talk.close()
+
+
+async def test_a_failure_is_told_elsewhere_as_here(store: MemoryStore) -> None:
+    """The last chunk says so, and is on record as the others are."""
+    talk = conversation(Speaker(), store)
+    turn = talk.turn(b"one fail", "words")
+    said = await read(turn)
+    again = await taken_over(Speaker(), store)
+    assert await read(again.get(turn.id)) == said
+    assert said[-1].kind == "error"
+    await talk.close()
+    await again.close()
