@@ -83,7 +83,7 @@ async def test_a_kernel_runs_as_the_manifests_say(cluster: Cluster, namespace: s
 
         # A log ends with its program. What the kubelet of the test cluster says of an end may come a minute late.
         log = kube.log("ramet-0", follow=True)
-        assert "serving /var/lib/ramet" in await anext(aiter(log))
+        assert "http://0.0.0.0:8470" in await anext(aiter(log))
         await kube.patch(StatefulSet, "ramet", {"spec": {"replicas": 0}})
         async with asyncio.timeout(90):
             assert not [line async for line in log if "Traceback" in line]
