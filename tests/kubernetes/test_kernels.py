@@ -1,4 +1,4 @@
-"""A kernel runs as `deploy/` says: as nobody, on a root that it cannot write, asked by probes, and heard by clients."""
+"""A kernel runs as `deploy/` says: as nobody, on a root that it cannot write, with its own rights; agents are pods."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from lightkube import AsyncClient
+from lightkube import AsyncClient, SingleConfig
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import Pod, Secret, Service
 
-from tests.support.cluster import Cluster
+import ramet
+from ramet import Policy
+from ramet.examples.running import ask
+from tests.support.cluster import MANAGED, Cluster
 from tests.support.manifests import DEPLOY, Manifest, built, one, relocated
 from tests.support.prometheus import scrape
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOKEN = "sixteen-letters-at-least"
 
 
-def small(manifests: list[Manifest], image: str) -> list[Manifest]:
-    """One kernel, that needs no volume of the cluster and has its agents in its own pod: what one node can show."""
+def small(manifests: list[Manifest], namespace: str, image: str) -> list[Manifest]:
+    """One kernel that needs no volume of the cluster, with its agents beside it: what one node can show."""
     made = copy.deepcopy(manifests)
     kernels = one(made, "StatefulSet")["spec"]
     kernels["replicas"] = 1
@@ -36,9 +39,11 @@ def small(manifests: list[Manifest], image: str) -> list[Manifest]:
     pod["terminationGracePeriodSeconds"] = 600  # Whoever ends sooner did so by itself.
     pod["containers"][0] |= {"image": image}
     pod["containers"][0]["resources"]["requests"] = {"cpu": "100m", "memory": "128Mi"}
-    (settings,) = (each["data"] for each in made if each["kind"] == "ConfigMap")
-    settings["ramet.yaml"] = yaml.safe_dump(yaml.safe_load(settings["ramet.yaml"]) | {"backend": "local"})
-    return [each for each in made if each["kind"] in ("ServiceAccount", "ConfigMap", "Service", "StatefulSet")]
+    (data,) = (each["data"] for each in made if each["kind"] == "ConfigMap")
+    settings = yaml.safe_load(data["ramet.yaml"]) | {"namespace": namespace, "base_image": image}
+    del settings["registry_url"]
+    data["ramet.yaml"] = yaml.safe_dump(settings)
+    return [each for each in made if each["kind"] in ("ConfigMap", "Service", "StatefulSet")]
 
 
 def container_of(pod: Any) -> Any:
@@ -57,33 +62,47 @@ async def until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: 
             await asyncio.sleep(0.2)
 
 
-async def test_a_kernel_runs_as_the_manifests_say(cluster: Cluster, namespace: str, kernel_image: str) -> None:
-    """It becomes ready, answers by its Service, tells monitoring, and ends well when it is told to."""
+async def an_agent_works(kube: AsyncClient, where: str) -> None:
+    """A model agent with a policy is spawned, answers from a pod, and its pod is gone when it is."""
+    async with ramet.connect(where, TOKEN) as client:
+        team = await client.create_team({"agents": 1}, name="first")
+        agent = await client.spawn_agent(
+            team.team.id, "bob", "llm", {"model": "offline"}, transport_format="openai", policy=Policy(memory_mb=256),
+            key=team.key,
+        )  # fmt: skip
+        assert agent.agent.isolation == "L2"
+        assert await ask(client, agent, "Who are you?", lambda _: None)
+        pods = [pod async for pod in kube.list(Pod, labels={**MANAGED})]
+        assert [container_of(pod).ready for pod in pods] == [True]
+        await client.kill_agent(agent.agent.id, key=agent.nonce)
+        assert [pod async for pod in kube.list(Pod, labels={**MANAGED})] == []
+
+
+async def test_a_kernel_runs_as_the_manifests_say(
+    cluster: Cluster, namespace: str, kernel_image: str, kernel_config: SingleConfig
+) -> None:
+    """It becomes ready, answers by its Service, has agents in pods, tells monitoring, and ends when it is told to."""
     secrets = {"ramet-operator": {"token": TOKEN}, "ramet-postgres": {"url": "/var/lib/ramet/journal.db"}}
     async with cluster.client(namespace) as kube:
         for name, data in secrets.items():
             await kube.create(Secret(metadata=ObjectMeta(name=name), stringData=data))
-        for each in small(relocated(built(DEPLOY / "example"), namespace), kernel_image):
-            if each["metadata"]["name"] != "default":
-                await kube.create(from_dict(each))
+        for each in small(relocated(built(DEPLOY / "example"), namespace), namespace, kernel_image):
+            await kube.create(from_dict(each))
 
         await until(kube, lambda found: found.status.readyReplicas == 1, StatefulSet, "ramet")
         pod, service = await kube.get(Pod, "ramet-0"), await kube.get(Service, "ramet")
         assert service.spec
         assert container_of(pod).restartCount == 0
-        async with httpx2.AsyncClient(
-            base_url=f"http://{service.spec.clusterIP}:8470", timeout=30, trust_env=False
-        ) as http:
-            assert (await http.get("/healthz")).json()["status"] == "ok"
-            assert scrape((await http.get("/metrics")).text).value("ramet_trees") == 0
-            asked = {"resources": {"agents": 1}, "name": "first"}
-            refused = await http.post("/v1/teams", json=asked)
-            made = await http.post("/v1/teams", json=asked, headers={"authorization": f"Bearer {TOKEN}"})
-        assert (refused.status_code, made.status_code) == (401, 201)
+        where = f"http://{service.spec.clusterIP}:8470"
+        await an_agent_works(kube, where)
+        async with httpx2.AsyncClient(base_url=where, timeout=30, trust_env=False) as http:
+            assert (await http.get("/v1/teams")).status_code == 401
+            told = scrape((await http.get("/metrics")).text)
+        assert told.value("ramet_sandboxes_started_total", backend="kubernetes") == 1
 
         # A log ends with its program. What the kubelet of the test cluster says of an end may come a minute late.
         log = kube.log("ramet-0", follow=True)
-        assert "http://0.0.0.0:8470" in await anext(aiter(log))
+        assert await anext(aiter(log))
         await kube.patch(StatefulSet, "ramet", {"spec": {"replicas": 0}})
         async with asyncio.timeout(90):
             assert not [line async for line in log if "Traceback" in line]
