@@ -1,4 +1,4 @@
-"""An image that kernels of `deploy/` run in: the base image, ramet as it is here, and what its extras need."""
+"""An image that kernels of `deploy/` run in, and agents: the base image, ramet as it is here, what its extras need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED = ("skopeo", "umoci")  #: programs
 
 
 def pushed(registry: str) -> str:
-    """The reference of the image, by what is in it; made and pushed unless the registry has it. Agents may use it, too."""
+    """The reference of the image, by what is in it; made and pushed unless the registry has it."""
     needed = list(_needed("ramet", EXTRAS))
     sources = sorted(SOURCE.rglob("*.py"))
     digest = hashlib.sha256(b"1" + repr([(each.name, each.version) for each in needed]).encode())
