@@ -103,7 +103,7 @@ async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end
     await eventually(lambda: bool(turn.chunks))
     begun[0].process.send_signal(signal.SIGTERM)
     async with httpx2.AsyncClient(base_url=begun[0].url, timeout=60) as http:
-        while (await http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - it is another process
+        while (await http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
         assert (await http.get("/readyz")).status_code == 503
         assert (await http.get("/healthz")).status_code == 200

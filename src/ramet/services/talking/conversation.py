@@ -87,7 +87,8 @@ class Conversation:
         self._unkept: dict[Turn, None] = {}  #: turns of which there are chunks to be written
         self._keeping: asyncio.Task[None] | None = None
         self._others: set[asyncio.Task[None]] = set()
-        self._has_left = False
+        self._begins_no_more = False  #: another kernel will
+        self._has_left = False  #: nothing is read here any more
         self._room = asyncio.Event()
         self._is_shut = False  #: nobody will ask for a turn that is over
         if served.ended.done():
@@ -198,9 +199,12 @@ class Conversation:
 
         What can only end here is waited for. Nothing is interrupted: whoever calls this ends the process. Idempotent.
         """
+        self._begins_no_more = True
+        if (ending := self._answering) is not None and not isinstance(self._served, GoesOn):
+            await asyncio.wait({ending}, timeout=patience_s)
+            while self._keeping is not None and ending.done():  # Its end is to be read.
+                await asyncio.wait({self._keeping})
         self._has_left = True
-        if self._answering is not None and not isinstance(self._served, GoesOn):
-            await asyncio.wait({self._answering}, timeout=patience_s)
         while self._keeping is not None:
             await asyncio.wait({self._keeping})
         for turn in self._turns.values():
@@ -293,7 +297,7 @@ class Conversation:
 
     def _go_on(self) -> None:
         """Begin the next turn, unless one is under way, or the agent is being told to end one."""
-        if self._is_busy or not self._waiting or self._has_left:
+        if self._is_busy or not self._waiting or self._begins_no_more or self._has_left:
             return
         if not (following := self._waiting[0]).has_begun:
             if following.recorded is None or following.recorded.done():  # It stood in line, and is on record so.
