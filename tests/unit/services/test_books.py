@@ -119,3 +119,32 @@ async def test_a_row_that_cannot_be_read_is_left_as_it_is(store: Store, kind: st
     document = await store.get(kind, "thing-1")
     assert document is not None
     assert document.data == data
+
+
+async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(store: Store) -> None:
+    """Nor any of its agents: not one that has not changed, either."""
+    former, one, two = Books(store), Books(store), Books(store)
+    await former.found(TEAM_ROW)
+    await former.write(AGENT_ROW)
+    taken = []
+    for books in (one, two):
+        [team], [agent] = await books.teams(), await books.agents()
+        taken.append((books, replace(team, kernel="another"), agent))
+    assert [await books.take(team, [agent]) for books, team, agent in taken] == [True, False]
+    for row in (TEAM_ROW, AGENT_ROW):
+        with pytest.raises(Conflict):
+            await former.write(row)
+    await one.write(replace(AGENT_ROW, turns=9))
+
+
+async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Store) -> None:
+    """Whichever kernels they are made by, and though one was killed while it removed the first."""
+    one, two = Books(store), Books(store)
+    other = replace(TEAM_ROW, id="team-2")
+    await one.found(TEAM_ROW)
+    with pytest.raises(Conflict):
+        await two.found(other)
+    await one.remove(TEAM_ROW)
+    await two.found(other)
+    await store.delete(TEAM, "team-2")
+    await one.found(TEAM_ROW)

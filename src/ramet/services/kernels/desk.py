@@ -117,6 +117,7 @@ class Desk:
         """What the request is about; None where it does not say."""
         match operation.of:
             case "body":
+                await call.see_that_it_has_a_team()  # Before a stranger's bytes are taken in.
                 try:
                     return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
                 except (msgspec.DecodeError, UnicodeError, RecursionError):
