@@ -306,6 +306,23 @@ CATALOGUE: tuple[Measurement, ...] = (
         most_rounds=3,
     ),
     Measurement(
+        name="pods",
+        title="Agents as pods, beside bare pods of the same image that print a byte",
+        kind="measure",
+        arguments=("pods",),
+        figures=(
+            Figure(
+                key="frame_ratio", label="create → first frame, times a bare pod's first byte", unit="", at_most=1.2
+            ),
+            Figure(key="frame_s", label="create → first frame, median", unit="s wall"),
+            Figure(key="bare_s", label="a bare pod: create → first byte, median", unit="s wall"),
+            Figure(key="start_s", label="create → an agent's entry point is called, median", unit="s wall"),
+            Figure(key="crowd_s", label="20 at once, all started", unit="s wall", at_most=8),
+            Figure(key="idle_kb", label="of the kernel's memory, each that is idle", unit="kB", at_most=200),
+        ),
+        most_rounds=2,
+    ),
+    Measurement(
         name="journal",
         title="The journal in SQLite: 1,000,000 events, 20 producers that append 10 before they wait",
         kind="measure",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,7 @@ from benchmarks.measures import (
     limit,
     memory,
     opening,
+    pods,
     recording,
     recovery,
     services,
@@ -63,6 +65,7 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "memory-session": lambda: memory.measure("session", 3),
     "memory-waiting": lambda: memory.measure("waiting", 3),
     "opening": lambda: opening.measure(1),
+    "pods": lambda: pods.measure(1, 2),
     "recording": lambda: recording.measure(5),
     "services": lambda: services.measure(64, 2, 3),
     "takeover": lambda: takeover.measure(6),
@@ -77,6 +80,8 @@ async def test_a_measurement_finds_its_figures(name: str) -> None:
     """What the table shows is measured."""
     if name == "takeover" and (why := absent()):
         pytest.skip(why)
+    if name == "pods" and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
+        pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")
     found = await SMALL[name]()
 
     assert {figure.key for figure in BY_NAME[name].figures} <= found.keys()
