@@ -201,7 +201,10 @@ class KubernetesBackend:
         for pod in self._pods:
             pod.release()
         if self._pods:
-            await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
+            _, late = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
+            for each in late:  # The API is away: they end by themselves, and go with the next reap.
+                each.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
         await asyncio.gather(*self._strays, return_exceptions=True)
         ground, api, presence = self._ground, self._api, self._presence

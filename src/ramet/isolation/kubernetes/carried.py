@@ -35,7 +35,7 @@ class CarriedLine:
         self._inbox: deque[tuple[int, Frame]] = deque()
         self._received, self._size = 0, 0  #: number of the last frame that was received; bytes of it not acknowledged
         self._has_said = False  #: there may be frames that this wire has not seen
-        self._is_closing = self._has_ended = False
+        self._is_closing = self._has_ended = self._is_lost = False
         self._why = ""
         self._arrived, self._news, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._parted = asyncio.Event()
@@ -58,8 +58,10 @@ class CarriedLine:
         self._news.set()
 
     async def receive(self) -> Frame | None:
-        """The next frame; None once the line has ended for good."""
+        """The next frame; None once the line has ended for good. Raises ConnectionError if it was `lost`."""
         while not self._inbox:
+            if self._is_lost:
+                raise ConnectionAbortedError(self._why)
             if self._has_ended:
                 return None
             self._arrived.clear()
@@ -89,6 +91,11 @@ class CarriedLine:
             self._why = why
         for event in (self._arrived, self._news, self._settled, self._parted):
             event.set()
+
+    def lost(self, why: str) -> None:
+        """End it at once; who waits in `receive` is told why."""
+        self._is_lost = not self._has_ended
+        self.fail(why)
 
     async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
         """Use a wire until it breaks or the line has ended, with whoever is at the other end or here.

@@ -107,11 +107,11 @@ class Attached:
                     began, tries = loop.time(), 0
                     await self._carry(stream)
             except Forbidden as problem:
-                return self._line.fail(str(problem))
+                return self._line.lost(str(problem))
             except (RametError, TimeoutError) as problem:
                 _log.debug("pod %s: %s", self._pod, problem)
                 if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
-                    return self._line.fail(f"no connection to the pod for {self._patience_s:g} s: {problem}")
+                    return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             tries += 1
             await asyncio.sleep(_SOON_S if tries < _QUICK and loop.time() > began + _SOON_S else _LATER_S)
 

@@ -14,7 +14,7 @@ class Line(Protocol):
         """Send a frame; waits while too much is under way. Raises Gone once the line has ended."""
 
     async def receive(self) -> Frame | None:
-        """The next frame; None once the line has ended for good. One reader at a time."""
+        """The next frame; None once the line has ended for good, or OSError with the reason. One reader at a time."""
 
     async def close(self) -> None:
         """End it; who waits in `receive` gets None. Idempotent."""

@@ -121,6 +121,18 @@ async def test_who_waits_is_told_of_the_end() -> None:
         await sending
 
 
+async def test_a_line_that_is_lost_says_why() -> None:
+    """To who receives, once what had come before is received."""
+    line = CarriedLine(PATIENCE_S)
+    receiving = asyncio.ensure_future(line.receive())
+    await asyncio.sleep(0)
+
+    line.lost("nobody came")
+
+    with pytest.raises(ConnectionError, match="nobody came"):
+        await receiving
+
+
 async def _fill(line: CarriedLine) -> None:
     while True:
         await line.send(Frame(b"x", bytes(1_000_000)))
