@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from ramet.core.policy import Isolation
+from ramet.isolation import runtime
 from ramet.isolation.contract import Probe
 
 #: Whom trials are made as where root asks and names nobody: the kernel's own "nobody".
@@ -106,7 +107,7 @@ def _tried(user: tuple[int, int] | None) -> Mapping[str, tuple[bool, str]]:
     request = [*(user or (None, None)), shutil.which("bwrap")]
     try:
         answer = subprocess.run(
-            [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(source), json.dumps(request)],
+            [sys.executable, "-I", "-S", "-B", *runtime.bytecode(), "-c", _PROGRAM, str(source), json.dumps(request)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_TRIALS_S,

@@ -23,7 +23,12 @@ class Runtime(NamedTuple):
         last = [folder for folder in self.path if _holds_packages(folder)]
         path = f"import sys; sys.path[:0] = {first!r}; sys.path += {last!r}"
         call = f"from {__package__}.{name} import main; main({', '.join(map(str, fds))})"
-        return (self.python, "-I", *options, "-c", f"{path}; {call}")
+        return (self.python, "-I", *bytecode(), *options, "-c", f"{path}; {call}")
+
+
+def bytecode() -> tuple[str, ...]:
+    """Options of an interpreter that is to find bytecode where this one does: else all that it imports is compiled."""
+    return ("-X", f"pycache_prefix={sys.pycache_prefix}") if sys.pycache_prefix else ()
 
 
 def find() -> Runtime:
