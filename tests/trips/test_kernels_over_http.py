@@ -190,6 +190,9 @@ async def test_an_upload_goes_to_the_one_that_is_asked_and_a_large_message_to_it
     bob = await clients.one.spawn_agent(crew.team.id, "bob", "echo", key=crew.key)
     word = b"x" * 3_000_000
     assert await clients.two.say(bob.agent.id, word, key=bob.nonce) == word
+    for each in (clients.one, clients.two):
+        with pytest.raises(InvalidValue, match="bytes"):
+            await each.say(bob.agent.id, 4 * word, key=bob.nonce)
 
 
 async def test_they_say_that_they_live_and_are_ready(clients: Three, at_work: Kernels) -> None:

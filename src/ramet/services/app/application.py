@@ -10,7 +10,7 @@ from http import HTTPStatus
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ramet.core.errors import RametError
 from ramet.host.counts import OTHER
@@ -94,11 +94,12 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(Request(scope, receive), self._parts)
+        response: ASGIApp
         try:
             response = await self._answer(call, scope["method"])
             # A body that nobody asked for would be taken for the next request.
-            if not await call.spill() and isinstance(response, Response):
-                response.headers["connection"] = "close"
+            if not await call.spill():
+                response = _closing(response)
         except ClientDisconnect:
             return  # Nobody is there to be told.
         except Exception as error:
@@ -122,6 +123,20 @@ class _Endpoint:
         if callable(answer):
             return answer  # type: ignore[no-any-return]  # a response
         return answers.json(answer, operation.status)
+
+
+def _closing(response: ASGIApp) -> ASGIApp:
+    """The same, after which the connection is closed."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        await response(scope, receive, told)
+
+    return answer
 
 
 async def _refused(call: Call, error: Exception) -> Response:

@@ -33,7 +33,6 @@ _log = logging.getLogger("ramet.serve")
 #: For a team or a tree whose kernel is lost to be taken over by another one.
 WAIT_S: Final = 15.0
 _LOOK_S: Final = 0.05
-_KEPT_BYTES: Final = 16 * 1024 * 1024
 #: Says that a kernel has not, or has no more, what it was asked for: the one that forwards looks again who has.
 NOT_MINE: Final = HTTPStatus.MISDIRECTED_REQUEST
 #: Says so where it is not for its client: that a pass was refused.
@@ -98,7 +97,7 @@ class Desk:
                 return None if came_from else await self._of_whoever(call, operation)
             case "key":
                 return None if came_from else await self._of_key(call, operation)
-        body = Body(call, _KEPT_BYTES)
+        body = Body(call)
         name = await self._name(call, operation, body)
         if name is not None:
             return await self._of_one(call, operation, name, body, bool(came_from))
@@ -199,7 +198,7 @@ class Desk:
 
     async def _of_key(self, call: Call, operation: Operation) -> Answer | None:
         """Of the agent that the key is of, wherever that is."""
-        hash, body = hash_of(call.key), Body(call, _KEPT_BYTES)
+        hash, body = hash_of(call.key), Body(call)
         until = asyncio.get_running_loop().time() + self._wait_s
         while not self._home.opens_an_agent(call.key):
             seat = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
@@ -263,7 +262,7 @@ class Desk:
     async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
         try:
             target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
-            answer = await self._passed_on(call, Body(call, 0), seat, target)
+            answer = await self._passed_on(call, Body(call), seat, target)
             data = await answer.read()
         except Unreachable:
             raise away() from None
@@ -284,7 +283,7 @@ class Desk:
             for seat in self._directory.others():
                 call.put_back([said])
                 with suppress(Unreachable):
-                    found = await self._passed_on(call, Body(call, JSON_BYTES), seat)
+                    found = await self._passed_on(call, Body(call), seat)
                     if found.status != HTTPStatus.NOT_FOUND:
                         return found
                     await found.close()

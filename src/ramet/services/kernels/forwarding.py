@@ -16,13 +16,16 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ramet.core.errors import MissingExtra
+from ramet.services.app.calls import JSON_BYTES
 from ramet.services.kernels.passes import FROM, PASS
+from ramet.services.refusals import BodyTooLarge
 
 if TYPE_CHECKING:
     from ramet.services.app.calls import Call
 
 _log = logging.getLogger("ramet.serve")
 CONNECT_S, ASK_S = 2.0, 10.0
+KEPT_BYTES: Final = 16 * 1024 * 1024
 #: Shorter than what a server keeps a connection without a request for: no request is sent on one that it closes.
 _IDLE_S: Final = 20.0
 #: Of one connection, and so not another's.
@@ -41,10 +44,14 @@ class Unreachable(Exception):
 
 
 class Body:
-    """A request's body, read once and kept up to `most` bytes, so that it can be sent again, or read here after all."""
+    """A request's body, read once and kept up to `KEPT_BYTES`, so that it can be sent again, or read here after all.
 
-    def __init__(self, call: Call, most: int) -> None:
-        self._call, self._most, self._size = call, most, 0
+    One that no kernel would take is refused here: half of it would be on its way when the other kernel did so.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._size = call, 0
+        self._most = max(JSON_BYTES, call.parts.message_bytes)
         self._kept: list[bytes] | None = []
         self._rest = call.pieces() if call.has_body else None
         self.read = asyncio.Event()  #: all of it
@@ -57,16 +64,21 @@ class Body:
         return self._kept is not None
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """All of it, from its beginning."""
+        """All of it, from its beginning. Raises BodyTooLarge."""
+        given = self._call.request.headers.get("content-length", "")
+        if given.isdigit() and int(given) > self._most:
+            raise BodyTooLarge("body", size=int(given), limit=self._most)
         for each in list(self._kept or ()):
             yield each
         if self._rest is None:
             return
         async for piece in self._rest:
             self._size += len(piece)
+            if self._size > self._most:
+                raise BodyTooLarge("body", size=self._size, limit=self._most)
             if self._kept is not None:
                 self._kept.append(piece)
-                if self._size > self._most:
+                if self._size > KEPT_BYTES:
                     self._kept = None
             yield piece
         self._rest = None
@@ -125,7 +137,7 @@ class Forwarder:
     ) -> Answer:
         """Have another kernel answer; its answer is there to be passed on, or read, once it begins.
 
-        Raises Unreachable, and ClientDisconnect where whoever asked has left.
+        Raises Unreachable, BodyTooLarge, and ClientDisconnect where whoever asked has left.
         """
         sending = asyncio.create_task(self._send(call, body, kernel, address, more, target), name="ramet forward")
         self._under_way[sending] = kernel
@@ -217,7 +229,6 @@ class Answer:
     ) -> None:
         self.status: int = answer.status_code
         self._answer, self._kernel, self._under_way, self._lost = answer, kernel, under_way, lost
-        self.closes = False  #: the client's connection, with it
 
     def header(self, name: str) -> str:
         """One of its headers, "" if it has none of that name."""
@@ -257,8 +268,6 @@ class Answer:
     async def _pass_on(self, send: Send) -> None:
         headers = [(name.lower(), value) for name, value in self._answer.headers.raw]
         kept = [(name, value) for name, value in headers if name not in _HOP_BY_HOP]
-        if self.closes:
-            kept.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": self.status, "headers": kept})
         async for piece in self._answer.stream:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
