@@ -91,6 +91,7 @@ class KubernetesBackend:
         cpu_reserved: float = 0.1,
         about: Callable[[str], About] = lambda _: About(),
         reach: Reach | None = None,
+        way_out: Mapping[str, Any] | None = None,
         kernel: str = "",
         place: str = "",
         living: Living | None = None,
@@ -102,8 +103,9 @@ class KubernetesBackend:
 
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
-        node must have free. `about` says of a run's id what is known of it, for labels. `kernel`, `place` and `living`
-        are for kernels that share a database and no disk.
+        node must have free. `way_out`, `to` and `ports` of a NetworkPolicy's egress, leads to the kernel that pods
+        dial. `about` says of a run's id what is known of it, for labels. `kernel`, `place` and `living` are for kernels
+        that share a database and no disk.
         """
         self._runs = Path(absolute(runs))
         self._images: Mapping[Image, PodImage] = {}
@@ -128,6 +130,7 @@ class KubernetesBackend:
         self._pull_secrets, self._placement, self._parent = tuple(pull_secrets), dict(placement or {}), parent
         self._cpu_reserved, self._about, self._living = cpu_reserved, about, living
         self._reach: Reach = reach or Attach()
+        self._way_out = way_out
         self._kernel, self._place = kernel, place
         self._start_s, self._unschedulable_s = start_s, unschedulable_s
         self.on_threshold = on_threshold
@@ -159,7 +162,7 @@ class KubernetesBackend:
                     self._images = _images(await self._find_images())
                 form = self._form("bare")
                 trial = manifest.pod(form, manifest.Berth(name=_name(), run="probe", grant=DEFAULTS, uid=_uid()))
-                probe, is_final = await probing.probe(self._open(), trial, self._classes)
+                probe, is_final = await probing.probe(self._open(), trial, self._classes, self._way_out)
                 if not is_final:
                     return probe
                 self._probe = probe

@@ -15,7 +15,8 @@ from ramet.isolation.kubernetes import labels
 CONTAINER = "agent"
 POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy
 
-#: MiB that the keeper and the process that agents are forked from need beside what an agent has.
+#: MiB that the keeper and the process that agents are forked from need beside what an agent has: 35 were seen, and 80
+#: with langchain-core.
 KEEPER_MB = 96
 #: Processor that the keeper has beside an agent's, in cores: an agent that uses all of its own does not stop it.
 KEEPER_CORES = 0.2

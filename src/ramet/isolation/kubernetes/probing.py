@@ -33,15 +33,17 @@ class Asked(NamedTuple):
     is_final: bool = True
 
 
-async def probe(api: Api, trial: Mapping[str, Any], classes: Mapping[Isolation, str]) -> Asked:
-    """`trial` is a pod that is checked by the API and not made; `classes` are looked for."""
+async def probe(
+    api: Api, trial: Mapping[str, Any], classes: Mapping[Isolation, str], way_out: Mapping[str, Any] | None = None
+) -> Asked:
+    """`trial` is a pod that is checked by the API and not made; `classes` are looked for; `way_out` is to kernels."""
     try:
         needed = {**_NEEDED, **_ATTACH, **_SECRETS}
         answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
         found = dict(zip(needed, answers, strict=True))
         refusal = await _refusal(api, trial) if all(found.values()) else None
         found["pod_admitted"] = all(found.values()) and refusal is None
-        found["network_policy"] = found["pod_admitted"] and await _fenced(api)
+        found["network_policy"] = found["pod_admitted"] and await _fenced(api, way_out)
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
     except Unreachable as problem:
         lost = Probe(Isolation.L0, {"api": False}, ("api",), f"{problem}; see that the API server can be reached")
@@ -71,10 +73,10 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> str | None:
     return None
 
 
-async def _fenced(api: Api) -> bool:
+async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
     """Whether the namespace's agents are kept off the network by a policy; one is made if need be."""
     try:
-        await api.ensure_policy(manifest.network_policy(api.namespace))
+        await api.ensure_policy(manifest.network_policy(api.namespace, kernel=way_out))
     except (Forbidden, Missing):
         return await api.has_policy(manifest.POLICY)
     return True

@@ -1,0 +1,108 @@
+"""A line over two descriptors of a pod's program, which lead to whoever is attached to it, or to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Thread
+
+from ramet.concurrency.threads import in_thread
+from ramet.isolation.kubernetes.carried import CarriedLine
+from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
+from ramet.isolation.remote.inside import serve
+
+_READ = 1 << 16
+_HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.session`
+
+
+async def run(given: int, taken: int, patience_s: float, runs: Path, places: list[Path], trying: Thread) -> None:
+    """Serve that line until it ends, once `trying` has. Nobody there for `patience_s` is the end, too."""
+    wire = StandardStreams(given, taken, patience_s)
+    waiting = asyncio.ensure_future(wire.hold())
+    try:
+        await in_thread(trying.join, name="ramet-probe")
+        await serve(wire.line, runs, places, pod=True)
+    finally:
+        await wire.line.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+class StandardStreams:
+    """A line over two descriptors. Whoever says hello with a higher number than before is the new connection."""
+
+    def __init__(self, given: int, taken: int, patience_s: float) -> None:
+        self.line = CarriedLine(patience_s)
+        self._given, self._taken, self._patience_s = given, taken, patience_s
+        self._connection = 0
+        self._packets: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._carrying: asyncio.Task[None] | None = None
+        self._heard = asyncio.Event()
+
+    async def hold(self) -> None:
+        """Have the line carried until it has ended, or nobody has said anything for too long."""
+        loop = asyncio.get_running_loop()
+        os.set_blocking(self._given, False)
+        os.set_blocking(self._taken, False)
+        reader = PacketReader()
+        readable = asyncio.Event()
+        loop.add_reader(self._given, readable.set)
+        try:
+            while not self.line.has_ended:
+                async with asyncio.timeout(self._patience_s):
+                    await readable.wait()
+                readable.clear()
+                try:
+                    data = os.read(self._given, _READ)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    return self.line.fail("standard input has ended")
+                for packet in reader.feed(data):
+                    await self._meet(packet)
+        except TimeoutError:
+            self.line.fail(f"nobody was there for {self._patience_s:g} s")
+        finally:
+            loop.remove_reader(self._given)
+            await self._drop()
+
+    async def _meet(self, packet: Packet) -> None:
+        if packet.connection > self._connection and packet.data[0] == _HELLO:
+            await self._drop()
+            self._connection, self._packets = packet.connection, asyncio.Queue()
+            self._carrying = asyncio.ensure_future(self._carry(packet.connection, self._packets))
+        if packet.connection == self._connection:
+            self._packets.put_nowait(packet.data)
+
+    async def _carry(self, connection: int, packets: asyncio.Queue[bytes | None]) -> None:
+        async def come() -> AsyncIterator[bytes]:
+            while (packet := await packets.get()) is not None:
+                yield packet
+
+        async def write(packet: bytes) -> None:
+            await self._write(pack(connection, packet))
+
+        with contextlib.suppress(TimeoutError):  # It is silent; a new one will come, or nobody.
+            await self.line.carry(come(), write)
+
+    async def _write(self, data: bytes) -> None:
+        loop, rest = asyncio.get_running_loop(), memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._taken, rest) :]
+            except BlockingIOError:
+                writable = asyncio.Event()
+                loop.add_writer(self._taken, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    loop.remove_writer(self._taken)
+
+    async def _drop(self) -> None:
+        if self._carrying is not None:
+            self._carrying.cancel()
+            await asyncio.gather(self._carrying, return_exceptions=True)
+            self._carrying = None
