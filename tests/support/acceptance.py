@@ -19,10 +19,13 @@ import pytest
 
 from ramet import Policy
 from ramet.core.errors import RametError
+from ramet.core.safety import SafetyPolicy
+from ramet.host.safety.policies import SafetyPolicies
 from ramet.isolation.conformance.ground import cgroups
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.contract import AgentInfo, CreatedTeam, SpawnedAgent
+from ramet.store.sqlite import SqliteStore
 from tests.support.serve_process import ROOT
 from tests.support.tars import tar
 from tests.support.waiting import eventually
@@ -33,8 +36,8 @@ POLICY = Policy(memory_mb=256, network="disabled")
 class Server:
     """`ramet serve` in a folder, which can be killed and started again."""
 
-    def __init__(self, folder: pathlib.Path, backend: str) -> None:
-        self.folder, self.backend = folder, backend
+    def __init__(self, folder: pathlib.Path, backend: str, **env: str) -> None:
+        self.folder, self.backend, self._env = folder, backend, env
         self.start()
 
     def start(self) -> None:
@@ -43,7 +46,7 @@ class Server:
         command = [sys.executable, "-m", "ramet", "serve", "--dir", str(self.folder), "--backend", self.backend]
         with (self.folder / "stderr").open("a") as errors:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path}
+                command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, "PYTHONPATH": path, **self._env}
             )
         assert self.process.stdout is not None
         assert b"ramet serves" in self.process.stdout.readline(), (self.folder / "stderr").read_text()
@@ -59,6 +62,19 @@ class Server:
     def agents(self) -> list[str]:
         """What agents have on disk."""
         return [each.name for each in (self.folder / ".ramet" / "agents").glob("*")]
+
+
+def put_rules(folder: pathlib.Path, rules: SafetyPolicy) -> None:
+    """Have a policy `house` in the journal of a server that is not there yet."""
+    asyncio.run(_put_rules(folder / ".ramet" / "journal.db", rules))
+
+
+async def _put_rules(file: pathlib.Path, rules: SafetyPolicy) -> None:
+    file.parent.mkdir(mode=0o700)
+    store = SqliteStore(file)
+    await store.open()
+    await SafetyPolicies(store).put("house", rules, expected=0)
+    await store.close()
 
 
 async def spawn(client: Client, team: CreatedTeam, name: str, agent_type: str, info: Any = None, **more: Any) -> Spoken:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Namespace, Pod
 
 from ramet.isolation.contract import Image
+from ramet.isolation.folders import RunFolders
+from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend, PodImage
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.services.packaging.registry import Registry
@@ -87,6 +89,27 @@ class Pods:
         """Of all pods that are there."""
         async with self.cluster.client(self.namespace) as kube:
             return [each.metadata.name or "" async for each in kube.list(Pod) if each.metadata is not None]
+
+
+def settings_of(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """What a server, or an example, finds in its environment to have its agents in pods."""
+    settings = {"backend": "kubernetes", "namespace": namespace, "base_image": cluster.base_image.partition("/")[2]}
+    settings |= {"registry_url": cluster.registry, "kubeconfig": str(cluster.kubeconfig)}
+    return {f"RAMET_{name.upper()}": value for name, value in settings.items()}
+
+
+def living_of(cluster: Cluster, working_dir: Path) -> list[str]:
+    """The pods of a working directory, and the namespaces of its teams, that nobody has ended."""
+    place = (RunFolders(working_dir).root / ".kernels" / "place").read_text()
+    with cluster.blocking_client() as kube:
+        pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
+        spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_going(each)]
+    return [each.metadata.name or "" for each in (*pods, *spaces) if each.metadata is not None]
+
+
+def is_going(space: Namespace) -> bool:
+    """Whether a namespace was removed, and is not gone."""
+    return space.status is not None and space.status.phase == "Terminating"
 
 
 @pytest.fixture(scope="session")

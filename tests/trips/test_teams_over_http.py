@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pathlib
 import shutil
 import signal
 import sqlite3
@@ -23,10 +22,8 @@ from ramet import Policy
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, RametError, TaskFailed, Unknown
 from ramet.core.reservation import Reservation
 from ramet.core.safety import Rule, SafetyPolicy
-from ramet.host.safety.policies import SafetyPolicies
 from ramet.services.client.client import Client
 from ramet.services.contract import CreatedTeam
-from ramet.store.sqlite import SqliteStore
 from tests.support.acceptance import (
     Server,
     Spoken,
@@ -38,6 +35,7 @@ from tests.support.acceptance import (
     groups_of,
     image_of,
     main_process_of,
+    put_rules,
     spawn,
 )
 from tests.support.acceptance_types import ENTRY_POINTS
@@ -101,7 +99,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         pytest.skip("bubblewrap is not installed")
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
-        asyncio.run(_put_rules(folder / ".ramet" / "journal.db"))
+        put_rules(folder, RULES)
         server = Server(folder, request.param)
         try:
             yield server
@@ -112,14 +110,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             assert [line for line in told if " WARNING ramet.serve: " not in line] == []  # requests refused
         finally:
             server.end(signal.SIGKILL)
-
-
-async def _put_rules(file: pathlib.Path) -> None:
-    file.parent.mkdir(mode=0o700)
-    store = SqliteStore(file)
-    await store.open()
-    await SafetyPolicies(store).put("house", RULES, expected=0)
-    await store.close()
 
 
 @pytest.fixture

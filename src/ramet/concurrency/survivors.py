@@ -5,7 +5,7 @@ group, its session, its descendants, and whoever else carries the mark, such as 
 that also cleared its environment is out of reach of this; holding that in is a sandbox's work.
 
 A mistake here ends what is not ours. So never touched is a process that is older than the command, or of our own
-session or of session 0; and each is looked up anew before each signal. Without a /proc that shows our own namespace,
+session or of session 0; and each is looked up anew before each signal. Without a /proc that shows our own namespace to us,
 only the command's group is ended.
 """
 
@@ -148,13 +148,13 @@ class _Family:
         """Who lives; takes note of the ends of those that came to us, as to pid 1 of a container: nobody else does."""
         self.unclear = False
         self._groups = set()
-        if not _shows_us():
+        if (names := _names()) is None:
             return self._group()
         found: set[int] = set() if self._leader is None else {self._leader}
         young: dict[int, _Stat] = {}
         groups, of_others = set(), {0, 1, os.getpgrp()}  # To the kernel 0 is our own group, and 1 is everybody.
         us, session_of_ours = os.getpid(), os.getsid(0)
-        for name in os.listdir(_PROC):  # noqa: PTH208 - only the names, hundreds of them
+        for name in names:
             if not name.isdigit():
                 continue
             try:
@@ -212,9 +212,14 @@ class _Family:
         return set()
 
 
-def _shows_us() -> bool:
-    """Whether the pids of /proc are those of our own namespace: with others we would signal whoever has the same."""
+def _names() -> list[str] | None:
+    """What is in /proc, if its pids are those of our own namespace: with others we would signal whoever has the same.
+
+    None, too, where we may not look: in a pod, Landlock keeps an agent from a /proc that shows who keeps it.
+    """
     try:
-        return os.readlink(_PROC / "self") == str(os.getpid())  # noqa: PTH115 - a name, not a path
+        if os.readlink(_PROC / "self") != str(os.getpid()):  # noqa: PTH115 - a name, not a path
+            return None
+        return os.listdir(_PROC)  # noqa: PTH208 - only the names, hundreds of them
     except OSError:
-        return False
+        return None
