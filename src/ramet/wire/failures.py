@@ -52,6 +52,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     errors.NotShippable: {"what": str, "why": str, "remedy": str},
     errors.OutputInvalid: {"problem": str, "tries": int},
     errors.OutputTooLarge: {"what": str, "size": int, "limit": int},
+    errors.OwnedElsewhere: {"tree": str, "kernel": str, "address": str},
     errors.OverCapacity: {
         "limit": str,
         "reason": str,

@@ -38,6 +38,7 @@ RAISED: list[RametError] = [
     errors.NotShippable("result", "it is a lock", "return data"),
     errors.NotYours("agent", "a-1"),
     errors.OutputInvalid("no JSON", tries=3),
+    errors.OwnedElsewhere("main-1", "blue", "http://10.0.0.7:8470"),
     errors.OutputTooLarge("artifacts", size=5, limit=4),
     errors.OverCapacity("crew", "memory_mb", asked=512.0, room={"agents": 3.0, "memory_mb": 128.0}),
     errors.ProtocolError("a frame"),
