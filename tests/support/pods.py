@@ -104,7 +104,8 @@ def living_of(cluster: Cluster, working_dir: Path) -> list[str]:
     with cluster.blocking_client() as kube:
         pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
         spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_going(each)]
-    return [each.metadata.name or "" for each in (*pods, *spaces) if each.metadata is not None]
+    found = [each.metadata for each in pods] + [each.metadata for each in spaces]
+    return [each.name or "" for each in found if each is not None]
 
 
 def is_going(space: Namespace) -> bool:

@@ -5,7 +5,7 @@ group, its session, its descendants, and whoever else carries the mark, such as 
 that also cleared its environment is out of reach of this; holding that in is a sandbox's work.
 
 A mistake here ends what is not ours. So never touched is a process that is older than the command, or of our own
-session or of session 0; and each is looked up anew before each signal. Without a /proc that shows our own namespace to us,
+session or of session 0; and each is looked up anew before each signal. Without a /proc that shows us our own namespace,
 only the command's group is ended.
 """
 

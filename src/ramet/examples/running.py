@@ -11,7 +11,7 @@ import pathlib
 import sys
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import Config, load
-from ramet.services.contract import SpawnedAgent
+from ramet.services.contract import CreatedTeam, SpawnedAgent
 
 BUNDLES = pathlib.Path(__file__).with_name("bundles")
 #: Which model a key stands for. `LLM_API_KEY` may hold a key of either, and goes before them.
@@ -59,6 +59,16 @@ async def connected(config: Config) -> AsyncIterator[Client]:
         config = replace(config, working_dir=pathlib.Path(folder), listen=None, token=None, store=None, teams={})
         async with server_of(config, os.environ) as server, ramet.connect(server.where) as client:
             yield client
+
+
+@asynccontextmanager
+async def reserved(client: Client, resources: Mapping[str, float], name: str) -> AsyncIterator[CreatedTeam]:
+    """A team, which is deleted whatever happens meanwhile: in a cluster it has more than its server's folder."""
+    made = await client.create_team(resources, name=name)
+    try:
+        yield made
+    finally:
+        await client.delete_team(made.team.id, key=made.key)
 
 
 def real_model() -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from ramet import Policy
-from ramet.examples.running import ask, connected, image_of, main, real_model
+from ramet.examples.running import ask, connected, image_of, main, real_model, reserved
 from ramet.services.config.reading import Config
 
 QUESTION = "Why is the lamp dark at night?"
@@ -22,26 +22,24 @@ async def simple_agent(config: Config) -> None:
     model = real_model() or "offline"
     print(f"model: {model}" if model != "offline" else "model: offline (no key is set): it answers by rules")
     async with connected(config) as client:
-        made = await client.create_team({"agents": 1, "memory_mb": 256}, name="lighthouse")
-        keeper = await client.spawn_agent(
-            made.team.id,
-            "keeper",
-            "llm",
-            {"model": model, "tools": ["Glob", "Grep", "Read"], "in_image": True},
-            image=await image_of(client, "lamp"),
-            transport_format="openai",
-            policy=Policy(memory_mb=256, network="disabled"),
-            key=made.key,
-        )
-        info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
-        print(f"agent: {info.path}, {info.state}, isolation {info.isolation}")
+        async with reserved(client, {"agents": 1, "memory_mb": 256}, "lighthouse") as made:
+            keeper = await client.spawn_agent(
+                made.team.id,
+                "keeper",
+                "llm",
+                {"model": model, "tools": ["Glob", "Grep", "Read"], "in_image": True},
+                image=await image_of(client, "lamp"),
+                transport_format="openai",
+                policy=Policy(memory_mb=256, network="disabled"),
+                key=made.key,
+            )
+            info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
+            print(f"agent: {info.path}, {info.state}, isolation {info.isolation}")
 
-        print(f"\n{QUESTION}\n")
-        await ask(client, keeper, QUESTION, show)
-        info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
-        print(f"\n\ndone: {info.turns} turn, {info.state}, isolation {info.isolation}")
-
-        await client.delete_team(made.team.id, key=made.key)
+            print(f"\n{QUESTION}\n")
+            await ask(client, keeper, QUESTION, show)
+            info = await client.get_agent(keeper.agent.id, key=keeper.nonce)
+            print(f"\n\ndone: {info.turns} turn, {info.state}, isolation {info.isolation}")
         print(f"left: {len(await client.list_agents())} agents, {len(await client.list_teams())} teams")
 
 

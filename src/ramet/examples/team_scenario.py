@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ramet import Policy
 from ramet.core.errors import RametError
-from ramet.examples.running import ask, connected, image_of, main, real_model
+from ramet.examples.running import ask, connected, image_of, main, real_model, reserved
 from ramet.services.client.client import Client
 from ramet.services.config.reading import Config
 from ramet.services.contract import CreatedTeam, SpawnedAgent
@@ -41,18 +41,16 @@ async def team_scenario(config: Config) -> None:
     model = real_model()
     print(f"model: {model}" if model else "model: none (no key is set): functions of the image do the work")
     async with connected(config) as client:
-        made = await client.create_team({"agents": 4, "memory_mb": 1024}, name="counters")
-        image = await image_of(client, "team")
-        print(f"team: {made.team.name}, {made.team.free['agents']:g} agents reserved; image {image[:12]}")
+        async with reserved(client, {"agents": 4, "memory_mb": 1024}, "counters") as made:
+            image = await image_of(client, "team")
+            print(f"team: {made.team.name}, {made.team.free['agents']:g} agents reserved; image {image[:12]}")
 
-        architect, *workers = await asyncio.gather(
-            spawn(client, made, "architect", kind_of("architect", model), image),
-            spawn(client, made, "worker-1", kind_of("worker", model), image),
-            spawn(client, made, "worker-2", kind_of("worker", model), image),
-        )
-        await work(client, architect, workers)
-
-        await client.delete_team(made.team.id, key=made.key)
+            architect, *workers = await asyncio.gather(
+                spawn(client, made, "architect", kind_of("architect", model), image),
+                spawn(client, made, "worker-1", kind_of("worker", model), image),
+                spawn(client, made, "worker-2", kind_of("worker", model), image),
+            )
+            await work(client, architect, workers)
         print(f"\ndeleted: {made.team.name}, with its {1 + len(workers)} agents")
         print(f"left: {len(await client.list_agents())} agents, {len(await client.list_teams())} teams")
 

@@ -1,0 +1,224 @@
+"""A team with pods has a namespace of its own: what it reserves is a quota there, and it lives as long as the team."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightkube import ApiError, AsyncClient, Client, SingleConfig
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import LimitRange, Namespace, Pod, ResourceQuota
+
+import ramet
+from ramet.core.errors import SpawnRefused
+from ramet.isolation.folders import RunFolders
+from ramet.isolation.kubernetes import bounds, labels
+from ramet.services.client.client import Client as Asking
+from ramet.services.config.building import server_of
+from ramet.services.config.reading import load
+from ramet.services.contract import CreatedTeam
+from tests.support.acceptance import Server, at_work, image_of, spawn
+from tests.support.acceptance_types import ENTRY_POINTS
+from tests.support.cluster import Cluster, may, until
+from tests.support.pods import is_going, living_of, settings_of
+from tests.support.serve_process import plugin
+from tests.support.serving import short_folder
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+
+ASKED = {"agents": 2, "cpu": 2, "memory_mb": 512}
+KIT = b"def work(text):\n    return text.upper()\n"
+#: What a kernel needs in a team's namespace, and what would be more.
+ENOUGH = (("create", "pods"), ("get", "pods/attach"), ("list", "secrets"), ("create", "resourcequotas"))
+MORE = (
+    ("create", "pods/exec"), ("get", "secrets"), ("list", "configmaps"), ("create", "serviceaccounts/token"),
+    ("update", "resourcequotas"), ("delete", "resourcequotas"), ("update", "rolebindings"), ("escalate", "roles"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
+    """One for the tests of its teams; when it has ended nothing is left of it."""
+    with short_folder() as folder:
+        plugin(folder, ENTRY_POINTS)
+        server = Server(folder, "kubernetes", **settings_of(cluster, shared_namespace))
+        try:
+            yield server
+            assert server.end(signal.SIGTERM) == 0
+            assert living_of(cluster, folder) == []
+        finally:
+            server.end(signal.SIGKILL)
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[Asking]:
+    """With the operator's key; when a test is over its teams go."""
+    async with ramet.connect(server.folder / ".ramet" / "serve.sock") as client:
+        yield client
+        for team in await client.list_teams():
+            await client.delete_team(team.id)
+
+
+@pytest.fixture
+async def kube(cluster: Cluster) -> AsyncIterator[AsyncClient]:
+    """A client of the cluster with all rights."""
+    async with cluster.client() as kube:
+        yield kube
+
+
+def space_of(team: CreatedTeam) -> str:
+    """The name of a team's namespace."""
+    return f"ramet-team-{team.team.id.removeprefix('team-')}"
+
+
+def cores_of(amount: str) -> float:
+    """Of processor time, as Kubernetes writes it."""
+    return int(amount[:-1]) / 1000 if amount.endswith("m") else float(amount)
+
+
+async def pods_in(kube: AsyncClient, space: str) -> Sequence[Pod]:
+    """All that are there."""
+    return [each async for each in kube.list(Pod, namespace=space)]
+
+
+async def is_gone(kube: AsyncClient, space: str) -> bool:
+    """Whether a namespace was removed."""
+    try:
+        return is_going(await kube.get(Namespace, space))
+    except ApiError as problem:
+        if problem.status.code != 404:
+            raise
+        return True
+
+
+async def test_what_a_team_reserves_is_seen_in_the_cluster(
+    client: Asking, kube: AsyncClient, shared_namespace: str
+) -> None:
+    """Its namespace has a quota, a LimitRange and labels, and its agents' pods; it goes with the team."""
+    team = await client.create_team(ASKED, name="counters")
+    space = space_of(team)
+    found = await kube.get(Namespace, space)
+    assert found.metadata is not None
+    marks = found.metadata.labels or {}
+    assert (marks["app.kubernetes.io/managed-by"], marks["ramet.dev/team"]) == ("ramet", team.team.id)
+    [quota] = [each async for each in kube.list(ResourceQuota, namespace=space)]
+    [limits] = [each async for each in kube.list(LimitRange, namespace=space)]
+    assert quota.spec is not None
+    hard = quota.spec.hard or {}
+    assert int(hard["limits.memory"].removesuffix("Mi")) >= ASKED["memory_mb"]
+    assert cores_of(hard["limits.cpu"]) >= ASKED["cpu"]
+    assert limits.spec is not None
+    assert [each.type for each in limits.spec.limits] == ["Container"]
+
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    async with at_work(agent):
+        [pod] = await pods_in(kube, space)
+        assert await pods_in(kube, shared_namespace) == []
+        await client.interrupt(agent.id, key=agent.nonce)
+    assert pod.metadata is not None
+    assert (pod.metadata.labels or {})["app.kubernetes.io/managed-by"] == "ramet"
+
+    await client.delete_team(team.team.id, key=team.key)
+    assert await is_gone(kube, space)
+    assert await pods_in(kube, space) == []
+
+
+async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: AsyncClient) -> None:
+    """In the words of the API, as a typed error; the team has its room back, and its next agent comes."""
+    image = await image_of(client, teamkit=KIT)
+    team = await client.create_team(ASKED)
+    born = partial(spawn, client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
+    [quota] = [each async for each in kube.list(ResourceQuota, namespace=space_of(team))]
+    assert quota.spec is not None
+    room = (quota.spec.hard or {})["limits.memory"]
+
+    async def allow(memory: str) -> None:
+        change: dict[str, Any] = {"spec": {"hard": {"limits.memory": memory}}}
+        await kube.patch(ResourceQuota, bounds.BOUNDS, change, namespace=space_of(team))
+        async with asyncio.timeout(60):  # Until it is in force.
+            while True:
+                now = await kube.get(ResourceQuota, bounds.BOUNDS, namespace=space_of(team))
+                if now.status is not None and (now.status.hard or {}).get("limits.memory") == memory:
+                    return
+                await asyncio.sleep(0.05)
+
+    await allow("1Mi")
+    with pytest.raises(SpawnRefused, match="exceeded quota"):
+        await born()
+    left = await client.get_team(team.team.id, key=team.key)
+    assert (left.free, left.agents) == (ASKED, 0)
+    await allow(room)
+    agent = await born()
+    assert await agent.say("heard") == "HEARD"
+
+
+@pytest.mark.leaves("the server that is started again is for the tests that follow")
+async def test_a_killed_server_goes_on_with_its_namespaces(
+    server: Server, client: Asking, kube: AsyncClient, cluster: Cluster
+) -> None:
+    """The next one has the team's, with its agents, and removes that of a team that nobody knows."""
+    team = await client.create_team(ASKED)
+    agent = await spawn(client, team, "ada", "shell", {"tools": ["Bash"]})
+    assert await agent.say("one") == "1 so far: one"
+    before = await kube.get(Namespace, space_of(team))
+    assert before.metadata is not None
+    async with at_work(agent):
+        [lost] = await pods_in(kube, space_of(team))
+        server.end(signal.SIGKILL)
+    strange = f"{space_of(team)}-gone"  # As of a server that ended before it could write its team down.
+    place = (RunFolders(server.folder).root / ".kernels" / "place").read_text()
+    marks = {labels.MANAGED: labels.OURS, labels.PLACE: place}
+    await kube.create(Namespace(metadata=ObjectMeta(name=strange, labels=marks)))
+    server.start()
+
+    assert "one" in await agent.say("two")
+    after = await kube.get(Namespace, space_of(team))
+    assert after.metadata is not None
+    assert (after.metadata.uid, is_going(after)) == (before.metadata.uid, False)
+    assert await is_gone(kube, strange)
+    assert lost.metadata is not None
+    assert lost.metadata.name not in living_of(cluster, server.folder)
+    await client.delete_team(team.team.id, key=team.key)
+    assert await is_gone(kube, space_of(team))
+
+
+async def test_the_rights_of_deploy_are_enough_and_no_more(
+    cluster: Cluster, namespace: str, kernel_config: SingleConfig, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server with the token of the kernels' account makes a team, has an agent in a pod, and removes both."""
+    monkeypatch.setattr(bounds, "ROLES", tuple(f"{namespace}-{each}" for each in bounds.ROLES))  # as this test has them
+    known = yaml.safe_load(cluster.kubeconfig.read_text())
+    for each in known["users"]:
+        each["user"] = {"token": kernel_config.user.token if kernel_config.user else ""}
+    file = scratch / "kubeconfig"
+    file.write_text(yaml.safe_dump(known))
+    environ = {**os.environ, **settings_of(cluster, namespace), "RAMET_KUBECONFIG": str(file)}
+    environ |= {"RAMET_WORKING_DIR": str(scratch)}
+
+    async with (
+        server_of(load(None, environ, {}), environ) as server,
+        ramet.connect(server.where) as client,
+        cluster.client() as kube,
+    ):
+        team = await client.create_team(ASKED)
+        try:
+            image = await image_of(client, teamkit=KIT)
+            agent = await spawn(client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
+            assert await agent.say("heard") == "HEARD"
+            space = space_of(team)
+            with Client(kernel_config, trust_env=False) as kernel:
+                wanting = [each for each in ENOUGH if not until(partial(may, kernel, *each, space))]
+                beyond = [each for each in MORE if may(kernel, *each, space)]
+                elsewhere = [each for each in (*ENOUGH, *MORE) if may(kernel, *each, "kube-system")]
+            assert (wanting, beyond, elsewhere) == ([], [], [])
+        finally:
+            await client.delete_team(team.team.id)
+        assert await is_gone(kube, space_of(team))
+    assert living_of(cluster, scratch) == []
