@@ -99,8 +99,12 @@ def settings_of(cluster: Cluster, namespace: str) -> dict[str, str]:
 
 
 def living_of(cluster: Cluster, working_dir: Path) -> list[str]:
-    """The pods of a working directory, and the namespaces of its teams, that nobody has ended."""
-    place = (RunFolders(working_dir).root / ".kernels" / "place").read_text()
+    """What there is of the kernels of a working directory, see `living_at`."""
+    return living_at(cluster, (RunFolders(working_dir).root / ".kernels" / "place").read_text())
+
+
+def living_at(cluster: Cluster, place: str) -> list[str]:
+    """The pods of a place, and the namespaces of its teams, that nobody has ended."""
     with cluster.blocking_client() as kube:
         pods = list(kube.list(Pod, namespace="*", labels={labels.PLACE: place}))
         spaces = [each for each in kube.list(Namespace, labels={labels.PLACE: place}) if not is_going(each)]

@@ -1,0 +1,98 @@
+"""The examples as programs, with the file of settings that has their agents in pods; nothing is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.support.cluster import Cluster
+from tests.support.pods import living_at, settings_of
+from tests.support.serving import short_folder
+from tests.support.waiting import eventually
+from tests.trips.test_examples import Done, started
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """Where an example is started, and where its temporary files go; a test ends with nothing in there."""
+    with short_folder() as path:
+        yield path
+        assert list(path.iterdir()) == []
+
+
+@pytest.fixture
+def settings(cluster: Cluster, namespace: str, tmp_path: pathlib.Path) -> str:
+    """The path of a ramet.yaml for this cluster."""
+    file = tmp_path / "ramet.yaml"
+    given = settings_of(cluster, namespace)
+    file.write_text(yaml.safe_dump({name.removeprefix("RAMET_").lower(): value for name, value in given.items()}))
+    return str(file)
+
+
+async def place_of(folder: pathlib.Path) -> str:
+    """What the cluster knows an example by, as soon as it has one."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found.extend(each.read_text() for each in folder.glob("ramet-*/.ramet/runs/.kernels/place"))
+        return bool(found)
+
+    await eventually(look)
+    return found[0]
+
+
+async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, str]:
+    """An example, to its end; and its place."""
+    async with started(folder, example, *options) as process:
+        (out, err), place = await asyncio.gather(process.communicate(), place_of(folder))
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode()), place
+
+
+async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
+    """AC-S3-1: its answer rests on what is in its image, in a pod, and nothing is left."""
+    done, place = await run(folder, "simple_agent", "--config", settings)
+
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[1] == "agent: lighthouse/keeper, idle, isolation L2"
+    assert any("`timeout_ms: 400` in `lamp > motor` (lamp.yaml:4)" in line for line in lines)
+    assert lines[-2:] == ["done: 1 turn, idle, isolation L2", "left: 0 agents, 0 teams"]
+    assert living_at(cluster, place) == []
+
+
+async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
+    """AC-S3-2: three pods that share a bundle; all are gone in the end, and so is the team's namespace."""
+    done, place = await run(folder, "team_scenario", "--config", settings)
+
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    agents = sorted(line for line in lines if line.startswith("agent: "))
+    assert agents == [f"agent: counters/{name}, idle, isolation L2" for name in ("architect", "worker-1", "worker-2")]
+    assert "architect > 48 words, 35 different; the most frequent:" in lines
+    assert lines[-2:] == ["deleted: counters, with its 3 agents", "left: 0 agents, 0 teams"]
+    assert living_at(cluster, place) == []
+
+
+async def test_a_team_that_is_interrupted_leaves_no_namespace(
+    cluster: Cluster, folder: pathlib.Path, settings: str
+) -> None:
+    """Ctrl-C once it has one: it goes all the same, as nobody would find it later."""
+    async with started(folder, "team_scenario", "--config", settings) as process:
+        assert process.stdout is not None
+        while not (await process.stdout.readline()).startswith(b"team: "):
+            pass
+        place = await place_of(folder)
+        assert len(living_at(cluster, place)) == 1
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+
+    assert (process.returncode, err) == (130, b"")
+    assert living_at(cluster, place) == []
