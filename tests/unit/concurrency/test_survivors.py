@@ -9,6 +9,7 @@ import pathlib
 import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -399,11 +400,23 @@ async def test_a_proc_that_does_not_show_us_is_not_believed(
     assert system.hit == [-LEADER]
 
 
+@pytest.mark.parametrize("proc", ["none", "kept from us"])
 async def test_where_proc_is_not_believed_the_group_is_ended(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, proc: str
 ) -> None:
-    """With a real process: what a system without /proc, such as macOS, has."""
-    monkeypatch.setattr(survivors, "_PROC", tmp_path / "none")
+    """With a real process: what a system without /proc, such as macOS, has, and what an agent in a pod has."""
+    monkeypatch.setattr(survivors, "_PROC", tmp_path / proc)
+    if proc != "none":  # A link may be read where Landlock lets nobody list the folder that it is in.
+        (tmp_path / proc).mkdir()
+        (tmp_path / proc / "self").symlink_to(str(os.getpid()))
+        listed = os.listdir
+
+        def listdir(path: Any) -> list[str]:
+            if path == tmp_path / proc:
+                raise PermissionError(13, "Permission denied", str(path))
+            return listed(path)
+
+        monkeypatch.setattr(os, "listdir", listdir)
     pid = pid_in(tmp_path / "pid")
     running = asyncio.ensure_future(sh(f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
     await eventually(pid)
