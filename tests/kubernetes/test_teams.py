@@ -17,7 +17,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import LimitRange, Namespace, Pod, ResourceQuota
 
 import ramet
-from ramet.core.errors import SpawnRefused
+from ramet.core.errors import SpawnRefused, TaskFailed
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import bounds, labels
 from ramet.services.client.client import Client as Asking
@@ -131,10 +131,10 @@ async def test_what_a_team_reserves_is_seen_in_the_cluster(
 
 
 async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: AsyncClient) -> None:
-    """In the words of the API, as a typed error; the team has its room back, and its next agent comes."""
+    """In the words of the API, as a typed error; with room it works, and gives back what it held."""
     image = await image_of(client, teamkit=KIT)
     team = await client.create_team(ASKED)
-    born = partial(spawn, client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
+    agent = await spawn(client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
     [quota] = [each async for each in kube.list(ResourceQuota, namespace=space_of(team))]
     assert quota.spec is not None
     room = (quota.spec.hard or {})["limits.memory"]
@@ -150,13 +150,14 @@ async def test_what_a_quota_leaves_no_room_for_is_refused(client: Asking, kube: 
                 await asyncio.sleep(0.05)
 
     await allow("1Mi")
-    with pytest.raises(SpawnRefused, match="exceeded quota"):
-        await born()
+    with pytest.raises((SpawnRefused, TaskFailed), match="exceeded quota"):
+        await agent.say("unheard")
+    assert await pods_in(kube, space_of(team)) == []
+    await allow(room)
+    assert await agent.say("heard") == "HEARD"
+    await client.kill_agent(agent.id, key=agent.nonce)
     left = await client.get_team(team.team.id, key=team.key)
     assert (left.free, left.agents) == (ASKED, 0)
-    await allow(room)
-    agent = await born()
-    assert await agent.say("heard") == "HEARD"
 
 
 @pytest.mark.leaves("the server that is started again is for the tests that follow")

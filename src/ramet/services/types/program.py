@@ -20,8 +20,8 @@ from ramet.concurrency import processes
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.pipes import Capture
 from ramet.core.budget import Limits
-from ramet.core.errors import BusyError, ProtocolError
-from ramet.core.policy import Policy
+from ramet.core.errors import BusyError, InvalidValue, ProtocolError
+from ramet.core.policy import Policy, grant_root
 from ramet.host.runtime import AgentRuntime
 from ramet.services.types import program_inside
 from ramet.spawn.handle import Handle
@@ -48,8 +48,12 @@ class Started(NamedTuple):
 async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits) -> Started:
     """Start a program in a sandbox. It has the policy's time for each turn, not for its life: that is the caller's.
 
-    Raises what keeps the sandbox from being there; nothing is left then.
+    Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
+    are files. Nothing is left then.
     """
+    backend = await runtime.sandboxes.placement().backend(grant_root(policy))
+    if (await backend.probe()).remote:
+        raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
     log, is_there = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
 
     def printed(stream: str, text: str) -> None:
