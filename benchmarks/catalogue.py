@@ -93,6 +93,53 @@ def _ms(key: str, label: str, at_most: float | None = None) -> Figure:
     return Figure(key=key, label=label, unit="ms wall", at_most=at_most)
 
 
+def _us(key: str, label: str) -> Figure:
+    return Figure(key=key, label=label, unit="µs CPU")
+
+
+def _kernels(name: str, label: str, writers: int, listeners: int = 0) -> Measurement:
+    heard = (_us("heard_us", "a commit, to each kernel that hears of it"),) if listeners else ()
+    return Measurement(
+        name=name,
+        title=f"Durable events on one PostgreSQL: {label}, each with 20 producers that append 10 before they wait",
+        kind="measure",
+        arguments=("kernels", str(writers), str(listeners)),
+        figures=(
+            _us("kernel_us", "each event, of the kernels"),
+            _us("server_us", "each event, of the server"),
+            _us("server_commit_us", "each commit, of the server"),
+            Figure(key="commit_ms", label="each commit, all kernels together", unit="ms wall"),
+            Figure(key="event_wall_us", label="each event, all kernels together", unit="µs wall"),
+            Figure(key="table_bytes", label="an event in its table, with indexes", unit="bytes"),
+            Figure(key="wal_bytes", label="an event in the server's log (WAL)", unit="bytes"),
+            Figure(key="sessions", label="sessions of a kernel", unit="sessions"),
+            *heard,
+        ),
+        most_rounds=3,
+    )
+
+
+def _population(name: str, idle: int, working: int, lasting_s: int, pace_s: int) -> Measurement:
+    return Measurement(
+        name=name,
+        title=f"{idle:,} conversations at rest in a kernel, {working} at work, a turn each {pace_s} s",
+        kind="measure",
+        arguments=("population", str(idle), str(working), str(lasting_s * 1000), str(pace_s * 1000)),
+        figures=(
+            Figure(key="base_mb", label="the process before those at rest are there", unit="MB"),
+            Figure(key="idle_kb", label="each at rest", unit="KB"),
+            Figure(key="taken_up_ms", label="each at rest, taken up from the journal", unit="ms CPU"),
+            Figure(key="rss_mb", label="the whole process", unit="MB"),
+            Figure(key="turn_ms", label="each turn, with what else the kernel does meanwhile", unit="ms CPU"),
+            Figure(key="turn_p50_ms", label="the same, median", unit="ms wall"),
+            Figure(key="turn_events", label="events of a turn", unit="events"),
+            Figure(key="busy", label="of one processor", unit="×"),
+            Figure(key="turns_per_s", label="turns", unit="per s"),
+        ),
+        most_rounds=1 if idle > 1_000 else 3,
+    )
+
+
 CATALOGUE: tuple[Measurement, ...] = (
     Measurement(
         name="import-session",
@@ -305,6 +352,57 @@ CATALOGUE: tuple[Measurement, ...] = (
         ),
         most_rounds=3,
     ),
+    _kernels("kernels-1", "one kernel", 1),
+    _kernels("kernels-2", "two kernels", 2),
+    _kernels("kernels-3", "three kernels", 3),
+    _kernels("kernels-heard", "one kernel, and three more that hear of it", 1, 3),
+    Measurement(
+        name="kept-turn",
+        title="A turn with one tool, its journal on PostgreSQL: 20 agents at once",
+        kind="measure",
+        arguments=("kept_turn",),
+        figures=(
+            Figure(key="events", label="events", unit="rows"),
+            Figure(key="data_bytes", label="their JSON", unit="bytes"),
+            Figure(key="table_bytes", label="in the table, with indexes", unit="bytes"),
+            Figure(key="wal_bytes", label="in the server's log (WAL)", unit="bytes"),
+            Figure(key="commits", label="commits, shared with the others", unit="commits"),
+            _cpu_ms("kernel_ms", "of the kernel"),
+            _cpu_ms("server_ms", "of the server"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="kept-turn-alone",
+        title="The same, one agent by itself",
+        kind="measure",
+        arguments=("kept_turn", "1", "200"),
+        figures=(
+            Figure(key="commits", label="commits", unit="commits"),
+            Figure(key="wal_bytes", label="in the server's log (WAL)", unit="bytes"),
+            _cpu_ms("kernel_ms", "of the kernel"),
+            _cpu_ms("server_ms", "of the server"),
+        ),
+        most_rounds=3,
+    ),
+    Measurement(
+        name="served",
+        title="Who is there in a server and does nothing: 300 conversations after a turn, 500 clients, 500 readers",
+        kind="measure",
+        arguments=("served",),
+        figures=(
+            Figure(key="conversation_kb", label="a conversation", unit="KB"),
+            Figure(key="conversation_fds", label="the same", unit="fds"),
+            _cpu_ms("conversation_ms", "its spawn and its turn"),
+            Figure(key="client_kb", label="a client that is connected", unit="KB"),
+            Figure(key="client_fds", label="the same", unit="fds"),
+            Figure(key="reader_kb", label="a client that reads a stream", unit="KB"),
+            Figure(key="reader_fds", label="the same", unit="fds"),
+        ),
+        most_rounds=3,
+    ),
+    _population("population", 1_000, 20, 5, 1),
+    _population("population-20000", 20_000, 200, 30, 3),
     Measurement(
         name="pods",
         title="Agents as pods, beside bare pods of the same image that print a byte",

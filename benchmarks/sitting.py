@@ -88,6 +88,7 @@ def _measured(command: Sequence[str]) -> dict[str, float]:
     """What a fresh process prints on its last line. Raises RuntimeError if it fails."""
     # The harness leaves by os._exit, so nobody else would clear away what it and the peers leave in files.
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as scratch:
+        os.chmod(scratch, 0o711)  # noqa: PTH101 - PostgreSQL runs as another user where we are root
         environment = _environment() | {"TMPDIR": scratch}
         try:
             done = subprocess.run(

@@ -97,11 +97,12 @@ def _entries() -> tuple[Entry, ...]:
     return tuple(
         Entry("run-0123456789abcdef", event.run, number, kind, encode(event))
         for who in range(PRODUCERS)
-        for number, (kind, event) in enumerate(_turn(f"run-fedcba987654{who:04x}"), 1)
+        for number, (kind, event) in enumerate(turn_of(f"run-fedcba987654{who:04x}"), 1)
     )
 
 
-def _turn(run: str) -> list[tuple[str, Event]]:
+def turn_of(run: str) -> list[tuple[str, Event]]:
+    """The events of a turn with one tool, by their types: some 400 bytes each."""
     common: dict[str, Any] = {
         "root": "run-0123456789abcdef",
         "run": run,

@@ -37,7 +37,7 @@ async def measure(runs: int = 1_000, events: int = 200) -> Figures:
     """Seconds until `resume` has taken up `runs` trees of one run with `events` events each, none of them at work."""
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as folder:
         path = pathlib.Path(folder) / "journal.db"
-        await _write(path, runs, events)
+        await write(path, runs, events)
         async with AgentRuntime(store=SqliteStore(path)) as runtime:
             with Cost() as cost:
                 handles = await runtime.resume(agents=[Agent(name="worker", model="offline")])
@@ -46,14 +46,16 @@ async def measure(runs: int = 1_000, events: int = 200) -> Figures:
     return {"recovery_s": cost.wall_s, "recovery_cpu_s": cost.cpu_s, "event_us": cost.cpu_s / (runs * events) * 1e6}
 
 
-async def _write(path: pathlib.Path, runs: int, events: int) -> None:
-    store = await SqliteStore(path).open()
+async def write(path: pathlib.Path, runs: int, events: int) -> None:
+    """A journal of trees of one run each, all at rest."""
+    store, about = await SqliteStore(path).open(), list[asyncio.Future[object]]()
     for number in range(runs):
         root = f"run-{number:016x}"
         for seq, line in enumerate(lines(root, events), 1):
             store.append(Entry(root, root, seq, line[0], line[1]))
-        await store.put("tree", root, ABOUT)
+        about.append(asyncio.ensure_future(store.put("tree", root, ABOUT)))
         await asyncio.sleep(0)
+    await asyncio.gather(*about)
     await store.close()
 
 

@@ -26,12 +26,16 @@ from benchmarks.measures import (
     isolated_model,
     isolated_tree,
     journal,
+    kept_turn,
+    kernels,
     limit,
     memory,
     opening,
     pods,
+    population,
     recording,
     recovery,
+    served,
     services,
     state,
     takeover,
@@ -58,6 +62,8 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "recovery": lambda: recovery.measure(3, 20),
     "journal": lambda: journal.measure(2_000),
     "isolated-tree": lambda: isolated_tree.measure(1, 1),
+    "kept-turn": lambda: kept_turn.measure(2, 1),
+    "kernels-heard": lambda: kernels.measure(1, 1, 100),
     "limit-100": lambda: limit.measure(20),
     "memory-asleep": lambda: memory.measure("asleep", 3),
     "memory-idle": lambda: memory.measure("idle", 3),
@@ -66,19 +72,22 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "memory-waiting": lambda: memory.measure("waiting", 3),
     "opening": lambda: opening.measure(1),
     "pods": lambda: pods.measure(1, 2),
+    "population": lambda: population.measure(2, 1, 100, 10),
     "recording": lambda: recording.measure(5),
+    "served": lambda: served.measure(2, 3),
     "services": lambda: services.measure(64, 2, 3),
     "takeover": lambda: takeover.measure(6),
     "state": lambda: state.measure(3, 20),
     "tree": lambda: tree.measure(2, 2),
 }
+ON_POSTGRES = {"kept-turn", "kernels-heard", "takeover"}
 BY_NAME = {each.name: each for each in CATALOGUE}
 
 
 @pytest.mark.parametrize("name", SMALL)
 async def test_a_measurement_finds_its_figures(name: str) -> None:
     """What the table shows is measured."""
-    if name == "takeover" and (why := absent()):
+    if name in ON_POSTGRES and (why := absent()):
         pytest.skip(why)
     if name == "pods" and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")

@@ -1,0 +1,163 @@
+"""Kernels, each a process, on one PostgreSQL: durable events, what they cost each side, and what hearing of them costs.
+
+`writers` append for a while as the producers of `journal` do; `listeners` are kernels that only hear of it. CPU time of
+the server is that of all its processes, from /proc; the rest is each kernel's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.cost import Figures
+from benchmarks.machine import ROOT
+from benchmarks.measures.journal import AT_ONCE, PRODUCERS, turn_of
+from ramet.core.events import encode
+from ramet.store.contract import Entry
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server
+
+_CALL = "import asyncio, sys; from benchmarks.measures import kernels; asyncio.run(kernels.{role}(*sys.argv[1:]))"
+_SIZES = "SELECT pg_total_relation_size('ramet.events'), pg_current_wal_lsn() - '0/0'::pg_lsn"
+_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'ramet%'"
+
+
+async def measure(writers: int = 1, listeners: int = 0, lasting_ms: int = 5_000) -> Figures:
+    """Rates, microseconds and bytes for each event, over all writers together."""
+    server = Server()
+    started: list[asyncio.subprocess.Process] = []
+    try:
+        for number in range(writers):
+            started.append(await _start("write", server.dsn, f"writer-{number}", str(lasting_ms)))
+        for number in range(listeners):
+            started.append(await _start("listen", server.dsn, f"listener-{number}"))
+        for each in started:
+            await _line(each)
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            sessions = _row(connection, _SESSIONS)[0]
+            size, wal = _row(connection, _SIZES)
+            cpu_s = server_cpu_s(server.pid)
+            for each in started:
+                _tell(each)
+            said = [json.loads(await _line(each)) for each in started[:writers]]
+            server_s = server_cpu_s(server.pid) - cpu_s
+            for each in started[writers:]:
+                _tell(each)
+            heard = [json.loads(await _line(each)) for each in started[writers:]]
+            size_after, wal_after = _row(connection, _SIZES)
+        events, commits = sum(each["events"] for each in said), sum(each["commits"] for each in said)
+        wall_s = max(each["ended"] for each in said) - min(each["began"] for each in said)
+        return {
+            "event_wall_us": wall_s / events * 1e6,
+            "commit_ms": wall_s / commits * 1e3,
+            "events_per_commit": events / commits,
+            "kernel_us": sum(each["cpu_s"] for each in said) / events * 1e6,
+            "server_us": server_s / events * 1e6,
+            "server_commit_us": server_s / commits * 1e6,
+            "heard_us": sum(each["cpu_s"] for each in heard) / max(listeners, 1) / commits * 1e6,
+            "table_bytes": (size_after - size) / events,
+            "wal_bytes": float(wal_after - wal) / events,
+            "sessions": sessions / (writers + listeners),
+        }
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        server.stop()
+
+
+async def write(dsn: str, name: str, lasting_ms: str) -> None:
+    """Have producers append for so long, and say what it took."""
+    store = await PostgresStore(dsn, kernel=name).open()
+    entries = [
+        [Entry(f"run-{name}", run, seq, kind, encode(event)) for seq, (kind, event) in enumerate(turn_of(run), 1)]
+        for run in (f"run-{name}-{who}" for who in range(PRODUCERS))
+    ]
+    await store.durable(max(store.append(mine[0]) for mine in entries))  # names are known from here on
+    commits = list[int]()
+    store.on_commit(commits.append)
+    await _told()
+    began, cpu_s, events = time.monotonic(), time.process_time(), 0
+
+    async def produce(mine: list[Entry]) -> None:
+        nonlocal events
+        while time.monotonic() - began < int(lasting_ms) / 1e3:
+            for each in range(AT_ONCE):
+                ticket = store.append(mine[each % len(mine)])
+            await store.durable(ticket)
+            events += AT_ONCE
+
+    await asyncio.gather(*map(produce, entries))
+    _say(events=events, commits=len(commits), began=began, ended=time.monotonic(), cpu_s=time.process_time() - cpu_s)
+    await asyncio.Event().wait()
+
+
+async def listen(dsn: str, name: str) -> None:
+    """Hear what others write, and say what that took."""
+    await PostgresStore(dsn, kernel=name).open()
+    await _told()
+    cpu_s = time.process_time()
+    await _told()
+    _say(cpu_s=time.process_time() - cpu_s)
+    await asyncio.Event().wait()
+
+
+def server_cpu_s(pid: int) -> float:
+    """What a PostgreSQL server has used until now: its first process, those that live, those that have ended."""
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    ticks = _ticks(pid, ended=True) + sum(_ticks(each, ended=False) for each in children)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int, *, ended: bool) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has ended meanwhile: its first process knows what it used
+    return sum(map(int, fields[11 : 15 if ended else 13]))
+
+
+async def _start(role: str, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _CALL.format(role=role), *arguments, cwd=ROOT, stdin=-1, stdout=-1
+    )
+
+
+async def _line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    assert line, "it has ended"
+    return line
+
+
+def _tell(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+
+
+async def _told() -> None:
+    if not _asked:
+        _say()
+        _asked.append(True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+_asked: list[bool] = []  #: once it is said that this process is ready
+
+
+def _say(**what: float) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _row(connection: psycopg.Connection[Any], query: str) -> tuple[int, ...]:
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return tuple(row)

@@ -1,0 +1,103 @@
+"""What a server pays for those who are there and do nothing: conversations, clients, readers of a stream.
+
+Clients are in a process of their own. A conversation is an agent of the type `llm` after one turn, in the journal and
+in all views of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from contextlib import aclosing
+
+from msgspec import Raw
+
+from benchmarks.cost import Cost, Figures, rss_mb
+from benchmarks.measures.services import TellerType
+from benchmarks.visitors import visitors
+from ramet.services.contract import CreatedTeam, CreateTeam, SpawnAgent, SpawnedAgent
+from ramet.services.server import Server
+from ramet.services.types.llm import LlmType
+
+FIRST = 10  #: what the first ones import and cache is not theirs
+AT_ONCE = 20  #: conversations: the model takes its time
+PIPES = 2  #: to the process of the clients
+
+
+async def measure(conversations: int = 300, clients: int = 500) -> Figures:
+    """Kilobytes and descriptors for each."""
+    teller = TellerType()
+    with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:
+        async with Server(folder, types={"teller": teller, "llm": LlmType(default="offline")}) as server:
+            team = await server.spawner.create_team(CreateTeam(resources={"agents": 1e6}), server.operator)
+            figures = await _conversations(server, team, conversations)
+            figures |= await _clients(server, clients)
+            figures |= await _readers(server, teller, team, clients)
+            teller.go.set()
+    return figures
+
+
+async def _conversations(server: Server, team: CreatedTeam, count: int) -> Figures:
+    for number in range(FIRST):
+        await _talked_with(server, team, f"first-{number}")
+    before, fds = rss_mb(), _descriptors()
+    with Cost() as cost:
+        for first in range(0, count, AT_ONCE):
+            names = (f"agent-{number}" for number in range(first, min(first + AT_ONCE, count)))
+            await asyncio.gather(*(_talked_with(server, team, name) for name in names))
+    return {
+        "conversation_kb": (rss_mb() - before) / count * 1024,
+        "conversation_fds": (_descriptors() - fds) / count,
+        "conversation_ms": cost.cpu_s / count * 1e3,
+    }
+
+
+async def _talked_with(server: Server, team: CreatedTeam, name: str) -> None:
+    agent = await _spawn(server, team, name, "llm")
+    turn = server.agents.turn(agent.agent.id, agent.nonce, b"Say something.")
+    async with aclosing(server.agents.read_turn(agent.agent.id, agent.nonce, turn.id)) as chunks:
+        async for _ in chunks:
+            pass
+
+
+async def _clients(server: Server, count: int) -> Figures:
+    """Connections that have asked nothing yet."""
+    for clients in (FIRST, count):
+        before, fds = rss_mb(), _descriptors()
+        async with visitors("requests", server.where, str(clients), str(clients)) as all_of_them:
+            while _descriptors() < fds + clients + PIPES:  # noqa: ASYNC110 - it is the loop itself that takes them in
+                await asyncio.sleep(0.01)
+            figures = {
+                "client_kb": (rss_mb() - before) / clients * 1024,
+                "client_fds": (_descriptors() - fds - PIPES) / clients,
+            }
+            await all_of_them.go()
+    return figures
+
+
+async def _readers(server: Server, teller: TellerType, team: CreatedTeam, count: int) -> Figures:
+    """Readers of the one turn of an agent that says nothing yet."""
+    agent = await _spawn(server, team, "talker", "teller")
+    for readers in (FIRST, count):
+        teller.go.clear()
+        turn = server.agents.turn(agent.agent.id, agent.nonce, b"1")
+        path = f"/v1/agents/{agent.agent.id}/turns/{turn.id}"
+        before, fds = rss_mb(), _descriptors()
+        async with visitors("readers", server.where, path, agent.nonce, str(readers)) as all_of_them:
+            figures = {
+                "reader_kb": (rss_mb() - before) / readers * 1024,
+                "reader_fds": (_descriptors() - fds - PIPES) / readers,
+            }
+            teller.go.set()
+            await all_of_them.go()
+    return figures
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+async def _spawn(server: Server, team: CreatedTeam, name: str, kind: str) -> SpawnedAgent:
+    asked = SpawnAgent(team=team.team.id, name=name, agent_type=kind, spawn_info=Raw(b"{}"))
+    return await server.spawner.spawn_agent(asked, team.key)
