@@ -387,7 +387,7 @@ CATALOGUE: tuple[Measurement, ...] = (
     ),
     Measurement(
         name="served",
-        title="Who is there in a server and does nothing: 300 conversations after a turn, 500 clients, 500 readers",
+        title="Who is there in a server and does nothing: 100 conversations after a turn, 300 clients, 300 readers",
         kind="measure",
         arguments=("served",),
         figures=(
@@ -402,7 +402,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         most_rounds=3,
     ),
     _population("population", 1_000, 20, 5, 1),
-    _population("population-20000", 20_000, 200, 30, 3),
+    _population("population-5000", 5_000, 50, 15, 3),
     Measurement(
         name="pods",
         title="Agents as pods, beside bare pods of the same image that print a byte",

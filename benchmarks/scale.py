@@ -1,4 +1,4 @@
-"""What so many agents take, and which limit comes first: `python -m benchmarks.scale [RESULTS] [--json]`.
+"""What so many agents take, and which limit comes first: `python -m benchmarks.scale [RESULTS]`.
 
 The constants are medians of a file that `python -m benchmarks … --json` wrote; nothing is fitted. What is assumed, of
 agents (`Load`) and of machines (`Room`), stands here. docs/scale.md explains it.
@@ -32,6 +32,7 @@ class Load:
     watched: float = 0.01  #: this part has a client that reads a stream
     in_pods: float = 0.01  #: this part has a pod
     pod_life_s: float = 600.0
+    births: float = 0.1  #: new runs for each turn, each with a name of its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class Room:
     sessions: float = 97  #: at the server: its default of 100 without those for its superuser
     disk_gb_a_day: float = 100.0  #: that the operator lets the journal grow
     names: float = 2**31  #: trees and runs that were ever named: `names.id` is an integer
+    server_cores: float = 8.0  #: that PostgreSQL may use
     pods_a_node: float = 110  #: kubelet's default
     api_per_s: float = 100.0  #: writes that an API server takes; assumed, not measured
 
@@ -57,7 +59,7 @@ class Costs:
     conversation_kb: float
     client_kb: float
     reader_kb: float
-    turn_ms: float  #: of a kernel's processor, without its events
+    turn_ms: float  #: of a kernel's processor, with nobody else in its commits
     turn_events: float  #: of that turn, which are taken off it
     event_us: float  #: of a kernel's processor
     taken_up_ms: float  #: of a kernel's processor, for a tree of 200 events
@@ -65,6 +67,7 @@ class Costs:
     turn_commits: float  #: with nobody else in them
     server_event_us: float
     server_commit_us: float  #: beside its events
+    server_heard_us: float  #: for a commit, and each kernel that hears of it
     event_bytes: float
     event_wal_bytes: float
     commit_wal_bytes: float  #: beside its events
@@ -117,6 +120,7 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
     kernels = math.ceil(most) if most < math.inf else 0
     commit_s = costs.server_commit_us / 1e6
     locked = commits * commit_s + events * costs.server_event_us / 1e6
+    server = locked + commits * max(kernels - 1, 0) * costs.server_heard_us / 1e6
     day_gb = events * costs.event_bytes * DAY_S / 2**30
     wal = events * costs.event_wal_bytes + commits * costs.commit_wal_bytes
     figures = {
@@ -129,7 +133,7 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
         "sessions at PostgreSQL": kernels * costs.sessions,
         "WAL, MB/s": wal / 2**20,
         "journal, GB/day": day_gb,
-        "processors of PostgreSQL": locked,
+        "processors of PostgreSQL": server,
         "notices to all kernels /s": commits * max(kernels - 1, 0),
         "pods": float(pods),
         "nodes for them": float(math.ceil(pods / room.pods_a_node)),
@@ -137,10 +141,11 @@ def predict(agents: int, costs: Costs, load: Load | None = None, room: Room | No
     }
     used = {
         "the one row of the journal": locked,
+        "processors of PostgreSQL": server / room.server_cores,
         "sessions at PostgreSQL": kernels * costs.sessions / room.sessions,
         "notices": commits * costs.heard_us / 1e6 / room.busy,
         "disk": day_gb / room.disk_gb_a_day,
-        "names, in a year": turns * DAY_S * 365 / room.names,
+        "names, in a year": turns * load.births * DAY_S * 365 / room.names,
         "the API server": figures["writes to the API /s"] / room.api_per_s,
     }
     return Need(agents=agents, kernels_for=kernels_for, kernels=kernels, figures=figures, used=used)
@@ -167,7 +172,7 @@ def measured(path: Path = MEASURED) -> Costs:
         conversation_kb=of("served", "conversation_kb"),
         client_kb=max(of("served", "client_kb"), 0.0),
         reader_kb=max(of("served", "reader_kb"), 0.0),
-        turn_ms=of("kept-turn", "kernel_ms"),
+        turn_ms=of(alone, "kernel_ms"),
         turn_events=events,
         event_us=of(full, "kernel_us"),
         taken_up_ms=of("recovery", "recovery_cpu_s"),  # of 1,000
@@ -175,6 +180,7 @@ def measured(path: Path = MEASURED) -> Costs:
         turn_commits=commits,
         server_event_us=of(full, "server_us"),
         server_commit_us=max(of(alone, "server_ms") * 1e3 - events * of(full, "server_us"), 0.0) / commits,
+        server_heard_us=max(of("kernels-heard", "server_commit_us") - of(full, "server_commit_us"), 0.0) / 3,
         event_bytes=of(full, "table_bytes"),
         event_wal_bytes=of(full, "wal_bytes"),
         commit_wal_bytes=max(of(alone, "wal_bytes") - events * of(full, "wal_bytes"), 0.0) / commits,
@@ -212,10 +218,34 @@ def _line(name: str, cells: Sequence[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
+def checked(path: Path = MEASURED) -> str:
+    """What the small population says of the large one, beside what was found: Markdown."""
+    kept = json.loads(path.read_text())["measurements"]
+    small, large = (
+        {key: float(figure["median"]) for key, figure in kept[name]["figures"].items()}
+        for name in ("population", "population-5000")
+    )
+    rows = (
+        ("memory of the process, MB", small["base_mb"] + (LARGE + WORKING) * small["idle_kb"] / 1024, large["rss_mb"]),
+        ("taking them up, s of CPU", LARGE * small["taken_up_ms"] / 1e3, LARGE * large["taken_up_ms"] / 1e3),
+        ("turns/s", WORKING / PACE_S, large["turns_per_s"]),
+        ("events/s", WORKING / PACE_S * small["turn_events"], large["turns_per_s"] * large["turn_events"]),
+        ("of one processor", WORKING / PACE_S * small["turn_ms"] / 1e3, large["busy"]),
+    )
+    lines = ["| 5,000 at rest, 50 at work | predicted | measured | measured ÷ predicted |", "|---|--:|--:|--:|"]
+    lines += [_line(name, [number(one), number(other), f"{other / one:.2f}"]) for name, one, other in rows]
+    return "\n".join(lines)
+
+
+#: Of `population-5000`; what the process of the small one had before anybody was at rest is in its `base_mb`.
+LARGE, WORKING, PACE_S = 5_000, 50, 3.0
+
+
 def main(argv: Sequence[str]) -> None:
-    """Print the table."""
-    costs = measured(Path(argv[0]) if argv else MEASURED)
-    print(table([predict(size, costs) for size in SIZES]))
+    """Print both tables."""
+    path = Path(argv[0]) if argv else MEASURED
+    costs = measured(path)
+    print(table([predict(size, costs) for size in SIZES]), checked(path), sep="\n\n")
 
 
 if __name__ == "__main__":

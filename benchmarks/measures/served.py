@@ -25,7 +25,7 @@ AT_ONCE = 20  #: conversations: the model takes its time
 PIPES = 2  #: to the process of the clients
 
 
-async def measure(conversations: int = 300, clients: int = 500) -> Figures:
+async def measure(conversations: int = 100, clients: int = 300) -> Figures:
     """Kilobytes and descriptors for each."""
     teller = TellerType()
     with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:

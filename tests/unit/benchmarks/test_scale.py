@@ -21,6 +21,7 @@ COSTS = Costs(
     turn_commits=4,
     server_event_us=10,
     server_commit_us=200,
+    server_heard_us=100,
     event_bytes=500,
     event_wal_bytes=600,
     commit_wal_bytes=400,
