@@ -66,7 +66,8 @@ def _count_requests() -> collections.Counter[str]:
     asked, send = collections.Counter[str](), httpx2.AsyncClient.send
 
     async def counted(self: httpx2.AsyncClient, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        kind = "attach" if request.url.path.endswith("/attach") else request.url.path.split("/")[5]
+        *_, before, last = request.url.path.split("/")
+        kind = before if before in ("pods", "secrets", "namespaces") else last
         asked[f"{request.method} {kind}"] += 1
         return await send(self, request, **options)
 
