@@ -88,6 +88,12 @@ class Kernels:
         """One with the operator's key, to be opened."""
         return Client(kernel.url, TOKEN)
 
+    def end_session(self, name: str) -> None:
+        """Have the database end what it has of a kernel, as it does where a machine is gone."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE %s"
+            assert connection.execute(query, [f"ramet {name} pid %"]).fetchall()
+
     def close(self) -> None:
         """Kill those that are left."""
         for each in self.all:

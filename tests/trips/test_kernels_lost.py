@@ -145,3 +145,35 @@ async def test_a_rolling_restart_loses_no_turn(
     assert reader.text == "1 2 3 4 5 6 7 8 9 "
     assert [each.number for each in reader.chunks] == list(range(1, len(reader.chunks) + 1))
     assert reader.chunks[-1].kind == "done"
+
+
+async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewhere(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """It was stopped, and its session ended meanwhile: it asks the one that has the team now, like any other."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 3}, name="crew")
+    ann = await one.spawn_agent("crew", "ann", "echo", key=crew.key)
+    bob = await one.spawn_agent("crew", "bob", "slow", key=crew.key)
+    assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
+    begun[0].process.send_signal(signal.SIGSTOP)
+    try:
+        all_kernels.end_session("one")
+        assert await two.say(ann.agent.id, b"again", key=ann.nonce) == b"again"
+        assert await two.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
+        await two.spawn_agent("crew", "eve", "echo", key=crew.key)
+    finally:
+        begun[0].process.send_signal(signal.SIGCONT)
+    async with asyncio.timeout(60):  # It has to hear of it first.
+        while len(await one.list_agents("crew", key=crew.key)) < 3:
+            await asyncio.sleep(0.01)
+    assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
+    assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
+    assert (await one.get_team("crew", key=crew.key)).free["agents"] == 0
+    with pytest.raises(OverCapacity):
+        await one.spawn_agent("crew", "many", "echo", key=crew.key)
+    begun[1].kill()
+    assert await one.say(ann.agent.id, b"back", key=ann.nonce) == b"back"
+    assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
+    assert len(await one.list_agents("crew", key=crew.key)) == 3

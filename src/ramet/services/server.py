@@ -13,7 +13,7 @@ import pathlib
 import secrets
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -224,6 +224,11 @@ class Server:
     def has_team(self, team: str) -> bool:
         """Whether it has a team of that id or name, with all its agents."""
         return self.spawner.has_team(team)
+
+    @property
+    def teams(self) -> Collection[str]:
+        """The ids of all teams that it has."""
+        return self.spawner.teams
 
     def has_tree(self, tree: str) -> bool:
         """Whether a tree is at work here."""

@@ -82,7 +82,7 @@ async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> N
     """Nor is anything that was to be written together with it."""
     first, second = Books(store), Books(store)
     await first.write(TEAM_ROW)
-    await second.teams()
+    second.hold(*await second.teams())
     await second.write(replace(TEAM_ROW, doomed=True))
     with pytest.raises(Conflict):
         await first.write(TEAM_ROW, AGENT_ROW)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -52,6 +52,10 @@ class Home(Protocol):
 
     def has_team(self, team: str) -> bool:
         """Whether it has a team of that id or name, with all its agents."""
+
+    @property
+    def teams(self) -> Collection[str]:
+        """The ids of all teams that it has."""
 
     def has_tree(self, tree: str) -> bool:
         """Whether a tree is at work here."""

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -133,6 +133,12 @@ class Directory:
     async def orphans(self) -> list[str]:
         """Teams that no living kernel has."""
         return [each.id for each in await self._all() if not self.is_alive(each.kernel)]
+
+    async def has_changed_hands(self, mine: Collection[str]) -> bool:
+        """Whether there is a team that no living kernel has, or one of `mine` is another's, or is no more."""
+        kernels = {each.id: each.kernel for each in await self._all()}
+        is_lost = any(kernels.get(each, "") != self.me for each in mine)
+        return is_lost or not all(map(self.is_alive, kernels.values()))
 
     def forget(self, whose: Whose) -> None:
         """Whoever was thought to have it has not."""

@@ -19,11 +19,11 @@ _AGAIN_S: Final = 1.0
 
 
 class Kernels:
-    """Between `open` and `close`. `take_over` goes on with the teams that no living kernel has."""
+    """Between `open` and `close`. `take_over` goes on with teams that no living kernel has, and lets go of lost ones."""
 
     def __init__(self, store: Store, operator: str, home: Home, take_over: Callable[[], Awaitable[None]]) -> None:
         """Raises MissingExtra."""
-        self._store, self._take_over = store, take_over
+        self._store, self._home, self._take_over = store, home, take_over
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
         self.desk = Desk(self.directory, Passes(store.kernel, operator), self._forwarder, home)
@@ -63,7 +63,7 @@ class Kernels:
         while self._again:
             self._again = False
             try:
-                if await self.directory.orphans():
+                if await self.directory.has_changed_hands(self._home.teams):
                     await self._take_over()
             except RametError as problem:
                 _log.error("what other kernels left cannot be gone on with for now: %s", problem)

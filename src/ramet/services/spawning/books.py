@@ -78,11 +78,15 @@ class _Version(Struct):
 
 
 class Books:
-    """The rows of one store. Each is changed by whoever has its newest version, and by nobody else: else Conflict."""
+    """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else Conflict.
+
+    What is written here is held. To read a row is not to hold it: it may be another kernel's by then.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._versions: dict[tuple[str, str], int] = {}
+        self._versions: dict[tuple[str, str], int] = {}  #: of rows that are held
+        self._read: dict[tuple[str, str], int] = {}  #: of rows as they were read last
 
     async def teams(self) -> list[TeamRow]:
         """All teams. Raises Damaged for one that cannot be read, or that a newer ramet wrote."""
@@ -116,11 +120,26 @@ class Books:
 
         The agents are written as they are: whoever had them cannot write them any more.
         """
+        self.hold(team, *agents)
         try:
             await self.write(team, *agents)
         except Conflict:
+            self.lose(team, *agents)
             return False
         return True
+
+    def hold(self, *rows: TeamRow | AgentRow) -> None:
+        """Go on with rows as they were read."""
+        self._versions.update({place: self._read[place] for place in map(_place, rows)})
+
+    def holds(self, row: TeamRow) -> bool:
+        """Whether a team was written here, or is held."""
+        return _place(row) in self._versions
+
+    def lose(self, *rows: TeamRow | AgentRow) -> None:
+        """These are another kernel's: whatever is written of them from now on raises Conflict."""
+        for place in map(_place, rows):
+            self._versions.pop(place, None)
 
     async def remove(self, row: TeamRow | AgentRow) -> None:
         """Forget a row; one that is not there is no error. Raises Conflict."""
@@ -134,9 +153,8 @@ class Books:
     async def _all(self, kind: str, type: type[R]) -> list[R]:
         documents = await self._store.list(kind)
         rows = [_decoded(kind, each.key, each.data, type) for each in documents]
-        for each in documents:  # Never back: a row of ours may have been written since it was read.
-            place = each.kind, each.key
-            self._versions[place] = max(each.version, self._versions.get(place, 0))
+        self._read = {place: version for place, version in self._read.items() if place[0] != kind}
+        self._read.update({(each.kind, each.key): each.version for each in documents})
         return rows
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Conflict, Gone
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
@@ -134,6 +135,18 @@ class Lives:
             self._roster.remove(living)
         await self.join()
 
+    def lose(self, room: Room) -> None:
+        """Go on with nothing of a team that another kernel has: it has the agents and their turns as well."""
+        for birth in room.spawning:
+            birth.cancel()
+        why = Gone(f"team {room.label!r} goes on in another kernel")
+        for living in self._roster.of(room.id):
+            self._roster.remove(living)
+            self._books.lose(living.row)
+            if living.talk is not None:
+                living.talk.lose(why)
+            living.ending = living.ending or self.begin(_close(living, str(why)))
+
     async def forget(self, room: Room, row: AgentRow, used: Mapping[str, float] | None) -> None:
         """Leave nothing of an agent that is gone; its row goes last, so that a later server finds what is left."""
         await self.release(room, row.id, used)
@@ -159,7 +172,12 @@ class Lives:
         used = await _closed(living, "it ended")
         async with living.changing:
             living.row = living.as_row()
-            await self.release(self._rooms[living.row.team], living.id, used, living.row)
+            if (room := self._rooms.get(living.row.team)) is None:
+                return  # It goes on in another kernel.
+            try:
+                await self.release(room, living.id, used, living.row)
+            except Conflict as problem:  # Likewise, and this kernel will hear of it.
+                return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
         await self._failed.keep(living)
 
     async def _end(self, living: Living, reason: str) -> None:
@@ -169,7 +187,9 @@ class Lives:
         used = await _closed(living, reason)
         self._roster.remove(living)
         async with living.changing:
-            room = self._rooms[living.row.team]
+            room = self._rooms.get(living.row.team)
+            if room is None:
+                raise Gone("its team goes on in another kernel")
             await self.forget(room, living.row, used)
             room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
 

@@ -7,7 +7,7 @@ import hmac
 import logging
 import pathlib
 import secrets as chance
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, Self
 
 from msgspec.structs import replace
@@ -113,7 +113,7 @@ class AgentSpawnerService:
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
         await self._runtime.sandboxes.keep([row.id for row in await books.teams()])
-        takeover = Takeover(store.kernel, store, books, rooms, recovery, clock)
+        takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
         try:
             await takeover()
         except BaseException:
@@ -124,12 +124,17 @@ class AgentSpawnerService:
     async def take_over(self) -> None:
         """Go on with the teams of kernels of the same store that live no more, each one by one of those that do.
 
-        Returns when they are open. What goes wrong is for the next time, which comes when kernels come or go.
+        Whatever went to another kernel while this one could not be reached is not here any more from then on. Returns when they are open. What goes wrong is for the next time, which comes when kernels come or go.
         """
         if self._opened is None:
             return
         async with self._taking_over:
             await self._now.takeover()
+
+    @property
+    def teams(self) -> Collection[str]:
+        """The ids of all teams that are here."""
+        return self._rooms.keys()
 
     def is_taking_up(self, team: str) -> bool:
         """Whether a team, or any for "", is being taken over, and its agents are not all open."""

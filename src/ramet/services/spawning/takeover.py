@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -32,16 +32,20 @@ class Takeover:
     rooms: dict[str, Room]
     recovery: Recovery
     clock: Clock
+    lost: Callable[[Room], None]  #: told of each team that another kernel has taken over
     coming: set[str] = field(default_factory=set)
 
     async def __call__(self) -> list[str]:
         """Take every team that no other living kernel has, and return them once all their agents were opened.
 
+        Those that went to another kernel while this one could not be reached are let go of first.
         Raises Damaged for what cannot be read, and has changed nothing then.
         """
         living = {each.name for each in await self.store.kernels() if each.alive and each.name != self.kernel}
+        mine = [each for each in self.rooms.values() if self.books.holds(each.row)]
         agents = await self.books.agents()  # First: an agent's team is on record before it, and as long.
         teams = await self.books.teams()
+        self._lose(mine, teams)
         free = [row for row in teams if row.id not in self.rooms and row.kernel not in living]
         random.shuffle(free)  # Kernels that do the same at the same time begin at different ones.
         of = _by_team(agents)
@@ -56,12 +60,25 @@ class Takeover:
             self.coming.difference_update(taken)
         return taken
 
-    async def _take(self, row: TeamRow, agents: Iterable[AgentRow]) -> bool:
+    def _lose(self, mine: Iterable[Room], teams: Iterable[TeamRow]) -> None:
+        """Let go of what was this kernel's before it read who has which team, and is another's, or was ended there."""
+        kernels = {row.id: row.kernel for row in teams}
+        for room in mine:
+            is_gone = room.id not in kernels and room.deleting is None
+            if self.rooms.get(room.id) is room and (is_gone or kernels.get(room.id, self.kernel) != self.kernel):
+                _log.warning("team %s is another kernel's now", room.label)
+                del self.rooms[room.id]
+                self.books.lose(room.row)
+                self.lost(room)
+
+    async def _take(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
         mine = replace(row, kernel=self.kernel)
         if mine != row:
-            if not await self.books.take(mine, tuple(agents)):
+            if not await self.books.take(mine, agents):
                 return False
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
+        else:
+            self.books.hold(row, *agents)
         self.coming.add(row.id)
         self.rooms[row.id] = Room(mine, self.books, self.clock)
         return True
@@ -79,6 +96,7 @@ class Takeover:
         known = {row.id for row in teams}
         for agent in agents:
             if agent.team not in known:
+                self.books.hold(agent)
                 await self.books.remove(agent)
 
 

@@ -228,7 +228,7 @@ class Conversation:
         try:
             await self._log.asked(asked)
         except RametError as problem:
-            self._lose(problem)
+            self.lose(problem)
             raise
         turn.has_begun = turn.has_begun or begins
         self._go_on()
@@ -253,12 +253,12 @@ class Conversation:
                 turn.show(chunks)
                 self._room.set()
         except RametError as problem:
-            self._lose(problem)
+            self.lose(problem)
         finally:
             self._keeping = None
 
-    def _lose(self, why: RametError) -> None:
-        """It is another kernel's, or cannot be kept: nobody is told more of it here."""
+    def lose(self, why: RametError) -> None:
+        """It is another kernel's, or cannot be kept: nobody is told more of it here. Idempotent."""
         _log.warning("a conversation does not go on here: %s", why)
         self._has_left = True
         self._closed = self._closed or Gone(f"it does not go on here: {why}")
