@@ -204,7 +204,7 @@ class OwnedElsewhere(RametError):
 
     def __init__(self, tree: str, kernel: str, address: str = "") -> None:
         self.tree, self.kernel, self.address = _short(tree), _short(kernel), address
-        whose = f"it belongs to kernel {self.kernel!r}" + (f" at {_short(address)}" if address else "")
+        whose = f"it belongs to kernel {self.kernel!r}"  # Not where: callers read this, and kernels listen inside.
         gone = "another one took it over, and has let go of it since"
         super().__init__(f"tree {self.tree!r} is not of this kernel: {whose if kernel else gone}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ramet.core import errors
-from ramet.services.problems import MAX_DETAIL, PREFIX, problem_of
+from ramet.services.problems import MAX_DETAIL, PREFIX, error_of, problem_of
 from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
 
 CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
@@ -85,3 +85,10 @@ def test_a_field_never_stands_in_the_place_of_a_part() -> None:
     document = json.loads(problem_of(errors.TaskFailed("no", status="timeout")).encode())
 
     assert (document["status"], document["outcome"]) == (502, "timeout")
+
+
+def test_where_another_kernel_listens_is_not_for_callers() -> None:
+    """What an agent failed with is told to whoever has its key."""
+    lost = errors.OwnedElsewhere("run-1", "two", "http://10.0.0.7:8470")
+    assert lost.address not in error_of(lost).message
+    assert lost.address not in problem_of(lost).detail
