@@ -91,6 +91,8 @@ def test_a_kernel_may_do_its_work(kernel: Client, namespace: str, base_image: st
         assert may(kernel, "create", "pods/attach", namespace)
         kernel.delete(Secret, "key")
         assert kernel.get(NetworkPolicy, "deny").spec == policy
+        assert len(list(kernel.list(NetworkPolicy, labels={**MANAGED}))) == 1
+        kernel.delete(NetworkPolicy, "deny")
         kernel.delete(Pod, "agent", grace_period=0)
         assert list(kernel.list(Pod)) == []
 

@@ -111,6 +111,14 @@ def test_probes_ask_what_is_there(pod: Any) -> None:
     assert asked["readinessProbe"] == "/readyz"
 
 
+def test_the_door_is_where_agents_are_told_to_dial(pod: Any) -> None:
+    """The pod's own address, and the port that policies let them out and in at."""
+    (container,) = pod["spec"]["containers"]
+    (door,) = (each["containerPort"] for each in container["ports"] if each["name"] == "door")
+
+    assert {"name": "RAMET_PODS_DIAL", "value": f"$(POD_IP):{door}"} in container["env"]
+
+
 def test_there_is_time_to_end(pod: Any) -> None:
     """The grace of a pod is longer than the sleep before the signal and all that a server waits for after it."""
     sleep = int(pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -146,10 +154,11 @@ def test_no_secret_is_in_a_manifest(example: list[Manifest], pod: Any) -> None:
 def test_the_settings_are_understood(folder: str) -> None:
     """`ramet serve` takes the file as it is, with what the pod has in its environment."""
     environ = {"RAMET_KERNEL": "ramet-0", "RAMET_ADDRESS": "http://10.0.0.1:8470", "RAMET_STORE": "postgresql://d/r"}
+    environ["RAMET_PODS_DIAL"] = "10.0.0.1:8471"
 
     config = load(DEPLOY / folder / "ramet.yaml", environ, {})
 
     assert (config.backend, config.namespace) == ("kubernetes", "ramet-agents")
     assert (config.kernel, config.address) == ("ramet-0", "http://10.0.0.1:8470")
-    assert config.listen == TcpAddress("0.0.0.0", 8470)
+    assert (config.listen, config.pods.dial) == (TcpAddress("0.0.0.0", 8470), TcpAddress("10.0.0.1", 8471))
     assert (config.base_image is not None) == (folder == "example")

@@ -8,13 +8,13 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError, SandboxFailed, Unknown
+from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
 from ramet.core.reservation import Reservation
@@ -98,14 +98,31 @@ class Sandboxes:
         if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
             await self._wanted.reserve(reservation)
 
-    async def keep(self, names: Collection[str]) -> None:
-        """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find."""
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
+        """Let go of what was reserved, but for these. What goes wrong is for the next runtime to find.
+
+        Raises InvalidValue, MissingExtra where the backend was not told well: it would never work.
+        """
         if isinstance(self._wanted, ReservingBackend):
             try:
                 for each in await self._wanted.keep(names):
                     _log.info("removed, since no team has it any more: %s", each)
+            except (InvalidValue, MissingExtra):
+                raise
             except RametError as problem:
                 _log.warning("what earlier teams had reserved stays for now: %s", problem)
+
+    async def reap(self) -> None:
+        """Remove what kernels that live no more had elsewhere. What goes wrong is for the next time."""
+        backend = self._backend
+        if backend is None:  # It reaps when it is opened.
+            return
+        try:
+            if (await backend.probe()).remote:
+                for each in await backend.reap():
+                    _log.info("removed, since its kernel lives no more: %s", each)
+        except RametError as problem:
+            _log.warning("what kernels have left stays for now: %s", problem)
 
     async def disband(self, name: str) -> None:
         """Let go of a reservation whose sandboxes have ended. What goes wrong is for the next runtime to find."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -167,8 +167,11 @@ class ReservingBackend(Backend, Protocol):
         Raises SpawnRefused if there is not so much, SandboxFailed; nothing is left then.
         """
 
-    async def keep(self, names: Collection[str]) -> Sequence[str]:
-        """Let go of all reservations of this working directory but these, whoever has made them; says what went."""
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
+        """Let go of all reservations of this working directory but these, whoever has made them; says what went.
+
+        `names` is asked after the backend has looked what there is: what is made meanwhile stays.
+        """
 
     async def disband(self, name: str) -> None:
         """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""

@@ -11,7 +11,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -159,7 +159,7 @@ class Forking:
     async def reserve(self, reservation: Reservation) -> None:
         """Nothing: a control group holds nothing free, and is made with the first sandbox."""
 
-    async def keep(self, names: Collection[str]) -> Sequence[str]:
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
         """Nothing: what an earlier kernel had went with it, or is reaped."""
         return ()
 

@@ -432,7 +432,8 @@ def test_the_example_is_accepted() -> None:
     suggested = [line.removeprefix("# ") for line in EXAMPLE.read_text().splitlines() if line.startswith("# ")]
     settings = "\n".join(line for line in suggested if line.partition(":")[0] in Config.__struct_fields__)
     given = yaml.safe_load(settings)
-    assert set(given) == {"working_dir", "store", "listen", "token"}
+    of_pods = {"namespace", "base_image", "registry_url", "kubeconfig", "pods"}
+    assert set(given) == {"working_dir", "store", "listen", "token"} | of_pods
     assert load(EXAMPLE, {}, given).token == Reference("env", "MY_TOKEN")
 
 

@@ -159,6 +159,18 @@ class Api:
         except Taken:
             pass
 
+    async def delete_policy(self, name: str) -> None:
+        """Raises Forbidden, Unreachable; what is not there is no error."""
+        from lightkube.resources.networking_v1 import NetworkPolicy
+
+        await _deleted(self._client.delete(NetworkPolicy, name))
+
+    async def policies(self, selector: Mapping[str, str]) -> list[Seen]:
+        """NetworkPolicies with these labels: their names and owners. Raises Forbidden, Unreachable."""
+        from lightkube.resources.networking_v1 import NetworkPolicy
+
+        return [_named(each) async for each in _listed(self._client.list(NetworkPolicy, labels=dict(selector)))]
+
     async def has_policy(self, name: str) -> bool:
         """Whether a NetworkPolicy is there; False, too, if nobody says. Raises Unreachable."""
         from lightkube.resources.networking_v1 import NetworkPolicy

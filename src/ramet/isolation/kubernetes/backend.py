@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -33,8 +34,13 @@ _CLOSE_S = 30.0
 
 _log = logging.getLogger("ramet.kubernetes")
 
-#: Which kernels of a place live, where they do not share a disk: each by the name that it was given.
-Living = Callable[[], Awaitable[Collection[str]]]
+
+class Standing(NamedTuple):
+    """A kernel among those of a place, where they share a database and no disk."""
+
+    place: str
+    kernel: str  #: a name that no other process has, or has had
+    living: Collection[str]  #: kernels that live, by such names
 
 
 class PodImage(Protocol):
@@ -91,10 +97,7 @@ class KubernetesBackend:
         cpu_reserved: float = 0.1,
         about: Callable[[str], About] = lambda _: About(),
         reach: Reach | None = None,
-        way_out: Mapping[str, Any] | None = None,
-        kernel: str = "",
-        place: str = "",
-        living: Living | None = None,
+        standing: Callable[[], Awaitable[Standing]] | None = None,
         start_s: float = 300.0,
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
@@ -103,9 +106,8 @@ class KubernetesBackend:
 
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
-        node must have free. `way_out`, `to` and `ports` of a NetworkPolicy's egress, leads to the kernel that pods
-        dial. `about` says of a run's id what is known of it, for labels. `kernel`, `place` and `living` are for kernels
-        that share a database and no disk.
+        node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
+        one folder of runs know of each other by locks there.
         """
         self._runs = Path(absolute(runs))
         self._images: Mapping[Image, PodImage] = {}
@@ -124,14 +126,11 @@ class KubernetesBackend:
                 raise InvalidValue("placement", key, f"fields of a pod's spec: {', '.join(manifest.PLACEMENT)}")
         if not 0 < cpu_reserved <= 1:
             raise InvalidValue("cpu_reserved", cpu_reserved, "a share above 0, at most 1")
-        if living is not None and not (kernel and place):
-            raise InvalidValue("living", living, "names for `kernel` and `place`, too: what lives is known by these")
         self.namespace, self._kubeconfig, self._context = namespace, kubeconfig, context
         self._pull_secrets, self._placement, self._parent = tuple(pull_secrets), dict(placement or {}), parent
-        self._cpu_reserved, self._about, self._living = cpu_reserved, about, living
+        self._cpu_reserved, self._about, self._standing = cpu_reserved, about, standing
         self._reach: Reach = reach or Attach()
-        self._way_out = way_out
-        self._kernel, self._place = kernel, place
+        self._kernel = self._place = ""
         self._start_s, self._unschedulable_s = start_s, unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
@@ -160,9 +159,13 @@ class KubernetesBackend:
             if self._probe is None:
                 if self._find_images is not None and not self._images:
                     self._images = _images(await self._find_images())
+                if self._standing is not None and not self._place:
+                    self._place, self._kernel, _ = await self._standing()
                 form = self._form("bare")
+                egress = self._reach.egress
+                way_out = None if egress is None else manifest.way_out(form, egress)
                 trial = manifest.pod(form, manifest.Berth(name=_name(), run="probe", grant=DEFAULTS, uid=_uid()))
-                probe, is_final = await probing.probe(self._open(), trial, self._classes, self._way_out)
+                probe, is_final = await probing.probe(self._open(), trial, self._classes, way_out)
                 if not is_final:
                     return probe
                 self._probe = probe
@@ -190,13 +193,31 @@ class KubernetesBackend:
         raise Gone(f"run {description.get('run')} ended with the kernel that had started it")
 
     async def reap(self) -> Sequence[str]:
-        """Delete pods and secrets of this place's dead kernels."""
+        """Delete pods, secrets and policies of this place's dead kernels."""
         if (await self.probe()).level is Isolation.L0:
             return ()
+        return await self._reap(self._open())
+
+    async def reap_in(self, namespace: str) -> Sequence[str]:
+        """The same in another namespace. Raises Forbidden, Unreachable."""
+        await self.probe()
+        api = Api(namespace, self._kubeconfig, self._context)
+        try:
+            return await self._reap(api)
+        finally:
+            await api.close()
+
+    async def _reap(self, api: Api) -> Sequence[str]:
         presence = self._presence
         assert presence is not None, "opened by the probe"
-        living = None if self._living is None else {self._owner_of(each) for each in await self._living()}
-        return await reap(self._open(), presence, self._place, self._owner_of, living)
+
+        def owner_of(kernel: str) -> str:
+            return labels.digest(api.namespace, self._place, kernel)
+
+        living: set[str] | None = None
+        if self._standing is not None:
+            living = {owner_of(each) for each in (self._kernel, *(await self._standing()).living)}
+        return await reap(api, presence, self._place, owner_of, living)
 
     async def close(self) -> None:
         """Delete all its pods; idempotent."""
@@ -210,6 +231,9 @@ class KubernetesBackend:
             await asyncio.gather(*late, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in list(self._machines)))
         await asyncio.gather(*self._strays, return_exceptions=True)
+        if self._api is not None and self._probe is not None and self._reach.egress is not None:
+            with contextlib.suppress(RametError):  # Whoever reaps finds it: its kernel lives no more.
+                await self._api.delete_policy(manifest.way_out_of(self._owner))
         ground, api, presence = self._ground, self._api, self._presence
         self._ground = self._api = self._presence = None
         if ground is not None:
@@ -329,12 +353,9 @@ class KubernetesBackend:
             self._kernel = self._kernel or self._presence.kernel
         return self._api
 
-    def _owner_of(self, kernel: str) -> str:
-        return labels.digest(self.namespace, self._place, kernel)
-
     @property
     def _owner(self) -> str:
-        return self._owner_of(self._kernel)
+        return labels.digest(self.namespace, self._place, self._kernel)
 
     def _form(self, kind: Image) -> manifest.Form:
         self._open()

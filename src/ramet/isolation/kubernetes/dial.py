@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
 
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.manifest import SECRET
@@ -18,13 +21,19 @@ from ramet.isolation.remote.line import Line
 _log = logging.getLogger("ramet.kubernetes")
 
 
+def egress_to(address: str, port: int) -> Mapping[str, Any]:
+    """The rule of a NetworkPolicy that leads there, and nowhere else."""
+    to = {"ipBlock": {"cidr": ipaddress.ip_network(address).with_prefixlen}}
+    return {"to": [to], "ports": [{"protocol": "TCP", "port": port}]}
+
+
 class Dial:
     """A `Reach`: a pod has a Secret that says where the kernel is, whom to trust there, and the key that opens once."""
 
     module = "ramet.isolation.kubernetes.dialling"
 
     def __init__(self, landing: Landing, *, url: str, ca: str, patience_s: float = 60.0, join_s: float = 600.0) -> None:
-        """`url` is the door as pods reach it, `ca` the PEM of the authority that signed its certificate.
+        """`url` is the door as pods reach it, by an IP address; `ca` is the PEM of who signed its certificate.
 
         A pod has `join_s` from its making to its first word, for its image may have to be pulled; after `patience_s`
         without a connection it ends.
@@ -33,6 +42,12 @@ class Dial:
         self._keys: dict[str, str] = {}  #: of pods that have no uid yet
         self._uids: dict[str, str] = {}
         self.arguments = (SECRET, f"{patience_s:g}")
+
+    @property
+    def egress(self) -> Mapping[str, Any]:
+        """See `Reach`: the door's address and port."""
+        parts = urlsplit(self._url)
+        return egress_to(parts.hostname or "", parts.port or 443)
 
     def secret(self, pod: str) -> Mapping[str, str]:
         """See `Reach`."""

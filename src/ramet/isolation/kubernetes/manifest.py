@@ -13,7 +13,7 @@ from ramet.core.policy import Grant
 from ramet.isolation.kubernetes import labels
 
 CONTAINER = "agent"
-POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy
+POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of a kernel each, begin with it
 
 #: MiB that the keeper and the process that agents are forked from need beside what an agent has: 35 were seen, and 80
 #: with langchain-core.
@@ -186,8 +186,8 @@ def _places(runs: str, berth: Berth) -> list[str]:
     return sorted(str(each) for each in wanted if not wanted.intersection(each.parents))
 
 
-def network_policy(namespace: str, *, kernel: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Nothing in and nothing out for all agents of a namespace; with `kernel` (`to` and `ports`), out to it alone."""
+def network_policy(namespace: str) -> dict[str, Any]:
+    """Nothing in and nothing out for all agents of a namespace."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -199,8 +199,24 @@ def network_policy(namespace: str, *, kernel: Mapping[str, Any] | None = None) -
             },
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [],
-            "egress": [] if kernel is None else [dict(kernel)],
+            "egress": [],
         },
+    }
+
+
+def way_out_of(owner: str) -> str:
+    """The name of the policy that lets a kernel's agents reach it."""
+    return f"{POLICY}-{owner[:16]}"
+
+
+def way_out(form: Form, egress: Mapping[str, Any]) -> dict[str, Any]:
+    """But for this: `egress` (`to` and `ports`) leads a kernel's own agents to it. Policies add up."""
+    marks = labels.selector(place=form.place, owner=form.owner)
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": way_out_of(form.owner), "namespace": form.namespace, "labels": marks},
+        "spec": {"podSelector": {"matchLabels": marks}, "policyTypes": ["Egress"], "egress": [dict(egress)]},
     }
 
 

@@ -34,9 +34,15 @@ class Asked(NamedTuple):
 
 
 async def probe(
-    api: Api, trial: Mapping[str, Any], classes: Mapping[Isolation, str], way_out: Mapping[str, Any] | None = None
+    api: Api,
+    trial: Mapping[str, Any],
+    classes: Mapping[Isolation, str],
+    way_out: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """`trial` is a pod that is checked by the API and not made; `classes` are looked for; `way_out` is to kernels."""
+    """`trial` is a pod that is checked by the API and not made; `classes` are looked for.
+
+    `way_out` is a policy that lets this kernel's agents reach it.
+    """
     try:
         needed = {**_NEEDED, **_ATTACH, **_SECRETS}
         answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
@@ -74,11 +80,14 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> str | None:
 
 
 async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
-    """Whether the namespace's agents are kept off the network by a policy; one is made if need be."""
-    try:
-        await api.ensure_policy(manifest.network_policy(api.namespace, kernel=way_out))
-    except (Forbidden, Missing):
-        return await api.has_policy(manifest.POLICY)
+    """Whether the namespace's agents are kept off the network by policies; these are made if need be."""
+    wanted = [manifest.network_policy(api.namespace), *([] if way_out is None else [way_out])]
+    for each in wanted:
+        try:
+            await api.ensure_policy(each)
+        except (Forbidden, Missing):
+            if not await api.has_policy(each["metadata"]["name"]):
+                return False
     return True
 
 

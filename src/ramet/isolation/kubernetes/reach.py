@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api import Api, Forbidden, Stream
@@ -41,6 +41,10 @@ class Reach(Protocol):
 
     @property
     def arguments(self) -> Sequence[str]: ...
+    @property
+    def egress(self) -> Mapping[str, Any] | None:
+        """Where pods must get to, as a rule of a NetworkPolicy; None: nowhere."""
+
     def secret(self, pod: str) -> Mapping[str, str]:
         """Files of a Secret that a pod of this name is given, below `manifest.SECRET`; empty: none."""
 
@@ -55,6 +59,7 @@ class Attach:
     """Over the attach stream, through the API server: for kernels that pods cannot reach."""
 
     module = "ramet.isolation.kubernetes.inside"
+    egress: Mapping[str, Any] | None = None
 
     def __init__(self, *, patience_s: float = 60.0) -> None:
         """After `patience_s` without a connection both ends give up."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.api import Api, Forbidden
 from ramet.isolation.kubernetes.presence import Presence
+from ramet.isolation.kubernetes.seen import Seen
 
 
 async def reap(
@@ -20,12 +21,29 @@ async def reap(
         dead = [each for each in known if not presence.lives(each)]
         living = {owner_of(each) for each in known if each not in dead}
     selector = labels.selector(place=place)
-    (_, pods), secrets = await asyncio.gather(api.pods(selector), api.secrets(selector))
+    (_, pods), secrets, policies = await asyncio.gather(
+        api.pods(selector), api.secrets(selector), _policies(api, selector)
+    )
     left = [each for each in pods if each.owner not in living]
     orphans = [each for each in secrets if each.owner not in living]
+    dead_ends = [each for each in policies if each.owner not in living]
     await asyncio.gather(
-        *(api.delete_pod(each.name) for each in left), *(api.delete_secret(each.name) for each in orphans)
+        *(api.delete_pod(each.name) for each in left),
+        *(api.delete_secret(each.name) for each in orphans),
+        *(api.delete_policy(each.name) for each in dead_ends),
     )
     for each in dead:
         presence.forget(each)
-    return [*(f"pod {each.name}" for each in left), *(f"secret {each.name}" for each in orphans)]
+    return [
+        *(f"pod {each.name}" for each in left),
+        *(f"secret {each.name}" for each in orphans),
+        *(f"policy {each.name}" for each in dead_ends),
+    ]
+
+
+async def _policies(api: Api, selector: Mapping[str, str]) -> list[Seen]:
+    """Those of kernels; none where nobody may see them. They select only pods of a kernel that is gone."""
+    try:
+        return await api.policies(selector)
+    except Forbidden:
+        return []

@@ -52,6 +52,19 @@ class Spaces:
         await self._have(LimitRange, bounds.limit_range(reservation))
         return bounds.name_of(reservation.name)
 
+    async def copy_secret(self, name: str, source: str, to: str) -> None:
+        """Have a namespace's Secret in another one as well. Raises SandboxFailed where there is none, Forbidden, …"""
+        from lightkube.resources.core_v1 import Secret
+
+        # By listing: the right to it is one that a kernel has.
+        found = _listed(self._client.list(Secret, namespace=source, fields={"metadata.name": name}))
+        there = [each async for each in found]
+        if not there:
+            raise SandboxFailed(f"there is no Secret {name} in namespace {source}, by which nodes are to pull images")
+        metadata = {"name": name, "namespace": to, "labels": {labels.MANAGED: labels.OURS}}
+        made = {"type": there[0].type, "data": there[0].data or {}, "metadata": metadata}
+        await self._have(Secret, {"apiVersion": "v1", "kind": "Secret", **made})
+
     async def remove(self, name: str) -> None:
         """Remove a namespace with all in it; the cluster does so in its own time. Raises Forbidden, Unreachable."""
         from lightkube.resources.core_v1 import Namespace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import bounds
 from ramet.isolation.kubernetes.api import Forbidden
 from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.spaces import Spaces
 
@@ -34,11 +36,20 @@ class TeamNamespaces:
         namespace: str,
         kubeconfig: os.PathLike[str] | str | None = None,
         context: str | None = None,
+        door: Door | None = None,
+        pull_secrets: Sequence[str] = (),
         **options: Any,
     ) -> None:
+        """`door` is what all pods dial, begun and ended with this; else they are reached through the API server.
+
+        `pull_secrets` are those of `namespace`; a team's has copies.
+        """
+        if door is not None:
+            options["reach"] = door
+        self._door, self._pull_secrets = door, tuple(pull_secrets)
         self._kubeconfig, self._context = kubeconfig, context
         self._make: Callable[[str], KubernetesBackend] = lambda each: KubernetesBackend(
-            runs, namespace=each, kubeconfig=kubeconfig, context=context, **options
+            runs, namespace=each, kubeconfig=kubeconfig, context=context, pull_secrets=pull_secrets, **options
         )
         self._home = self._make(namespace)
         self._spaces: Spaces | None = None
@@ -50,11 +61,14 @@ class TeamNamespaces:
         return self._home.owner
 
     async def probe(self) -> Probe:
-        """Of the namespace of who is in no team."""
+        """Of the namespace of who is in no team. Raises what `Door.begin` does."""
+        if self._door is not None:
+            await self._door.begin()
         return await self._home.probe()
 
     async def start(self, spec: SandboxSpec) -> PodSandbox:
         """In the namespace of its reservation, if it has one. Raises as `KubernetesBackend.start` does."""
+        await self.probe()
         reservation = spec.grant.reservation
         if reservation is None:
             return await self._home.start(spec)
@@ -81,31 +95,31 @@ class TeamNamespaces:
         except RametError as problem:
             raise SandboxFailed(f"namespace {bounds.name_of(name)} stays for now: {problem}") from problem
 
-    async def keep(self, names: Collection[str]) -> Sequence[str]:
-        """Delete the namespaces of all other teams of this place; says which."""
-        kept = {bounds.name_of(each) for each in names}
+    async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
+        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
         try:
             spaces = await self._open()
-            left = [each for each in await spaces.known(self._home.marks.place) if each not in kept]
+            # Before the teams are asked for: one that another kernel makes meanwhile is on record before it has one.
+            known = await spaces.known(self._home.marks.place)
         except Forbidden:  # Where no namespace can be seen, none was made.
             return ()
+        kept = {bounds.name_of(each) for each in await names()}
+        left = [each for each in known if each not in kept]
         for each in left:
             await spaces.remove(each)
         return [f"namespace {each}" for each in left]
 
     async def reap(self) -> Sequence[str]:
         """Pods and secrets of dead kernels, in the namespaces of teams, too."""
+        await self.probe()
         gone = list(await self._home.reap())
         try:
             known = await (await self._open()).known(self._home.marks.place)
         except Forbidden:
             return gone
         for each in known:
-            there = self._make(each)
-            try:
-                gone += await there.reap()
-            finally:
-                await there.close()
+            with contextlib.suppress(Forbidden):
+                gone += await self._home.reap_in(each)
         return gone
 
     async def close(self) -> None:
@@ -119,9 +133,11 @@ class TeamNamespaces:
         if self._spaces is not None:
             spaces, self._spaces = self._spaces, None
             await spaces.close()
+        if self._door is not None:
+            await self._door.end()
 
     async def _open(self) -> Spaces:
-        await self._home.probe()
+        await self.probe()
         if self._spaces is None:
             self._spaces = Spaces(self._kubeconfig, self._context)
         return self._spaces
@@ -143,7 +159,10 @@ class TeamNamespaces:
     async def _made(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
         marks = self._home.marks
-        backend = self._make(await spaces.make(reservation, place=marks.place, owner=marks.owner))
+        namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner)
+        for each in self._pull_secrets:
+            await spaces.copy_secret(each, self._home.namespace, namespace)
+        backend = self._make(namespace)
         try:
             await backend.probe()
         except BaseException:

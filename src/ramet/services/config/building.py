@@ -26,7 +26,7 @@ from ramet.services.config.settings import (
 )
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
-from ramet.services.server import Server, installed
+from ramet.services.server import SHARED, Server, installed
 from ramet.services.spawning.checking import Rules
 from ramet.services.talking.conversation import TalkLimits
 from ramet.store.contract import Store
@@ -40,11 +40,12 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     none; MissingExtra.
     """
     limits, listen = config.limits, config.listen
+    store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
     settings: dict[str, Any] = {
         "socket": listen.path if isinstance(listen, UnixSocket) else None,
         "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
-        "backend": backend_of(config, environ),
-        "store": store_of(config.store, config.working_dir, kernel_of(config, environ)),
+        "backend": backend_of(config, environ, store),
+        "store": store,
         "address": config.address,
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
@@ -58,12 +59,15 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     return Server(config.working_dir, **settings | options)
 
 
-def backend_of(config: Config, environ: Mapping[str, str]) -> BackendName | Backend | None:
-    """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra."""
+def backend_of(config: Config, environ: Mapping[str, str], store: Store | None = None) -> BackendName | Backend | None:
+    """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra.
+
+    `store` is the one that the server has.
+    """
     if config.backend == KUBERNETES:
         from ramet.services.config.pods import pods_of
 
-        return pods_of(config, environ)
+        return pods_of(config, environ, store if store is not None and store.name == SHARED else None)
     return None if config.backend is None else find_backend(config.backend, config.working_dir)
 
 

@@ -131,6 +131,26 @@ def address_of(field: str, value: Any, base: pathlib.Path) -> UnixSocket | TcpAd
     return TcpAddress(host, int(port))
 
 
+def tcp_of(field: str, value: Any) -> TcpAddress:
+    """Where to listen, for others: no socket of this machine's."""
+    found = None if isinstance(value, str) and "/" in value else address_of(field, value, pathlib.Path())
+    if not isinstance(found, TcpAddress) or not found.port:
+        raise InvalidValue(field, value, "host:port, with a port from 1 to 65535")
+    return found
+
+
+def dialled_of(field: str, value: Any) -> TcpAddress:
+    """Where those reach a server who ask no name server."""
+    found = tcp_of(field, value)
+    try:
+        own = ipaddress.ip_address(found.host)
+    except ValueError:
+        own = None
+    if own is None or own.is_unspecified:
+        raise InvalidValue(field, value, "address:port with an IP address: pods have no name server")
+    return found
+
+
 def reachable_of(field: str, value: Any) -> str:
     """Where others reach a server: a URL without a path, or the path of its socket."""
     accepted = "http://host:port or https://host:port, or the whole path of a Unix socket"

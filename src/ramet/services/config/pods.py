@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import secrets
 from collections.abc import Mapping
 
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes.backend import PlainImage, PodImage
+from ramet.isolation.kubernetes.backend import PlainImage, PodImage, Standing
+from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.certificates import Identity
 from ramet.services.config.reading import Config
+from ramet.services.config.settings import TcpAddress
 from ramet.services.packaging.publishing import Progress
 from ramet.services.packaging.registries import opened
 from ramet.services.packaging.runtime_image import runtime_image
+from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.kubernetes")
+_KIND, _PLACE = "kubernetes", "place"  #: of the document that says which place this is
 
 
-def pods_of(config: Config, environ: Mapping[str, str]) -> Backend:
+def pods_of(config: Config, environ: Mapping[str, str], store: Store | None = None) -> Backend:
     """A backend whose sandboxes are pods. Neither cluster nor registry is asked before it is opened.
 
+    `store` is the one of several kernels, which clear up after each other; it is open before the backend is.
     `base_image` holds ramet, or only a Python of our version: then `registry_url` says where an image that has both is
-    pushed. Raises InvalidValue for a setting that is missing.
+    pushed. Raises InvalidValue for a setting that is missing, or means nothing
+    without another.
     """
     if config.base_image is None:
         accepted = (
@@ -34,7 +44,58 @@ def pods_of(config: Config, environ: Mapping[str, str]) -> Backend:
         namespace=config.namespace or "default",
         kubeconfig=config.kubeconfig,
         image=_Image(config, config.base_image, environ),
+        door=door_of(config),
+        pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
+        standing=None if store is None else Standings(store),
     )
+
+
+def door_of(config: Config) -> Door | None:
+    """What pods dial, if they are to."""
+    pods, at = config.pods, config.pods.dial
+    files = (pods.certificate, pods.key, pods.ca)
+    if at is None:
+        for name, value in (("listen", pods.listen), ("certificate", pods.certificate), ("key", pods.key)):
+            if value is not None:
+                raise InvalidValue(f"pods.{name}", str(value), "nothing, without a pods.dial")
+        return None
+    if any(files) and not all(files):
+        accepted = "files of pods.certificate, pods.key and pods.ca, all three or none"
+        raise InvalidValue("pods.certificate", str(pods.certificate), accepted)
+    everywhere = "::" if ":" in at.host else "0.0.0.0"
+    listen = pods.listen or TcpAddress(everywhere, at.port)
+    certificate, key, ca = files
+
+    def identify() -> Identity:
+        if certificate is not None and key is not None and ca is not None:
+            return certificates.from_files(certificate, key, ca)
+        folder = config.working_dir / ".ramet" / "door"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return certificates.make([at.host], folder)
+
+    return Door((at.host, at.port), listen=(listen.host, listen.port), identify=identify)
+
+
+class Standings:
+    """How a kernel stands among those of its store. They have one place: a random name, on record there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self) -> Standing:
+        store = self._store
+        living = {each.name: f"{each.name}@{each.epoch}" for each in await store.kernels() if each.alive}
+        if store.kernel not in living:
+            raise SandboxFailed(f"kernel {store.kernel} is not one of those that live")
+        return Standing(await self._place(), living[store.kernel], tuple(living.values()))
+
+    async def _place(self) -> str:
+        with contextlib.suppress(Conflict):  # Another kernel was first.
+            if await self._store.get(_KIND, _PLACE) is None:
+                await self._store.put(_KIND, _PLACE, secrets.token_hex(16).encode(), expected=0)
+        found = await self._store.get(_KIND, _PLACE)
+        assert found is not None, "whoever was first has written it"
+        return found.data.decode()
 
 
 class _Image:

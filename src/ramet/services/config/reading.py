@@ -23,6 +23,7 @@ from ramet.services.config.settings import (
     BundleSettings,
     InstallSettings,
     ModelAlias,
+    PodSettings,
     PostgresUrl,
     Reference,
     ServiceLimits,
@@ -61,6 +62,7 @@ class Config(Struct, frozen=True, kw_only=True):
     registry_url: str | None = None
     registry_username: str | None = None  #: None: whoever Docker's configuration says
     registry_password: Reference | None = None
+    pods: PodSettings = PodSettings()
     origins: Mapping[str, str] = {}  #: by dotted name: `limits.queue`, `models.fast`
 
 
@@ -110,6 +112,12 @@ SETTINGS: Final = (
     Setting("registry_url", _plain(checks.plain_text)),
     Setting("registry_username", _plain(checks.plain_text)),
     Setting("registry_password", checks.reference_of),
+    Setting("pods.dial", _plain(checks.dialled_of)),
+    Setting("pods.listen", _plain(checks.tcp_of)),
+    Setting("pods.certificate", checks.path_of),
+    Setting("pods.key", checks.path_of),
+    Setting("pods.ca", checks.path_of),
+    Setting("pods.pull_secret", _plain(checks.plain_text)),
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
@@ -118,6 +126,7 @@ _GROUPS: Final[Mapping[str, type[Struct]]] = {
     "limits": ServiceLimits,
     "bundles": BundleSettings,
     "installs": InstallSettings,
+    "pods": PodSettings,
 }
 _TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
 

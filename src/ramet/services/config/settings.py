@@ -116,6 +116,17 @@ class BundleSettings(Struct, frozen=True, kw_only=True):
     kept_bytes: int = 10_000_000_000  #: of all files of all that are kept
 
 
+class PodSettings(Struct, frozen=True, kw_only=True):
+    """How pods and this server find each other; of the backend `kubernetes`."""
+
+    dial: TcpAddress | None = None  #: where pods reach this server; None: through the API server
+    listen: TcpAddress | None = None  #: None: at that port, at every address
+    certificate: pathlib.Path | None = None  #: None: one by an authority of the working directory's own
+    key: pathlib.Path | None = None
+    ca: pathlib.Path | None = None
+    pull_secret: str | None = None  #: the Secret by which nodes pull images
+
+
 class InstallSettings(Struct, frozen=True, kw_only=True):
     """Whether images may have what their bundles' `requirements.txt` name, and how it is installed."""
 

@@ -112,7 +112,11 @@ class AgentSpawnerService:
         lives.forgetting = self.forgetting or lives.forgetting
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
-        await self._runtime.sandboxes.keep([row.id for row in await books.teams()])
+
+        async def teams() -> list[str]:
+            return [row.id for row in await books.teams()]
+
+        await self._runtime.sandboxes.keep(teams)
         takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
         try:
             await takeover()
@@ -130,6 +134,7 @@ class AgentSpawnerService:
             return
         async with self._taking_over:
             await self._now.takeover()
+        await self._runtime.sandboxes.reap()
 
     @property
     def teams(self) -> Collection[str]:

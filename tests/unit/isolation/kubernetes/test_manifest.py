@@ -10,6 +10,7 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.core.policy import Grant
 from ramet.isolation.kubernetes import labels, manifest
+from ramet.isolation.kubernetes.dial import egress_to
 from ramet.isolation.kubernetes.manifest import Berth, Form
 from tests.support.manifests import misread
 from tests.unit.cli.golden import assert_golden
@@ -56,7 +57,7 @@ def test_a_pod_as_it_was_approved() -> None:
     [
         manifest.pod(FORM, BERTH),
         manifest.network_policy("agents"),
-        manifest.network_policy("agents", kernel={"to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "ports": []}),
+        manifest.way_out(FORM, egress_to("10.0.0.1", 8471)),
         manifest.secret(FORM, "ramet-0123", "run-0123", labels.About(), {"key": "value"}),
     ],
     ids=["pod", "policy", "policy-with-a-way-out", "secret"],
@@ -123,10 +124,22 @@ def test_a_mount_over_what_the_image_needs_is_refused(mount: dict[str, Any]) -> 
 
 
 def test_agents_have_no_network() -> None:
-    """But the kernel, where guests dial; and the kernel's own pods are not meant."""
+    """Nothing in, nothing out; and the kernel's own pods are not meant."""
     spec = manifest.network_policy("agents")["spec"]
 
     assert (spec["ingress"], spec["egress"], spec["policyTypes"]) == ([], [], ["Ingress", "Egress"])
     marked = labels.of_run("r", labels.About(), place="p", owner="o")
     assert spec["podSelector"]["matchLabels"].items() <= marked.items()
     assert spec["podSelector"]["matchExpressions"] == [{"key": labels.OWNER, "operator": "Exists"}]
+
+
+@pytest.mark.parametrize(("address", "cidr"), [("10.0.0.1", "10.0.0.1/32"), ("fd00::1", "fd00::1/128")])
+def test_agents_get_to_their_kernels_door_alone(address: str, cidr: str) -> None:
+    """One address and one port, for the pods of that kernel and of no other."""
+    spec = manifest.way_out(FORM, egress_to(address, 8471))["spec"]
+
+    assert spec["egress"] == [{"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"protocol": "TCP", "port": 8471}]}]
+    assert spec["policyTypes"] == ["Egress"]
+    own = labels.of_run("r", labels.About(), place=FORM.place, owner=FORM.owner)
+    assert spec["podSelector"]["matchLabels"].items() <= own.items()
+    assert spec["podSelector"]["matchLabels"][labels.OWNER] == FORM.owner

@@ -1,0 +1,137 @@
+"""What a server does with pods: they dial it, and several kernels of one database clear up after each other."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Pod, Secret
+
+from ramet.core.policy import DEFAULTS
+from ramet.core.reservation import Reservation
+from ramet.examples.simple_agent import simple_agent
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.services.config.pods import Standings
+from ramet.services.config.reading import load
+from ramet.store.postgres import PostgresStore
+from tests.support.cluster import Cluster, remove_namespaces
+from tests.support.pods import Pods
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import schema
+
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+
+
+LOGIN = "kubernetes.io/dockerconfigjson"
+
+
+async def test_a_servers_agent_is_a_pod_that_dials_it(
+    cluster: Cluster,
+    namespace: str,
+    scratch: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the settings say, and nothing goes through the API server's attach stream."""
+
+    def attach(*_: object) -> None:
+        pytest.fail("a pod was attached to")
+
+    monkeypatch.setattr(Api, "attach", attach)
+    with socket.socket() as trial:
+        trial.bind((cluster.host, 0))
+        port = trial.getsockname()[1]
+    settings = (
+        f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {cluster.kubeconfig}\n"
+        f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
+        f"pods: {{dial: '{cluster.host}:{port}'}}\n"
+    )
+    (scratch / "ramet.yaml").write_text(settings)
+
+    await simple_agent(load(scratch / "ramet.yaml", {}, {}))
+
+    said = capsys.readouterr().out
+    assert "done: 1 turn, idle, isolation L2" in said
+    assert "left: 0 agents, 0 teams" in said
+    async with cluster.client(namespace) as kube:
+        assert [each async for each in kube.list(Pod)] == []
+
+
+async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
+    pods: Pods, postgres: Server, schema: str, scratch: Path
+) -> None:
+    """Two kernels on two machines share a database alone. What lives is left in peace; a team keeps its namespace.
+
+    There, too, nodes have what they pull images by.
+    """
+    team = Reservation(name=f"team-{pods.namespace}", sandboxes=2)
+    space = bounds.name_of(team.name)
+    stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+    machines = list[TeamNamespaces]()
+    async with AsyncExitStack() as open_ones:
+        async with pods.cluster.client(pods.namespace) as kube:
+            await kube.create(
+                Secret(metadata=ObjectMeta(name="login"), type=LOGIN, stringData={".dockerconfigjson": "{}"})
+            )
+        for store in stores:
+            await store.open()
+            open_ones.push_async_callback(store.close)
+            machine = TeamNamespaces(
+                scratch / store.kernel,
+                namespace=pods.namespace,
+                kubeconfig=pods.cluster.kubeconfig,
+                image=pods.images,
+                standing=Standings(store),
+                pull_secrets=("login",),
+            )
+            open_ones.push_async_callback(machine.close)
+            machines.append(machine)
+        one, two = machines
+        try:
+            names = []
+            for machine, store in zip(machines, stores, strict=True):
+                sandbox = await _started(machine, scratch / store.kernel)
+                open_ones.push_async_callback(sandbox.clean_up)
+                names.append(sandbox.describe()["pod"])
+            await one.reserve(team)
+            async with pods.cluster.client(space) as kube:
+                assert (await kube.get(Secret, "login")).type == LOGIN
+
+            async def every_team() -> list[str]:
+                return [team.name]
+
+            assert await two.keep(every_team) == []
+            assert [*await two.reap(), *await one.reap()] == []
+            await stores[0].close()  # It is dead to all others from now on.
+
+            assert await two.reap() == [f"pod {names[0]}"]
+            assert await pods.names() == names[1:]
+            await two.reserve(team)
+
+            async def no_team() -> list[str]:
+                return []
+
+            assert await two.keep(no_team) == [f"namespace {space}"]
+            async with pods.cluster.client() as kube:
+                left = [each async for each in kube.list(Namespace) if each.metadata and each.metadata.name == space]
+            assert all(each.status and each.status.phase == "Terminating" for each in left)
+        finally:
+            with pods.cluster.blocking_client() as blocking:
+                remove_namespaces(blocking, space)
+
+
+async def _started(backend: TeamNamespaces, runs: Path) -> PodSandbox:
+    """A pod in which something runs."""
+    workspace = runs / "mine"
+    workspace.mkdir(parents=True)
+    spec = SandboxSpec(run="mine", grant=DEFAULTS, workspace=workspace, entry="ramet.isolation.conformance.guest:main")
+    return await backend.start(spec)

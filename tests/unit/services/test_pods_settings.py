@@ -1,0 +1,126 @@
+"""What the settings of pods come to: a door that they dial, and which kernels have one place."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.lines import certificates, invitation
+from ramet.services.config.pods import Standings, door_of, pods_of
+from ramet.services.config.reading import Config, examine, load
+from ramet.services.config.settings import TcpAddress
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import schema
+
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
+
+
+def loaded(folder: Path, text: str) -> Config:
+    """Of a file in this folder, which is the working directory as well."""
+    (folder / "ramet.yaml").write_text(f"backend: kubernetes\nbase_image: ramet\nworking_dir: .\n{text}")
+    return load(folder / "ramet.yaml", {}, {})
+
+
+def free_port() -> int:
+    """One at which nobody listened a moment ago."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def test_settings_of_pods_are_read(tmp_path: Path) -> None:
+    """Paths begin at the file's folder."""
+    config = loaded(tmp_path, "pods: {dial: '[fd00::7]:8471', listen: '[::]:9000', ca: ca.pem, pull_secret: hub}\n")
+
+    assert (config.pods.dial, config.pods.listen) == (TcpAddress("fd00::7", 8471), TcpAddress("::", 9000))
+    assert (config.pods.ca, config.pods.pull_secret) == (tmp_path / "ca.pem", "hub")
+
+
+@pytest.mark.parametrize("dial", ["kernel.example:8471", "0.0.0.0:8471", "10.0.0.1:0", "/run/door", "10.0.0.1"])
+def test_pods_dial_an_address_with_a_port(tmp_path: Path, dial: str) -> None:
+    """Where they are no name is known."""
+    (tmp_path / "ramet.yaml").write_text(f"pods: {{dial: '{dial}'}}\n")
+
+    (problem,) = examine(tmp_path / "ramet.yaml", {}, {}).problems
+
+    assert problem.field == "pods.dial"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("pods: {listen: '0.0.0.0:8471'}", "pods.listen"),
+        ("pods: {key: key.pem}", "pods.key"),
+        ("pods: {dial: '10.0.0.1:8471', key: key.pem}", "pods.certificate"),
+    ],
+    ids=["listen", "key", "a key alone"],
+)
+def test_what_means_nothing_alone_is_refused(tmp_path: Path, text: str, field: str) -> None:
+    """Rather than being without effect."""
+    with pytest.raises(InvalidValue) as refused:
+        pods_of(loaded(tmp_path, text), {})
+
+    assert refused.value.field == field
+
+
+async def test_a_door_listens_with_an_authority_that_stays(tmp_path: Path) -> None:
+    """Whoever trusts what a pod was given is talking to the kernel; one that begins again has the same authority."""
+    port, said = free_port(), list[Any]()
+    for _ in range(2):
+        door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
+        assert door is not None
+        await door.begin()
+        await door.begin()
+        try:
+            said.append(door.secret("a"))
+            trusting = certificates.client_context(said[-1][invitation.CA])
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            writer.close()
+            await writer.wait_closed()
+        finally:
+            await door.end()
+            await door.end()
+
+    assert said[0][invitation.URL] == f"wss://127.0.0.1:{port}/line"
+    assert said[0][invitation.CA] == said[1][invitation.CA]
+    assert said[0][invitation.KEY] != said[1][invitation.KEY]
+    assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".ramet" / "door").iterdir()} == {0}
+
+
+async def test_a_door_where_another_listens_is_refused(tmp_path: Path) -> None:
+    """By the setting's name, when the server starts."""
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        door = door_of(loaded(tmp_path, f"pods: {{dial: '127.0.0.1:{other.getsockname()[1]}'}}\n"))
+        assert door is not None
+        with pytest.raises(InvalidValue, match=r"pods\.listen"):
+            await door.begin()
+        await door.end()
+
+
+async def test_kernels_of_one_store_have_one_place_and_names_of_their_own(postgres: Server, schema: str) -> None:
+    """Each knows which of them live; one that begins again under its name is another, for what it had is gone."""
+    async with AsyncExitStack() as open_ones:
+        one, two = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+        for each in (one, two):
+            await each.open()
+            open_ones.push_async_callback(each.close)
+
+        seen = [await Standings(each)() for each in (one, two)]
+
+        assert seen[0].place == seen[1].place
+        assert {each.kernel for each in seen} == set(seen[0].living) == set(seen[1].living)
+        await two.close()
+        assert (await Standings(one)()).living == (seen[0].kernel,)
+        await two.open()
+        again = await Standings(two)()
+        assert again.place == seen[0].place
+        assert again.kernel not in seen[0].living
