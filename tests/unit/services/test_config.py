@@ -434,7 +434,9 @@ def test_the_example_is_accepted() -> None:
     given = yaml.safe_load(settings)
     of_pods = {"namespace", "base_image", "registry_url", "kubeconfig", "pods"}
     assert set(given) == {"working_dir", "store", "listen", "token"} | of_pods
-    assert load(EXAMPLE, {}, given).token == Reference("env", "MY_TOKEN")
+    given |= {f"pods.{name}": value for name, value in given.pop("pods").items()}
+    config = load(EXAMPLE, {}, given)
+    assert (config.token, config.pods.dial) == (Reference("env", "MY_TOKEN"), TcpAddress("10.0.0.7", 8471))
 
 
 scalars = (
