@@ -166,7 +166,7 @@ async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewh
     finally:
         begun[0].process.send_signal(signal.SIGCONT)
     async with asyncio.timeout(60):  # It has to hear of it first.
-        while len(await one.list_agents("crew", key=crew.key)) < 3:
+        while len(await one.list_agents("crew", key=crew.key)) < 3:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.01)
     assert await one.say(ann.agent.id, b"hello", key=ann.nonce) == b"hello"
     assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)

@@ -56,7 +56,7 @@ def namespace(reservation: Reservation, *, place: str, owner: str) -> dict[str, 
 def quota(reservation: Reservation) -> dict[str, Any]:
     """All pods of a team together: what it reserves, and what each of its sandboxes costs beside that."""
     many = reservation.sandboxes or USUAL
-    hard: dict[str, str] = {"pods": str(many)} if reservation.sandboxes is not None else {}
+    hard: dict[str, str] = {}  # Not how many pods: what agents start below them has pods, too.
     if reservation.cpu_cores is not None:
         hard["limits.cpu"] = f"{math.ceil((reservation.cpu_cores + many * KEEPER_CORES) * 1000)}m"
     if reservation.memory_mb is not None:

@@ -19,7 +19,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Kernels:
-    """Between `open` and `close`. `take_over` goes on with teams that no living kernel has, and lets go of lost ones."""
+    """Between `open` and `close`. `take_over` goes on with teams that no living kernel has; lost ones are let go of."""
 
     def __init__(self, store: Store, operator: str, home: Home, take_over: Callable[[], Awaitable[None]]) -> None:
         """Raises MissingExtra."""

@@ -128,7 +128,8 @@ class AgentSpawnerService:
     async def take_over(self) -> None:
         """Go on with the teams of kernels of the same store that live no more, each one by one of those that do.
 
-        Whatever went to another kernel while this one could not be reached is not here any more from then on. Returns when they are open. What goes wrong is for the next time, which comes when kernels come or go.
+        Whatever went to another kernel while this one could not be reached is not here any more from then on. Returns
+        when they are open. What goes wrong is for the next time, which comes when kernels come or go.
         """
         if self._opened is None:
             return
