@@ -56,7 +56,6 @@ async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, 
     return Done(process.returncode, out.decode(), err.decode()), place
 
 
-@pytest.mark.xfail(strict=True, reason="in a pod the search of an image's files finds nothing")
 async def test_a_simple_agent(cluster: Cluster, folder: pathlib.Path, settings: str) -> None:
     """AC-S3-1: its answer rests on what is in its image, in a pod, and nothing is left."""
     done, place = await run(folder, "simple_agent", "--config", settings)

@@ -115,7 +115,7 @@ async def _search(arguments: GrepArguments, cwd: str, stdin: int | None, output:
     ripgrep = shutil.which("rg")
     argv = _rg(ripgrep, arguments, wanted, from_stdin) if ripgrep else _python(arguments, wanted, from_stdin)
     try:
-        return await run(
+        ended = await run(
             argv,
             clock=clock,
             timeout_s=LIMIT_S,
@@ -127,6 +127,9 @@ async def _search(arguments: GrepArguments, cwd: str, stdin: int | None, output:
         )
     except (OSError, UnicodeEncodeError) as error:
         raise ToolException(f"the search could not be started: {error}") from None
+    if not ripgrep and ended.code == 1:  # As an interpreter ends that could not even begin; of ripgrep it is "nothing".
+        raise ToolException("the search failed, and found out nothing")
+    return ended
 
 
 def _globs(arguments: GrepArguments) -> list[str]:

@@ -20,19 +20,17 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def main(text: str) -> None:
-    """Do a job; the exit status is 0 if something matched, 1 if nothing did, 2 if the pattern is wrong."""
+    """Do a job; the exit status is 0, or 2 if the pattern is wrong."""
     job = json.loads(text)
     try:
         pattern = re.compile(job["pattern"], re.IGNORECASE if job["ignore_case"] else 0)
     except (re.error, RecursionError, OverflowError) as error:
         sys.stdout.write(f"regex parse error: {error}")
         sys.exit(2)
-    matched = False
     for name, file in _files(job):
         with file:
-            matched |= _search(job, pattern, name, file)
+            _search(job, pattern, name, file)
         sys.stdout.flush()
-    sys.exit(0 if matched else 1)
 
 
 def _files(job: dict[str, Any]) -> Iterator[tuple[str, BinaryIO]]:
@@ -68,10 +66,10 @@ def _walk(top: str, skipped: frozenset[str]) -> Iterator[str]:
             yield entry.path
 
 
-def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: BinaryIO) -> bool:
+def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: BinaryIO) -> None:
     """Write what matches in one file. A binary file counts as one without a match."""
     if b"\0" in (first := file.read(8192)):
-        return False
+        return
     label = os.fsencode(name) + b"\0"
     out = sys.stdout.buffer
     count, owed, last = 0, 0, 0
@@ -83,7 +81,7 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
             count += 1
             if job["mode"] == "files_with_matches":
                 out.write(label)
-                return True
+                return
             if job["mode"] == "content":
                 if (job["before"] or job["after"]) and last and number - len(before) > last + 1:
                     out.write(b"--\n")
@@ -99,7 +97,6 @@ def _search(job: dict[str, Any], pattern: re.Pattern[str], name: str, file: Bina
             before.append((number, line))
     if count and job["mode"] == "count":
         out.write(b"%s%d\n" % (label, count))
-    return bool(count)
 
 
 def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:

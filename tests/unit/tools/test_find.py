@@ -288,6 +288,18 @@ async def test_a_search_that_never_ends_is_stopped(context: ToolUseContext, monk
     assert "was stopped" in await call(context, "Grep", pattern="(a+)+$")
 
 
+async def test_a_search_that_cannot_begin_is_no_search_without_a_match(
+    context: ToolUseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter that finds none of ramet ends with the status that ripgrep has for "nothing"."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(grep, "_BOOT", "import no_such_module")
+    make(context.cwd, {"a.txt": "text"})
+
+    with pytest.raises(ToolException, match="found out nothing"):
+        await call(context, "Grep", pattern="text")
+
+
 async def test_a_search_is_ended_by_cancelling(context: ToolUseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancelled search leaves no process: conftest.py looks for one."""
     monkeypatch.setenv("PATH", "/nonexistent")

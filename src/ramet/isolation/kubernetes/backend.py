@@ -29,7 +29,7 @@ from ramet.isolation.remote.outside import Machine, OnThreshold
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
 UIDS = range(1_000_000, 2_000_000_000)
-LIB = "/opt/ramet/lib"  #: where a runtime image has ramet and what its guests import
+LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import
 _CLOSE_S = 30.0
 
 _log = logging.getLogger("ramet.kubernetes")

@@ -20,7 +20,8 @@ from ramet.core.errors import InvalidValue
 Kind = Literal["bare", "llm"]  #: the zygotes' images: functions, or whole loops of model agents as well
 #: What of other distributions each kind needs, with all that these require: ramet's own code is in both.
 ROOTS: Mapping[Kind, tuple[str, ...]] = {"bare": ("cloudpickle", "msgspec"), "llm": ("ramet",)}
-LIB = "/opt/ramet/lib"  #: where it lies in a container; nothing else is there
+#: Where it lies in a container, alone. By this name guests may look for modules there (`isolation.runtime`).
+LIB = "/opt/ramet/site-packages"
 #: The version that extensions and bytecode are of: an interpreter of another cannot use them.
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
