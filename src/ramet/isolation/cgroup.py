@@ -138,12 +138,17 @@ class Cgroup:
             write(folder / "pids.max", pids)
 
     def oom_kills(self) -> int:
-        """How many processes of it were ended for want of memory."""
+        """How many processes of it were ended for want of memory; 0 once it is removed. Raises SandboxFailed."""
         folder = self._folders.get("memory")
         if folder is None:
             return 0
         file = "memory.events" if self._version == 2 else "memory.oom_control"
-        return fields(folder / file).get("oom_kill", 0)
+        try:
+            return fields(folder / file).get("oom_kill", 0)
+        except SandboxFailed:
+            if folder.exists():
+                raise
+            return 0  # With the group of a reservation all in it goes, and some of them may just be ending.
 
     def usage(self) -> Usage:
         """What it uses now. Raises SandboxFailed once it is removed."""

@@ -101,6 +101,15 @@ def test_more_memory_than_granted_ends_a_process_and_is_counted(groups: Cgroups,
     assert group.oom_kills() == 1
 
 
+def test_of_a_group_that_is_gone_no_kill_is_told(groups: Cgroups) -> None:
+    """Who ends together with all of a reservation is asked about afterwards."""
+    needs(groups, "memory")
+    group = groups.make("short-lived")
+    assert group.try_remove()
+
+    assert group.oom_kills() == 0
+
+
 def test_memory_from_before_it_was_placed_does_not_count(groups: Cgroups, group: Cgroup) -> None:
     """So what a process shares with its zygote is not its own."""
     needs(groups, "memory")
