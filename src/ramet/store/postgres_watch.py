@@ -13,9 +13,10 @@ import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.abc import Params
 
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Seat
@@ -135,12 +136,21 @@ class Watch:
                 else:
                     connection.execute("SELECT pg_advisory_xact_lock_shared(%s)", [lock])
             except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
-                return
-            with contextlib.suppress(psycopg.errors.QueryCanceled):
-                connection.execute(self._place.queries["tell_kernels"], {"channel": self._place.schema})
+                # What interrupts may come in the moment in which the lock falls, and nobody else waits for that one.
+                if lock is None or not self._whatever_interrupts("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
+                    return
+            self._whatever_interrupts(self._place.queries["tell_kernels"], {"channel": self._place.schema})
         except psycopg.Error:
             self._disconnect()
             raise
+
+    def _whatever_interrupts(self, query: str | bytes, given: Params) -> Any:
+        """The first value that a short query gives, however often it is cancelled. Raises psycopg.Error."""
+        while True:
+            with contextlib.suppress(psycopg.errors.QueryCanceled):
+                cursor = self._connected().execute(query, given)
+                row = cursor.fetchone() if cursor.description else None
+                return row[0] if row is not None else None
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere
 from ramet.store import postgres_owning, postgres_reader, postgres_schema
 from ramet.store.postgres import PostgresStore
 from ramet.store.postgres_place import Place
+from ramet.store.postgres_watch import Watch
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -218,3 +221,31 @@ async def test_the_trees_of_an_older_journal_are_whose_kernel_goes_on_with_them(
         assert await two.claim(["t-1"]) == []
         await one.durable(one.append(entry(2)))
         assert [each.seq for each in await everything(two)] == [1, 2]
+
+
+async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_moment(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else waits for that lock: news that came at the same time must not swallow this."""
+    watch = Watch(Place(postgres.dsn, schema), "one", look=_never, listen=_never, heard=lambda: None)
+    connection = watch._connected()
+    execute, cancels = connection.execute, [True, True, False, True]  # the wait, the look at the lock, the telling
+
+    def interrupted(*given: Any) -> Any:
+        is_setting = b"set_config" in (given[0] if isinstance(given[0], bytes) else given[0].encode())
+        if not is_setting and cancels and cancels.pop(0):
+            raise psycopg.errors.QueryCanceled
+        return execute(*given)
+
+    monkeypatch.setattr(connection, "execute", interrupted)
+    with psycopg.connect(postgres.dsn, autocommit=True) as hears:
+        hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
+        await asyncio.to_thread(watch._block, 4711, 0.0)
+        [told] = hears.notifies(timeout=60, stop_after=1)
+    connection.close()
+
+    assert (told.payload, cancels) == ("kernels", [])
+
+
+async def _never() -> Any:
+    await asyncio.Event().wait()
