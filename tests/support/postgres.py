@@ -5,6 +5,7 @@ Nothing is installed here: `make tools` does that.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -154,8 +155,10 @@ class Server:
         assert self._process is not None
         pid = self._process.pid
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
-            os.kill(each, number)
+        os.kill(pid, number)
+        for each in map(int, children):
+            with contextlib.suppress(ProcessLookupError):  # It ends as we look.
+                os.kill(each, number)
 
     def stop(self) -> None:
         """End it and remove all that it had; idempotent."""

@@ -59,11 +59,17 @@ class Place:
         self.queries = Queries(schema)
         self._parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "utf8"}
 
-    def connect(self, application: str, *, writes: bool) -> Connection:
-        """A session in autocommit. Raises psycopg.Error, and StoreFailed for a server that can never do."""
+    def connect(
+        self, application: str, *, writes: bool, made: Callable[[Connection], None] = lambda _: None
+    ) -> Connection:
+        """A session in autocommit. Raises psycopg.Error, and StoreFailed for a server that can never do.
+
+        `made` is given it before the server is asked anything: whoever is not to wait for that can sever it.
+        """
         parameters = {"application_name": application[:63], **self._parameters}
         connection = psycopg.connect(**parameters, autocommit=True)
         try:
+            made(connection)
             self._prepare(connection, writes=writes)
         except BaseException:
             connection.close()

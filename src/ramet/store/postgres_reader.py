@@ -29,6 +29,8 @@ class Reader:
         self._place, self._patience_s = place, patience_s
         self._given_up = threading.Event()
         self._connection: Connection | None = None
+        self._newest: Connection | None = None  #: it may be of the listener, or not be ready yet
+        self._is_severed = False
         self._names: dict[int, str] = {}
 
     def open(self) -> None:
@@ -41,7 +43,8 @@ class Reader:
 
     def connect(self) -> Connection:
         """A session that only reads."""
-        return self._place.connect(f"ramet reader pid {os.getpid()} on {socket.gethostname()}", writes=False)
+        name = f"ramet reader pid {os.getpid()} on {socket.gethostname()}"
+        return self._place.connect(name, writes=False, made=self._note)
 
     def close(self) -> None:
         """End the session; idempotent."""
@@ -56,7 +59,14 @@ class Reader:
     def sever(self) -> None:
         """From another thread: whatever is waiting for the server fails, and is not tried again."""
         self._given_up.set()
-        sever(self._connection)
+        self._is_severed = True
+        for each in (self._connection, self._newest):
+            sever(each)
+
+    def _note(self, connection: Connection) -> None:
+        self._newest = connection
+        if self._is_severed:
+            sever(connection)
 
     def persistently(self, work: Callable[[], T]) -> T:
         """What `work` returns, once the server is there to do it. Raises StoreFailed."""

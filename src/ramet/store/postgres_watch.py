@@ -155,10 +155,15 @@ class Watch:
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             name = f"ramet watch of {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
-            self._connection = self._place.connect(name, writes=False)
+            self._connection = self._place.connect(name, writes=False, made=self._note)
         if self._given_up.is_set():
             raise psycopg.OperationalError("it is over")
         return self._connection
+
+    def _note(self, connection: Connection) -> None:
+        self._connection = connection
+        if self._given_up.is_set():
+            sever(connection)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -66,6 +66,8 @@ class Writer:
         self.owning = Owning(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
         self._given_up = threading.Event()
+        self._newest: Connection | None = None  #: it may not be ready yet
+        self._is_severed = False
         self._connection: Connection | None = None
         self._session: _Session | None = None
         self._epoch = self._batch = self._forgets = 0
@@ -148,10 +150,18 @@ class Writer:
     def sever(self) -> None:
         """From another thread: whatever is waiting for the server fails, and is not tried again."""
         self._given_up.set()
-        sever(self._connection)
+        self._is_severed = True
+        for each in (self._connection, self._newest):
+            sever(each)
 
     def _connect(self) -> Connection:
-        return self._place.connect(f"ramet {self._kernel} pid {os.getpid()} on {socket.gethostname()}", writes=True)
+        name = f"ramet {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
+        return self._place.connect(name, writes=True, made=self._note)
+
+    def _note(self, connection: Connection) -> None:
+        self._newest = connection
+        if self._is_severed:
+            sever(connection)
 
     def _locked(self, connection: Connection) -> bool:
         return connection.execute("SELECT pg_try_advisory_lock(%s)", [self._lock]).fetchone() == (True,)
@@ -293,7 +303,7 @@ class Writer:
 
 def sever(connection: Connection | None) -> None:
     """Cut the line of a connection that another thread waits on: its wait fails."""
-    if connection is None:
+    if connection is None or connection.closed:
         return
     with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)

@@ -209,7 +209,7 @@ async def test_a_stopped_server_is_waited_for_and_nothing_is_acknowledged_meanwh
 
 async def test_closing_does_not_wait_for_a_stopped_server_for_ever(own_postgres: Server) -> None:
     """After its patience it lets go: whoever waits is told, the caller, too, and no thread is left."""
-    store = await PostgresStore(own_postgres.dsn, patience_s=0.2).open()
+    store = await PostgresStore(f"{own_postgres.dsn} connect_timeout=2", patience_s=0.2).open()
     own_postgres.signal_all(signal.SIGSTOP)
     try:
         waiting = asyncio.ensure_future(store.durable(store.append(entry(1))))
