@@ -68,7 +68,7 @@ async def test_another_attempt_begins_with_nothing_of_the_one_before(runtime: ra
 
     result = await runtime.run_agent(agent=agents.attempts, args=("left", 3), policy=policy)
 
-    assert result.output == {"attempt": 3, "found": False}
+    assert result.output == {"attempt": 3, "found": False}, result.error
 
 
 async def test_a_run_whose_machine_dies_is_lost_and_says_so(

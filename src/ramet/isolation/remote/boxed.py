@@ -201,6 +201,11 @@ class RemoteSandbox:
             self._cleaning = self._do(self._clean_up())
         await asyncio.shield(self._cleaning)
 
+    async def is_let_go(self) -> None:
+        """Return once its machine has forgotten it, if that was begun."""
+        if self._cleaning is not None:
+            await asyncio.wait({self._cleaning})
+
     def describe(self) -> Mapping[str, Any]:
         """Enough for a later kernel to say that it has gone."""
         return {"run": self.spec.run, "pid": -1}
