@@ -201,7 +201,7 @@ class RemoteSandbox:
             self._cleaning = self._do(self._clean_up())
         await asyncio.shield(self._cleaning)
 
-    async def is_let_go(self) -> None:
+    async def until_forgotten(self) -> None:
         """Return once its machine has forgotten it, if that was begun."""
         if self._cleaning is not None:
             await asyncio.wait({self._cleaning})

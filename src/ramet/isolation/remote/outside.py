@@ -104,7 +104,7 @@ class Machine:
             raise SandboxFailed("the machine is closed")
         _check(spec)
         for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
-            await each.is_let_go()  # An attempt before this one: what it left there goes first.
+            await each.until_forgotten()  # An attempt before this one: what it left there goes first.
         box = RemoteSandbox(
             next(self._numbers),
             spec,
