@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -62,6 +63,16 @@ async def until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: 
             await asyncio.sleep(0.2)
 
 
+async def answering(where: str) -> None:
+    """A Service leads to a pod once the node's rules say so: some time after the cluster calls the pod ready."""
+    async with asyncio.timeout(90), httpx2.AsyncClient(base_url=where, timeout=30, trust_env=False) as http:
+        while True:
+            with suppress(httpx2.ConnectError):
+                assert (await http.get("/readyz")).status_code == 200
+                return
+            await asyncio.sleep(0.2)
+
+
 async def an_agent_works(kube: AsyncClient, where: str) -> None:
     """A model agent with a policy is spawned, answers from a pod, and its pod is gone when it is."""
     async with ramet.connect(where, TOKEN) as client:
@@ -94,6 +105,7 @@ async def test_a_kernel_runs_as_the_manifests_say(
         assert service.spec
         assert container_of(pod).restartCount == 0
         where = f"http://{service.spec.clusterIP}:8470"
+        await answering(where)
         await an_agent_works(kube, where)
         async with httpx2.AsyncClient(base_url=where, timeout=30, trust_env=False) as http:
             assert (await http.get("/v1/teams")).status_code == 401

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from ramet.isolation.kubernetes.backend import LIB
+
 SOURCE = Path(__file__).parents[2] / "src" / "ramet"
 EXTRAS = ("server", "postgres", "kubernetes")
 NEEDED = ("skopeo", "umoci")  #: programs
@@ -21,7 +23,7 @@ def pushed(registry: str) -> str:
     """The reference of the image, by what is in it; made and pushed unless the registry has it."""
     needed = list(_needed("ramet", EXTRAS))
     sources = sorted(SOURCE.rglob("*.py"))
-    digest = hashlib.sha256(b"1" + repr([(each.name, each.version) for each in needed]).encode())
+    digest = hashlib.sha256(b"2" + repr([(each.name, each.version) for each in needed]).encode())
     for file in sources:
         digest.update(str(file.relative_to(SOURCE)).encode() + b"\0" + file.read_bytes())
     image = f"{registry}/ramet-kernel:{digest.hexdigest()[:16]}"
@@ -41,8 +43,8 @@ def _make(folder: Path, base: str, image: str, needed: list[importlib.metadata.D
                 _copy(Path(str(each.locate_file(file))), files / file)
     shutil.copytree(SOURCE, files / "ramet", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     _run("skopeo", "copy", "-q", "--insecure-policy", "--src-tls-verify=false", f"docker://{base}", f"oci:{layout}")
-    _run("umoci", "insert", "--image", layout, str(files), "/opt/ramet/lib")
-    _run("umoci", "config", "--image", layout, "--config.env", "PYTHONPATH=/opt/ramet/lib")
+    _run("umoci", "insert", "--image", layout, str(files), LIB)
+    _run("umoci", "config", "--image", layout, "--config.env", f"PYTHONPATH={LIB}")
     _run("skopeo", "copy", "-q", "--insecure-policy", "--dest-tls-verify=false", f"oci:{layout}", f"docker://{image}")
 
 
