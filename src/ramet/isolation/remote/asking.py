@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, ProtocolError, RametError, SandboxFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.isolation.remote.messages import Answer, Word
@@ -23,6 +25,14 @@ def told(error: ErrorInfo, fields: Mapping[str, Any]) -> Exception:
         return TimeoutError(clean(error.message[:1000]))
     found = error_from(error, fields)
     return found if isinstance(found, _TOLD) else SandboxFailed(str(found))
+
+
+def converted(value: Any, kind: Any) -> Any:
+    """What was answered, as what it should be. Raises SandboxFailed."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise SandboxFailed(f"its machine does not answer what was asked: {error}") from None
 
 
 class Questions:

@@ -13,45 +13,32 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
-from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Gone, OutputTooLarge, ProtocolError, RametError, SandboxFailed
+from ramet.core.errors import Gone, ProtocolError, RametError, SandboxFailed
 from ramet.core.policy import Isolation
-from ramet.isolation import disk
-from ramet.isolation.admission import absolute
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran, SandboxSpec
-from ramet.isolation.remote import files
-from ramet.isolation.remote.asking import Questions
+from ramet.isolation.remote.asking import Questions, converted
 from ramet.isolation.remote.duplex import Duplex
-from ramet.isolation.remote.files import Known
 from ramet.isolation.remote.messages import (
     CHANNEL,
-    FIRST_OF_KERNEL,
     FIRST_OF_MACHINE,
     STDERR,
     STDOUT,
     WINDOW,
     Ended,
-    Fetch,
     Forget,
     Measure,
-    Put,
     Run,
     Signal,
 )
+from ramet.isolation.remote.staging import Staging
 from ramet.isolation.remote.streams import Incoming, Post
-from ramet.isolation.remote.travel import Arrival, Departure
 from ramet.wire.failures import clean
 
-_MIB = 1024 * 1024
 _MAX_CONNECTIONS = 256
 _MAX_WARNINGS = 1000
-_MAX_SHELF = 256 * _MIB
 _KILL_S = 30.0  #: from SIGKILL to the word of the end
 _FORGET_S = 30.0
 _SYNC_S = 60.0  #: and 1 s for each MiB that a workspace may hold
-_SLACK = 2  #: what a workspace may hold for a moment, in parts of what was granted
 _PIPE_SIZE = 1031  #: F_SETPIPE_SZ
 _log = logging.getLogger("ramet.remote")
 _REASONS = frozenset(("exited", "signalled", "oom", "cpu", "workspace", "lost"))
@@ -85,8 +72,7 @@ class RemoteSandbox:
         self._warnings = 0
         self._cleaning: asyncio.Task[None] | None = None
         self._syncing = asyncio.Lock()
-        self._stream = FIRST_OF_KERNEL
-        self._shelf: Known | None = None
+        self.files = Staging(number, spec, post, questions)  #: for `Machine.start`, before it is started
         try:
             self._channel, self._inner = socket.socketpair()
             self._channel.setblocking(False)
@@ -94,7 +80,7 @@ class RemoteSandbox:
         except OSError as error:
             raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
         self._duplex = Duplex(number, CHANNEL, post)
-        self._streams: dict[int, Incoming | Duplex | Arrival | Departure] = {CHANNEL: self._duplex}
+        self._streams: dict[int, Incoming | Duplex] = {CHANNEL: self._duplex}
         self._printed: list[Incoming] = []
         for stream, ends in self._pipes.items():
             incoming = Incoming(number, stream, post, on_end=lambda ends=ends: _close(ends, 1))  # type: ignore[misc]
@@ -160,7 +146,7 @@ class RemoteSandbox:
     async def metrics(self) -> Metrics:
         """What it uses now. Raises Gone."""
         answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
-        metrics: Metrics = _convert(answer.value, Metrics)
+        metrics: Metrics = converted(answer.value, Metrics)
         return metrics
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
@@ -168,7 +154,7 @@ class RemoteSandbox:
         answer, body = await self._ask(
             lambda ask: Run(ask=ask, number=self.number, argv=tuple(argv), timeout_s=timeout_s, max_bytes=max_bytes)
         )
-        code, size = _convert(answer.value, tuple[int, int])
+        code, size = converted(answer.value, tuple[int, int])
         if not 0 <= size <= min(len(body), max_bytes) or len(body) - size > max_bytes:
             raise SandboxFailed("its machine answers with more output than was asked for")
         return Ran(code, body[:size], body[size:])
@@ -182,12 +168,10 @@ class RemoteSandbox:
                     await self.wait()
                 if self._is_final:
                     return
-                if not self._ended.done():
-                    if self.spec.shelf is not None:
-                        await self.put_shelf(max_bytes=_MAX_SHELF)
-                else:
-                    self._is_final = True
-                await self._fetch()
+                self._is_final = self._ended.done()
+                if not self._is_final:
+                    await self.files.send_shelf()
+                await self.files.fetch()
         except TimeoutError:
             raise SandboxFailed(f"its files did not travel within {limit_s:g} s") from None
         except SandboxFailed:
@@ -235,20 +219,22 @@ class RemoteSandbox:
     def take(self, stream: int, data: bytes) -> None:
         """What came in a stream. Raises ProtocolError for one that there is not."""
         where = self._streams.get(stream)
-        if isinstance(where, Incoming | Duplex | Arrival):
+        if where is not None:
             if stream <= STDERR and not self._was_started:
                 raise ProtocolError(f"sandbox {self.number} speaks before it is started")
             where.take(data)
-        elif self._cleaning is None and not FIRST_OF_KERNEL <= stream < self._stream and stream > self._highest:
+        elif not self.files.take(stream, data) and self._cleaning is None and stream > self._highest:
             raise ProtocolError(f"there is no stream {stream} of {self.number}")
 
     def grant(self, stream: int, size: int) -> None:
         """More may be sent. Raises ProtocolError for a stream that there is not, and more than was sent."""
         where = self._streams.get(stream)
-        if isinstance(where, Duplex | Departure):
+        if isinstance(where, Duplex):
             where.grant(size)
-        elif isinstance(where, Incoming | Arrival):
+        elif where is not None:
             raise ProtocolError(f"stream {stream} of {self.number} does not go there")
+        else:
+            self.files.grant(stream, size)
 
     def take_end(self, word: Ended) -> None:
         """No process of it is left, says its machine. Raises ProtocolError for what is no end."""
@@ -304,85 +290,6 @@ class RemoteSandbox:
         self._streams[stream] = both
         self._do(_connected(both, self.spec.proxy))
 
-    # ---- files ------------------------------------------------------------------------------------------------------
-
-    async def put_workspace(self) -> None:
-        """What is in its workspace goes there, if there is anything."""
-        if not await in_thread(lambda: _is_empty(self.spec.workspace), name="ramet-folder"):
-            await self.put(Path(absolute(self.spec.workspace)), max_bytes=_SLACK * self._room)
-
-    async def put_shelf(self, *, max_bytes: int) -> None:
-        """What is on its shelf goes there, if it is not there already."""
-        assert self.spec.shelf is not None, "asked for by whoever has one"
-        shelf = Path(absolute(self.spec.shelf))
-        known = await in_thread(lambda: files.look(shelf), name="ramet-folder")
-        if known != self._shelf:
-            await self.put(shelf, max_bytes=max_bytes)
-            self._shelf = known
-
-    async def put_mount(self, place: Path, *, max_bytes: int) -> int:
-        """See `put`; what this host does not have may be in the machine's image."""
-        return await self.put(place, max_bytes=max_bytes) if place.exists() else 0  # noqa: ASYNC240
-
-    async def put(self, place: Path, *, max_bytes: int) -> int:
-        """Have a folder or file there, at its own path; how many bytes were sent. Raises OutputTooLarge."""
-        stream, self._stream = self._stream, self._stream + 2
-        departure = self._streams[stream] = Departure(self.number, stream, self._post)
-        asked = asyncio.ensure_future(
-            self._questions.ask(lambda ask: Put(ask=ask, number=self.number, stream=stream, root=str(place)))
-        )
-        packing = asyncio.ensure_future(departure.packed(place, None, max_bytes=max_bytes))
-        try:
-            await asyncio.wait((asked, packing), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.result()[0].value is False:  # It is as the machine's image has it.
-                return 0
-            packed = await packing
-            await asked
-            return packed.size
-        except OSError as error:
-            raise SandboxFailed(f"{place} could not be sent: {error}") from error
-        finally:
-            self._drop(stream)
-            for each in (asked, packing):
-                each.cancel()
-            await asyncio.gather(asked, packing, return_exceptions=True)
-
-    @property
-    def _room(self) -> int:
-        return self.spec.grant.workspace_size_mb * _MIB
-
-    async def _fetch(self) -> None:
-        workspace, most = Path(absolute(self.spec.workspace)), _SLACK * self._room
-        stream, self._stream = self._stream, self._stream + 2
-        arrival = self._streams[stream] = Arrival(self.number, stream, self._post)
-        asked = asyncio.ensure_future(
-            self._questions.ask(lambda ask: Fetch(ask=ask, number=self.number, stream=stream))
-        )
-        unpacking = asyncio.ensure_future(
-            arrival.unpacked(workspace, max_bytes=most, max_entries=most // disk.ENTRY_BYTES)
-        )
-        try:
-            await asyncio.wait((asked, unpacking), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and asked.exception() is not None:
-                self._drop(stream)  # Whoever unpacks sees the end.
-                await asked
-            refused = await unpacking
-            answer, body = await asked
-            await in_thread(lambda: files.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
-            used = await in_thread(lambda: disk.used_bytes(workspace, most=most), name="ramet-folder")
-            if used > most:
-                raise OutputTooLarge("bytes of a workspace", size=used, limit=most)
-            for name in (*refused, *_convert(answer.value, list[str])[: files.MAX_TOLD]):
-                _log.warning("run %s: a file stays on its machine: %s", self.spec.run, clean(name[:300]))
-        except asyncio.CancelledError:
-            self._drop(stream)
-            raise
-        finally:
-            if arrival.has_come:  # Else the rest of it is counted and dropped, so that its machine can end it.
-                self._drop(stream)
-            asked.cancel()
-            await asyncio.gather(asked, unpacking, return_exceptions=True)
-
     # ---- its end ----------------------------------------------------------------------------------------------------
 
     async def _clean_up(self) -> None:
@@ -399,6 +306,7 @@ class RemoteSandbox:
                     await self._questions.ask(lambda ask: Forget(ask=ask, number=self.number))
         finally:
             self.end(Exit(-signal.SIGKILL, "lost", "it was not started"))
+            self.files.close()
             for stream in list(self._streams):
                 self._drop(stream)
             self._inner.close()
@@ -454,15 +362,3 @@ def _close(ends: list[int], index: int) -> None:
     if ends[index] >= 0:
         os.close(ends[index])
         ends[index] = -1
-
-
-def _is_empty(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return next(entries, None) is None
-
-
-def _convert(value: Any, kind: Any) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise SandboxFailed(f"its machine does not answer what was asked: {error}") from None

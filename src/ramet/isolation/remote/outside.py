@@ -19,7 +19,6 @@ import msgspec
 from ramet.core.errors import (
     InvalidValue,
     IsolationUnavailable,
-    OutputTooLarge,
     ProtocolError,
     RametError,
     SandboxFailed,
@@ -50,8 +49,6 @@ from ramet.wire.failures import clean
 #: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.forking`.
 OnThreshold = Callable[[str, str, float, float], object]
 
-#: Bytes of mounts and of a shelf that travel for one start.
-MAX_MOUNTS = 256 * 1024 * 1024
 START_S = 60.0  #: once files are there
 _FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
 _THRESHOLDS = frozenset(("cpu", "memory"))
@@ -117,7 +114,7 @@ class Machine:
         self._boxes[box.number] = box
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
-                await self._send_files(box, spec)
+                await box.files.send_all()
             self._outbox.post(_started(box.number, spec, is_asked=self._level is None))
             async with asyncio.timeout(START_S):
                 await asyncio.shield(box.started)
@@ -182,22 +179,6 @@ class Machine:
         if asked.rank > hello.level.rank:
             raise IsolationUnavailable(asked, hello.level, hello.missing, hello.remedy)
         return hello.level
-
-    async def _send_files(self, box: RemoteSandbox, spec: SandboxSpec) -> None:
-        await box.put_workspace()
-        left = MAX_MOUNTS
-        for mount in spec.grant.readonly_mounts:
-            try:
-                left -= await box.put_mount(Path(absolute(mount)), max_bytes=left)
-            except OutputTooLarge:
-                most = f"at most {MAX_MOUNTS >> 20} MiB of all mounts: put what is larger into an image"
-                raise InvalidValue("readonly_mounts", mount, most) from None
-        if spec.shelf is not None:
-            try:
-                await box.put_shelf(max_bytes=MAX_MOUNTS)
-            except OutputTooLarge:
-                most = f"at most {MAX_MOUNTS >> 20} MiB: put what is larger into an image"
-                raise InvalidValue("shelf", str(spec.shelf), most) from None
 
     async def _read(self) -> None:
         why = "the line to its machine ended"

@@ -1,0 +1,163 @@
+"""The files of one sandbox on another machine: they are staged there, and what changed in its workspace comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import InvalidValue, OutputTooLarge, ProtocolError, SandboxFailed
+from ramet.isolation import disk
+from ramet.isolation.admission import absolute
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.remote import files
+from ramet.isolation.remote.asking import Questions, converted
+from ramet.isolation.remote.files import Known
+from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
+from ramet.isolation.remote.streams import Post
+from ramet.isolation.remote.travel import Arrival, Departure
+from ramet.wire.failures import clean
+
+_MIB = 1024 * 1024
+_MAX_SENT = 256 * _MIB  #: bytes of all mounts, and of a shelf
+_SLACK = 2  #: what a workspace may hold for a moment, in parts of what was granted
+_log = logging.getLogger("ramet.remote")
+
+
+class Staging:
+    """Every folder travels in a stream of its own, which begins on this side."""
+
+    def __init__(self, number: int, spec: SandboxSpec, post: Post, questions: Questions) -> None:
+        self._number, self._spec, self._post, self._questions = number, spec, post, questions
+        self._next = FIRST_OF_KERNEL
+        self._streams: dict[int, Arrival | Departure] = {}
+        self._shelf: Known | None = None  #: as it is there
+
+    async def send_all(self) -> None:
+        """What it starts with goes there: workspace, mounts, shelf.
+
+        Raises InvalidValue, OutputTooLarge for its workspace, SandboxFailed.
+        """
+        if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
+            await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._room)
+        left = _MAX_SENT
+        for mount in self._spec.grant.readonly_mounts:
+            place = Path(absolute(mount))
+            if not place.exists():  # noqa: ASYNC240
+                continue  # It may be in the machine's image.
+            try:
+                left -= await self._put(place, max_bytes=left)
+            except OutputTooLarge:
+                most = f"at most {_MAX_SENT >> 20} MiB of all mounts: put what is larger into an image"
+                raise InvalidValue("readonly_mounts", mount, most) from None
+        try:
+            await self.send_shelf()
+        except OutputTooLarge:
+            most = f"at most {_MAX_SENT >> 20} MiB: put what is larger into an image"
+            raise InvalidValue("shelf", str(self._spec.shelf), most) from None
+
+    async def send_shelf(self) -> None:
+        """What is on its shelf goes there, if it has one and it is not there already. Raises OutputTooLarge."""
+        if self._spec.shelf is None:
+            return
+        shelf = Path(absolute(self._spec.shelf))
+        known = await in_thread(lambda: files.look(shelf), name="ramet-folder")
+        if known != self._shelf:
+            await self._put(shelf, max_bytes=_MAX_SENT)
+            self._shelf = known
+
+    async def fetch(self) -> None:
+        """What changed in its workspace comes here. Raises OutputTooLarge, SandboxFailed, OSError."""
+        workspace, most = Path(absolute(self._spec.workspace)), self._room
+        stream = self._new_stream()
+        arrival = self._streams[stream] = Arrival(self._number, stream, self._post)
+        asked = asyncio.ensure_future(
+            self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
+        )
+        unpacking = asyncio.ensure_future(
+            arrival.unpacked(workspace, max_bytes=most, max_entries=most // disk.ENTRY_BYTES)
+        )
+        try:
+            await asyncio.wait((asked, unpacking), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done() and asked.exception() is not None:
+                self._drop(stream)  # Whoever unpacks sees the end.
+                await asked
+            refused = await unpacking
+            answer, body = await asked
+            await in_thread(lambda: files.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
+            used = await in_thread(lambda: disk.used_bytes(workspace, most=most), name="ramet-folder")
+            if used > most:
+                raise OutputTooLarge("bytes of a workspace", size=used, limit=most)
+            for name in (*refused, *converted(answer.value, list[str])[: files.MAX_TOLD]):
+                _log.warning("run %s: a file stays on its machine: %s", self._spec.run, clean(name[:300]))
+        except asyncio.CancelledError:
+            self._drop(stream)
+            raise
+        finally:
+            if arrival.has_come:  # Else the rest of it is counted and dropped, so that its machine can end it.
+                self._drop(stream)
+            asked.cancel()
+            await asyncio.gather(asked, unpacking, return_exceptions=True)
+
+    def take(self, stream: int, data: bytes) -> bool:
+        """What came in a stream; False for one that was never begun here."""
+        where = self._streams.get(stream)
+        if isinstance(where, Arrival):
+            where.take(data)
+        return FIRST_OF_KERNEL <= stream < self._next
+
+    def grant(self, stream: int, size: int) -> None:
+        """More may be sent. Raises ProtocolError for more than was sent, and for what comes here."""
+        where = self._streams.get(stream)
+        if isinstance(where, Departure):
+            where.grant(size)
+        elif where is not None:
+            raise ProtocolError(f"stream {stream} of {self._number} does not go there")
+
+    def close(self) -> None:
+        """Nothing travels any more. Idempotent."""
+        for stream in list(self._streams):
+            self._drop(stream)
+
+    async def _put(self, place: Path, *, max_bytes: int) -> int:
+        """Have a folder or file there, at its own path; how many bytes were sent. Raises OutputTooLarge."""
+        stream = self._new_stream()
+        departure = self._streams[stream] = Departure(self._number, stream, self._post)
+        asked = asyncio.ensure_future(
+            self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(place)))
+        )
+        packing = asyncio.ensure_future(departure.packed(place, None, max_bytes=max_bytes))
+        try:
+            await asyncio.wait((asked, packing), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done() and asked.result()[0].value is False:  # It is as the machine's image has it.
+                return 0
+            packed = await packing
+            await asked
+            return packed.size
+        except OSError as error:
+            raise SandboxFailed(f"{place} could not be sent: {error}") from error
+        finally:
+            self._drop(stream)
+            for each in (asked, packing):
+                each.cancel()
+            await asyncio.gather(asked, packing, return_exceptions=True)
+
+    @property
+    def _room(self) -> int:
+        return _SLACK * self._spec.grant.workspace_size_mb * _MIB
+
+    def _new_stream(self) -> int:
+        stream, self._next = self._next, self._next + 2
+        return stream
+
+    def _drop(self, stream: int) -> None:
+        where = self._streams.pop(stream, None)
+        if where is not None:
+            where.close()
+
+
+def _is_empty(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return next(entries, None) is None
