@@ -26,6 +26,8 @@ class CarriedLine:
     """`ramet.isolation.remote.line.Line` over whatever `carry` is given, one wire after the other.
 
     Its maker has wires carry it until it has ended, or calls `fail` when it has waited for long enough.
+    Unlike a `ramet.isolation.lines.resuming.ResumingLine` it acknowledges by the heap (each packet costs the API server
+    work), tells its reader why it was `lost`, and leaves it to its maker what a silent wire means.
     """
 
     def __init__(self, patience_s: float) -> None:
