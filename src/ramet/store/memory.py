@@ -8,31 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Self
 
-from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere, StoreFailed
-from ramet.store.contract import Document, Entry, Put, Seat, Stored
+from ramet.core.errors import Conflict, InvalidValue, StoreFailed
+from ramet.store.contract import Document, Entry, Put, Stored
 from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
 from ramet.store.news import News
-from ramet.store.sole import Sole
+from ramet.store.sole import SoleKernel
 
 _WHERE = "in memory"
 _CURSOR = attrgetter("cursor")
 
 
-class MemoryStore:
+class MemoryStore(SoleKernel):
     """Commits at once: `append` returns with its entry committed and everybody told. No thread, no task, no file."""
 
     name = "memory"
     durable_across_processes = False
-    kernel = "kernel"
 
     def __init__(self) -> None:
+        super().__init__()
         self._why: str | None = "it is not open"
         self._ticket = 0
         self._cursor = 0  #: never goes back, whatever is forgotten
         self._events: list[Stored] = []
         self._documents: dict[tuple[str, str], Document] = {}
         self._blobs: dict[str, bytes] = {}
-        self._intake, self._news, self._sole = Intake(), News(), Sole(self.kernel)
+        self._intake, self._news = Intake(), News()
 
     async def open(self) -> Self:
         """Begin, or go on with what was there before `close`; idempotent."""
@@ -46,7 +46,7 @@ class MemoryStore:
         if self._why is None:
             self._why = "it is closed"
             self._news.fail(_WHERE, self._why)
-            self._sole.close()
+            self._end_kernel()
 
     # ---- the journal
 
@@ -56,7 +56,7 @@ class MemoryStore:
             raise StoreFailed(_WHERE, self._why)
         self._intake.check(entry)
         self._cursor += 1
-        self._sole.own_one(entry.tree)
+        self._owned.add(entry.tree)
         self._events.append(Stored(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
         self._news.tell(ticket, self._cursor)
@@ -78,11 +78,6 @@ class MemoryStore:
         """Have `heard` called inside each `append`; returns the way out."""
         self._check()
         return self._news.listen(heard)
-
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Never calls it: nobody else can write here."""
-        self._check()
-        return lambda: None
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -145,7 +140,7 @@ class MemoryStore:
         self._check()
         version = self._version(kind, key, expected)
         if tree is not None:
-            self._sole.own(tree)
+            self._owned.add(checked_name("tree", tree))
         document = self._documents[kind, key] = Document(kind, key, version + 1, data)
         return document
 
@@ -204,48 +199,7 @@ class MemoryStore:
         self._documents |= {(document.kind, document.key): document for document in written}
         return written
 
-    # ---- kernels
-
-    async def kernels(self) -> Sequence[Seat]:
-        """The one that has it open."""
-        self._check()
-        return [self._sole.seat]
-
-    async def announce(self, address: str) -> None:
-        """Say where this kernel answers, until the store is closed."""
-        self._check()
-        self._sole.announce(address)
-
-    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Never calls it: there is no other kernel."""
-        self._check()
-        return lambda: None
-
-    async def owner_of(self, tree: str) -> Seat | None:
-        """This kernel, for a tree that it has written to or claimed since the store was opened."""
-        self._check()
-        return self._sole.owner_of(tree)
-
-    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        """Make trees this kernel's: all of them."""
-        self._check()
-        return self._sole.own(*trees)
-
-    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
-        """None: there are no other kernels."""
-        checked_number("limit", limit)
-        self._check()
-        return []
-
-    async def let_go(self, tree: str) -> None:
-        """Own a tree no longer; idempotent."""
-        self._check()
-        self._sole.let_go(tree)
-
-    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Never calls it: nobody else takes a tree."""
-        self._check()
-        return lambda: None
+    # ---- inside
 
     def _check(self) -> None:
         if self._why is not None:

@@ -2,45 +2,84 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.contract import Seat
-from ramet.store.intake import checked_name
+from ramet.store.intake import checked_name, checked_number
 
 
-class Sole:
-    """What such a store says of kernels. It keeps nothing: all that it knows ends with its process."""
+class SoleKernel(ABC):
+    """What such a store says of kernels. Nothing of it is kept: all that it knows ends with its process."""
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
+    kernel = "kernel"
+    read_only = False
+
+    def __init__(self) -> None:
         self._address = ""
-        self._trees: set[str] = set()
+        self._owned: set[str] = set()
 
-    @property
-    def seat(self) -> Seat:
-        """The one kernel."""
-        return Seat(self.kernel, 1, self._address, alive=True)
+    async def kernels(self) -> Sequence[Seat]:
+        """The one that has it open, where it is this one: whoever only reads knows of none."""
+        self._check()
+        return [self._seat] if not self.read_only else []
 
-    def announce(self, address: str) -> None:
-        """It answers there."""
+    async def announce(self, address: str) -> None:
+        """Say where this kernel answers, until the store is closed."""
+        self._writes()
         self._address = checked_name("address", address)
 
-    def own(self, *trees: str) -> list[str]:
-        """It has these trees."""
-        self._trees.update(checked_name("tree", tree) for tree in trees)
+    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Never calls it: there is no other kernel."""
+        return self._never()
+
+    async def owner_of(self, tree: str) -> Seat | None:
+        """This kernel, for a tree that it has written to or claimed since the store was opened."""
+        self._check()
+        return self._seat if checked_name("tree", tree) in self._owned else None
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        """Make trees this kernel's: all of them."""
+        self._writes()
+        self._owned.update(checked_name("tree", tree) for tree in trees)
         return sorted(set(trees))
 
-    def own_one(self, tree: str) -> None:
-        """It has this tree, whose name was checked."""
-        self._trees.add(tree)
+    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
+        """None: there are no other kernels."""
+        checked_number("limit", limit)
+        self._writes()
+        return []
 
-    def owner_of(self, tree: str) -> Seat | None:
-        """Whose a tree is."""
-        return self.seat if checked_name("tree", tree) in self._trees else None
+    async def let_go(self, tree: str) -> None:
+        """Own a tree no longer; idempotent."""
+        self._writes()
+        self._owned.discard(checked_name("tree", tree))
 
-    def let_go(self, tree: str) -> None:
-        """It has that one no longer."""
-        self._trees.discard(checked_name("tree", tree))
+    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
+        """Never calls it: nobody else takes a tree."""
+        return self._never()
 
-    def close(self) -> None:
-        """It ends."""
+    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+        """Never calls it: nobody else can write until this kernel has closed the store, or has ended."""
+        return self._never()
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raises StoreFailed if it is not open."""
+
+    def _writes(self) -> object:
+        """Raises StoreFailed if nothing can be written."""
+        return self._check()
+
+    def _end_kernel(self) -> None:
         self._address = ""
-        self._trees.clear()
+        self._owned.clear()
+
+    @property
+    def _seat(self) -> Seat:
+        return Seat(self.kernel, 1, self._address, alive=True)
+
+    def _never(self) -> Callable[[], None]:
+        self._check()
+        return lambda: None

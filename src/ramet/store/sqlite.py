@@ -16,35 +16,35 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ramet.core.errors import OwnedElsewhere, StoreFailed
+from ramet.core.errors import StoreFailed
 from ramet.store import database
 from ramet.store.checkpoints import Checkpoints
 from ramet.store.commits import Commits
-from ramet.store.contract import Document, Entry, Put, Seat, Stored
+from ramet.store.contract import Document, Entry, Put, Stored
 from ramet.store.intake import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
 from ramet.store.journal import Journal
 from ramet.store.lock import KernelLock, refuse_network
 from ramet.store.news import News
 from ramet.store.reader import Reader
-from ramet.store.sole import Sole
+from ramet.store.sole import SoleKernel
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process looks whether there is something new
 
 
-class SqliteStore:
+class SqliteStore(SoleKernel):
     """Keeps everything in one file; what is durable here survives a power cut."""
 
     name = "sqlite"
     durable_across_processes = True
-    kernel = "kernel"
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        super().__init__()
         self.path, self.read_only = Path(path).resolve(), read_only
         self._why: str | None = "it is not open"  #: why it cannot be used; None while it is open
         self._gate = asyncio.Lock()
-        self._news, self._sole = News(), Sole(self.kernel)
+        self._news = News()
         self._committed = 0  #: as it was when it was closed
         self._commits: Commits | None = None  #: None for one that only reads
         self._files: _Files | None = None
@@ -85,7 +85,7 @@ class SqliteStore:
     def append(self, entry: Entry) -> int:
         """Take an event in, in order; it is written within 5 ms, or at once if somebody waits."""
         ticket = (self._commits or self._writes()).append(entry)
-        self._sole.own_one(entry.tree)
+        self._owned.add(entry.tree)
         return ticket
 
     @property
@@ -101,11 +101,6 @@ class SqliteStore:
         """Have `heard` called on the event loop once per batch, before who waits for it goes on."""
         self._check()
         return self._news.listen(heard)
-
-    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Never calls it: the lock on the file is this process's until it closes the store, or ends."""
-        self._check()
-        return lambda: None
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -161,7 +156,7 @@ class SqliteStore:
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         version = None if expected is None else checked_number("expected", expected)
         if tree is not None:
-            self._sole.own_one(tree)
+            self._owned.add(tree)
         document: Document = await self._writes().change(lambda journal: journal.put(kind, key, data, version))
         return document
 
@@ -220,49 +215,6 @@ class SqliteStore:
         )
         return written
 
-    # ---- kernels
-
-    async def kernels(self) -> Sequence[Seat]:
-        """The one that has it open, where it is this one: whoever only reads knows of none."""
-        self._check()
-        return [self._sole.seat] if not self.read_only else []
-
-    async def announce(self, address: str) -> None:
-        """Say where this kernel answers, until the store is closed."""
-        self._writes()
-        self._sole.announce(address)
-
-    def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Never calls it: there is no other kernel."""
-        self._check()
-        return lambda: None
-
-    async def owner_of(self, tree: str) -> Seat | None:
-        """This kernel, for a tree that it has written to or claimed since the store was opened."""
-        self._check()
-        return self._sole.owner_of(tree)
-
-    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        """Make trees this kernel's: all of them."""
-        self._writes()
-        return self._sole.own(*trees)
-
-    async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
-        """None: there are no other kernels."""
-        checked_number("limit", limit)
-        self._writes()
-        return []
-
-    async def let_go(self, tree: str) -> None:
-        """Own a tree no longer; idempotent."""
-        self._writes()
-        self._sole.let_go(tree)
-
-    def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Never calls it: nobody else takes a tree."""
-        self._check()
-        return lambda: None
-
     # ---- inside
 
     def _check(self) -> None:
@@ -292,7 +244,7 @@ class SqliteStore:
             if self._pool is None or self._files is None:
                 return
             self._why = "it is closed"
-            self._sole.close()
+            self._end_kernel()
             self._news.fail(self.path, self._why)
             pool, files, commits = self._pool, self._files, self._commits
             self._pool = self._files = self._commits = None
