@@ -25,7 +25,7 @@ from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.backend import KubernetesBackend, Standing
 from ramet.isolation.kubernetes.labels import About
 from tests.support.doomed_pods import STEPS
 from tests.support.pods import Pods
@@ -171,6 +171,36 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(pods: Pods
     async with pods.cluster.client(pods.namespace) as kube:
         assert [each async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})] == []
     assert [each.name for each in (runs / ".kernels").iterdir()] == ["place"]
+
+
+async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pods: Pods, scratch: Path) -> None:
+    """One that is not known to live when it is asked who does, and has a pod right after."""
+    place, living = f"{pods.namespace}-place", ["one"]
+    came, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def of_one() -> Standing:
+        known = tuple(living)
+        came.set()
+        await goes_on.wait()
+        return Standing(place, "one", known)
+
+    async def of_other() -> Standing:
+        return Standing(place, "other", ("one", "other"))
+
+    goes_on.set()
+    one = pods.backend(scratch / "runs", standing=of_one)
+    async with opened(one, scratch), opened(pods.backend(scratch / "runs", standing=of_other), scratch) as site:
+        came.clear()
+        goes_on.clear()
+        reaping = asyncio.ensure_future(one.reap())
+        await came.wait()
+        async with site.visit(grant=GRANT) as visit:
+            goes_on.set()
+            assert await reaping == []
+            assert await visit.ask("who")
+            assert await pods.names() == [visit.sandbox.describe()["pod"]]
+            assert [each.split()[0] for each in await one.reap()] == ["pod"], "who is said not to live, does not"
+            assert (await visit.ended()).reason == "lost"
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -214,10 +215,11 @@ class KubernetesBackend:
         def owner_of(kernel: str) -> str:
             return labels.digest(api.namespace, self._place, kernel)
 
-        living: set[str] | None = None
-        if self._standing is not None:
-            living = {owner_of(each) for each in (self._kernel, *(await self._standing()).living)}
-        return await reap(api, presence, self._place, owner_of, living)
+        async def living(standing: Callable[[], Awaitable[Standing]]) -> Collection[str]:
+            return (self._kernel, *(await standing()).living)
+
+        asked = None if self._standing is None else partial(living, self._standing)
+        return await reap(api, presence, self._place, owner_of, asked)
 
     async def close(self) -> None:
         """Delete all its pods; idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.api import Api, Forbidden
@@ -12,21 +12,29 @@ from ramet.isolation.kubernetes.seen import Seen
 
 
 async def reap(
-    api: Api, presence: Presence, place: str, owner_of: Callable[[str], str], living: Collection[str] | None
+    api: Api,
+    presence: Presence,
+    place: str,
+    owner_of: Callable[[str], str],
+    living: Callable[[], Awaitable[Collection[str]]] | None,
 ) -> Sequence[str]:
-    """Delete it, and say what. `living` are the owners that live; None: those whose locks are held here."""
+    """Delete it, and say what. `living` asks which kernels live; None: those whose locks are held here."""
+    selector = labels.selector(place=place)
+    # Listed before it is asked who lives: a kernel that comes up in between has nothing in the list.
+    (_, pods), secrets, policies = await asyncio.gather(
+        api.pods(selector), api.secrets(selector), _policies(api, selector)
+    )
     dead: list[str] = []
     if living is None:
         known = presence.known()
         dead = [each for each in known if not presence.lives(each)]
-        living = {owner_of(each) for each in known if each not in dead}
-    selector = labels.selector(place=place)
-    (_, pods), secrets, policies = await asyncio.gather(
-        api.pods(selector), api.secrets(selector), _policies(api, selector)
-    )
-    left = [each for each in pods if each.owner not in living]
-    orphans = [each for each in secrets if each.owner not in living]
-    dead_ends = [each for each in policies if each.owner not in living]
+        kernels = set(known).difference(dead)
+    else:
+        kernels = set(await living())
+    owners = {owner_of(each) for each in kernels}
+    left = [each for each in pods if each.owner not in owners]
+    orphans = [each for each in secrets if each.owner not in owners]
+    dead_ends = [each for each in policies if each.owner not in owners]
     await asyncio.gather(
         *(api.delete_pod(each.name) for each in left),
         *(api.delete_secret(each.name) for each in orphans),
