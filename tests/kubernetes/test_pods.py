@@ -10,7 +10,7 @@ import pytest
 from ramet.isolation.conformance import endings
 from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, run
 from ramet.isolation.contract import Image
-from ramet.isolation.kubernetes.backend import PodImage
+from ramet.isolation.kubernetes.images import PodImage
 from tests.support.cluster import Cluster
 from tests.support.pods import IMAGES, NAMESPACE
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from ramet.isolation.kubernetes.backend import LIB
+from ramet.isolation.kubernetes.images import LIB
 
 SOURCE = Path(__file__).parents[2] / "src" / "ramet"
 EXTRAS = ("server", "postgres", "kubernetes")

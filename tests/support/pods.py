@@ -21,7 +21,8 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from ramet.isolation.contract import Image
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.backend import KubernetesBackend, PodImage
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import PYTHON

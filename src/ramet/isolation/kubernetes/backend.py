@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed, SpawnRefused
 from ramet.core.policy import DEFAULTS, Isolation
@@ -18,6 +18,7 @@ from ramet.isolation.admission import NO_MOUNTS, absolute
 from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.kubernetes import labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, by_kind
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Ground, Pod, told_of
 from ramet.isolation.kubernetes.lookout import Lookout
@@ -30,7 +31,6 @@ from ramet.isolation.remote.outside import Machine, OnThreshold
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
 UIDS = range(1_000_000, 2_000_000_000)
-LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import
 _CLOSE_S = 30.0
 
 _log = logging.getLogger("ramet.kubernetes")
@@ -42,29 +42,6 @@ class Standing(NamedTuple):
     place: str
     kernel: str  #: a name that no other process has, or has had
     living: Collection[str]  #: kernels that live, by such names
-
-
-class PodImage(Protocol):
-    """An image with ramet in it, and how to start a module of it."""
-
-    @property
-    def reference(self) -> str: ...
-    def program(self, module: str) -> Sequence[str]:
-        """The command line that calls `main` of a module of ramet."""
-
-
-Images = PodImage | Mapping[Image, PodImage]
-
-
-class PlainImage(NamedTuple):
-    """An image with a Python of our version on its PATH, and ramet in LIB."""
-
-    reference: str
-
-    def program(self, module: str) -> Sequence[str]:
-        """See `PodImage`."""
-        call = f"import sys; sys.path.insert(0, {LIB!r}); from {module} import main; main()"
-        return ("python3", "-I", "-B", "-c", call)
 
 
 class Marks(NamedTuple):
@@ -88,6 +65,7 @@ class KubernetesBackend:
         *,
         namespace: str,
         image: str | Images | Callable[[], Awaitable[Images]],
+        image_with: FindImage | None = None,
         kubeconfig: os.PathLike[str] | str | None = None,
         context: str | None = None,
         runtime_classes: Mapping[str, str] | None = None,
@@ -105,6 +83,7 @@ class KubernetesBackend:
     ) -> None:
         """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
+        `image_with` is asked for each run that has mounts: what the image that it finds has does not travel.
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
         node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
@@ -114,9 +93,10 @@ class KubernetesBackend:
         self._images: Mapping[Image, PodImage] = {}
         self._find_images: Callable[[], Awaitable[Images]] | None = None
         if isinstance(image, str) or not callable(image):
-            self._images = _images(image)
+            self._images = by_kind(image)
         else:
             self._find_images = image
+        self._image_with = image_with
         self._classes = {
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
@@ -159,10 +139,10 @@ class KubernetesBackend:
         async with self._probing:
             if self._probe is None:
                 if self._find_images is not None and not self._images:
-                    self._images = _images(await self._find_images())
+                    self._images = by_kind(await self._find_images())
                 if self._standing is not None and not self._place:
                     self._place, self._kernel, _ = await self._standing()
-                form = self._form("bare")
+                form = self._form(self._images["bare"])
                 egress = self._reach.egress
                 way_out = None if egress is None else manifest.way_out(form, egress)
                 trial = manifest.pod(form, manifest.Berth(name=_name(), run="probe", grant=DEFAULTS, uid=_uid()))
@@ -177,10 +157,11 @@ class KubernetesBackend:
         probe = await self.probe()
         level, runtime_class = self._level(probe, spec.grant.isolation)
         self._check(spec)
-        pod = self._make(spec, runtime_class)
+        furnished = await self._furnished(spec)
+        pod = self._make(spec, furnished, runtime_class)
         try:
             async with asyncio.timeout(self._start_s):
-                sandbox = await self._move_in(pod, spec, level)
+                sandbox = await self._move_in(pod, spec, furnished, level)
         except TimeoutError:
             pod.release()
             raise SandboxFailed(f"run {spec.run}: nothing started within {self._start_s:g} s") from None
@@ -277,9 +258,28 @@ class KubernetesBackend:
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
-    def _make(self, spec: SandboxSpec, runtime_class: str | None) -> Pod:
+    async def _furnished(self, spec: SandboxSpec) -> Furnished:
+        """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
+        mounts = [absolute(each) for each in spec.grant.readonly_mounts]
+        found = None
+        if self._image_with is not None and mounts:
+            try:
+                found = await self._image_with(mounts)
+            except RametError as error:
+                raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
+            if self._is_closed:
+                raise SandboxFailed("the backend was closed")
+        if found is None:
+            return Furnished(self._images[spec.image], {})
+        # What lies in another mount travels with it.
+        alone = [path for path in found.places if not any(Path(each) in Path(path).parents for each in mounts)]
+        return found._replace(places={path: found.places[path] for path in alone})
+
+    def _make(self, spec: SandboxSpec, furnished: Furnished, runtime_class: str | None) -> Pod:
         name = _name()
+        there = furnished.places
         mounts = [Path(each) for each in map(absolute, spec.grant.readonly_mounts)]
+        mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in there)]
         files = self._reach.secret(name)
         berth = manifest.Berth(
             name=name,
@@ -289,11 +289,11 @@ class KubernetesBackend:
             about=self._about(spec.run),
             runtime_class=runtime_class,
             folders=[str(each) for each in mounts if each.is_dir()],
-            files=[str(each) for each in mounts if not each.is_dir()],
+            files=[*(str(each) for each in mounts if not each.is_dir()), *there],
             size_mb=sum(map(_size_mb, mounts)),
             secret=name if files else None,
         )
-        form = self._form(spec.image)
+        form = self._form(furnished.image)
         secret = manifest.secret(form, name, spec.run, berth.about, files) if files else None
         ground = self._ground
         if ground is None:
@@ -307,9 +307,9 @@ class KubernetesBackend:
         pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
         return pod
 
-    async def _move_in(self, pod: Pod, spec: SandboxSpec, level: Isolation) -> PodSandbox:
+    async def _move_in(self, pod: Pod, spec: SandboxSpec, furnished: Furnished, level: Isolation) -> PodSandbox:
         """Have a run start in a pod. Raises SandboxFailed with the cluster's words if the pod cannot be had."""
-        starting = asyncio.ensure_future(self._start(pod, spec, level))
+        starting = asyncio.ensure_future(self._start(pod, spec, furnished, level))
         try:
             await asyncio.wait((starting, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -323,7 +323,7 @@ class KubernetesBackend:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
 
-    async def _start(self, pod: Pod, spec: SandboxSpec, level: Isolation) -> PodSandbox:
+    async def _start(self, pod: Pod, spec: SandboxSpec, furnished: Furnished, level: Isolation) -> PodSandbox:
         try:
             reached = await asyncio.shield(pod.reached)
         except RametError as error:
@@ -340,7 +340,7 @@ class KubernetesBackend:
                 raise IsolationUnavailable(
                     level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}"
                 )
-            return PodSandbox(await machine.start(spec), machine, pod, self.namespace, spec.run)
+            return PodSandbox(await machine.start(spec, furnished.places), machine, pod, self.namespace, spec.run)
         except BaseException:
             await machine.close()
             raise
@@ -359,9 +359,8 @@ class KubernetesBackend:
     def _owner(self) -> str:
         return labels.digest(self.namespace, self._place, self._kernel)
 
-    def _form(self, kind: Image) -> manifest.Form:
+    def _form(self, image: PodImage) -> manifest.Form:
         self._open()
-        image = self._images[kind]
         return manifest.Form(
             namespace=self.namespace,
             image=image.reference,
@@ -386,13 +385,6 @@ class KubernetesBackend:
         task = asyncio.get_running_loop().create_task(remove())
         self._strays.add(task)
         task.add_done_callback(self._strays.discard)
-
-
-def _images(image: str | Images) -> Mapping[Image, PodImage]:
-    if isinstance(image, Mapping):
-        return dict(image)
-    plain = PlainImage(image) if isinstance(image, str) else image
-    return {"bare": plain, "llm": plain}
 
 
 def _failure(pod: Pod, trouble: Trouble) -> str:

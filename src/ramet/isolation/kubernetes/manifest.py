@@ -63,7 +63,7 @@ class Berth:
     about: labels.About = labels.UNKNOWN
     runtime_class: str | None = None
     folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
-    files: Sequence[str] = ()  #: likewise, single files
+    files: Sequence[str] = ()  #: likewise, single files, and links to what the image has
     size_mb: int = 0  #: of both
     secret: str | None = None  #: a Secret whose keys are files below SECRET
 

@@ -27,6 +27,7 @@ from ramet.isolation.remote.messages import (
     Forget,
     Hello,
     Leave,
+    Link,
     Measure,
     Put,
     Refused,
@@ -144,6 +145,8 @@ class _Machine:
                 whose = self._new(word.number)
                 arrival = whose.receive(word.stream)
                 self._answer(word.ask, lambda: self._put(whose, word, arrival))
+            case Link():
+                self._answer(word.ask, lambda: self._link(word))
             case Start():
                 kept = self._new(word.number)
                 kept.starting = self._do(self._start(kept, word))
@@ -199,6 +202,13 @@ class _Machine:
         await kept.put(word.stream, root, arrival)
         return True, b""
 
+    async def _link(self, word: Link) -> tuple[Any, bytes]:
+        root, to = Path(absolute(word.root)), Path(absolute(word.to))
+        if not any(place in root.parents for place in self._places) or self._runs in root.parents:
+            raise InvalidValue("readonly_mounts", str(root), "a path in a folder that this machine keeps for mounts")
+        await in_thread(lambda: _link(root, to), name="ramet-folder")
+        return None, b""
+
     async def _start(self, kept: Kept, word: Start) -> None:
         try:
             await kept.start(self._backend, word)
@@ -245,6 +255,14 @@ class _Machine:
         for kept in self._kept.values():
             if kept.run == run:
                 self._outbox.post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
+
+
+def _link(root: Path, to: Path) -> None:
+    if not to.exists():
+        raise InvalidValue("readonly_mounts", str(to), "what the image of this machine has")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    if not (root.is_symlink() and root.readlink() == to):
+        root.symlink_to(to)
 
 
 def _remove(paths: Sequence[Path]) -> None:

@@ -70,6 +70,14 @@ class Put(Word, frozen=True, kw_only=True, tag="put"):
     root: str
 
 
+class Link(Word, frozen=True, kw_only=True, tag="link"):
+    """Have at a path below one that the machine keeps what its image has at another; answered once it is there."""
+
+    ask: Number
+    root: str
+    to: str
+
+
 class Start(Word, frozen=True, kw_only=True, tag="start"):
     """Start a sandbox; answered by `Started` or `Refused`. Fields as in `SandboxSpec`, paths as on the kernel's host.
 
@@ -199,7 +207,7 @@ class Answer(Word, frozen=True, kw_only=True, tag="answer"):
     fields: Mapping[str, Any] = {}
 
 
-FromKernel = Data | Credit | Put | Start | Signal | Measure | Run | Fetch | Forget | Leave
+FromKernel = Data | Credit | Put | Link | Start | Signal | Measure | Run | Fetch | Forget | Leave
 FromMachine = Data | Credit | Hello | Started | Refused | Ended | Connected | Threshold | Answer
 
 _encoder = msgspec.json.Encoder()

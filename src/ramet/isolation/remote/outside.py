@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from ramet.isolation.remote.messages import (
     Ended,
     Hello,
     Leave,
+    Link,
     Refused,
     Start,
     Started,
@@ -94,8 +95,11 @@ class Machine:
             raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
         return self._hello.result()
 
-    async def start(self, spec: SandboxSpec) -> RemoteSandbox:
-        """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed."""
+    async def start(self, spec: SandboxSpec, there: Mapping[str, str] | None = None) -> RemoteSandbox:
+        """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed.
+
+        A mount that is in `there`, or lies below one that is, does not go: the machine's image has it at that path.
+        """
         hello = await self.hello()
         if not self.is_open:
             raise SandboxFailed("the machine is closed")
@@ -114,7 +118,8 @@ class Machine:
         self._boxes[box.number] = box
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
-                await box.files.send_all()
+                await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
+                await box.files.send_all(there=[*(there or ())])
             self._outbox.post(_started(box.number, spec, is_asked=self._level is None))
             async with asyncio.timeout(START_S):
                 await asyncio.shield(box.started)
@@ -179,6 +184,9 @@ class Machine:
         if asked.rank > hello.level.rank:
             raise IsolationUnavailable(asked, hello.level, hello.missing, hello.remedy)
         return hello.level
+
+    async def _link(self, path: str, to: str) -> None:
+        await self._questions.ask(lambda ask: Link(ask=ask, root=path, to=to))
 
     async def _read(self) -> None:
         why = "the line to its machine ended"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
@@ -35,8 +36,8 @@ class Staging:
         self._streams: dict[int, Arrival | Departure] = {}
         self._shelf: Known | None = None  #: as it is there
 
-    async def send_all(self) -> None:
-        """What it starts with goes there: workspace, mounts, shelf.
+    async def send_all(self, there: Sequence[str] = ()) -> None:
+        """What it starts with goes there: workspace, mounts, shelf. Mounts at paths of `there` or below are there.
 
         Raises InvalidValue, OutputTooLarge for its workspace, SandboxFailed.
         """
@@ -45,8 +46,8 @@ class Staging:
         left = _MAX_SENT
         for mount in self._spec.grant.readonly_mounts:
             place = Path(absolute(mount))
-            if not place.exists():  # noqa: ASYNC240
-                continue  # It may be in the machine's image.
+            if any(place.is_relative_to(each) for each in there) or not place.exists():  # noqa: ASYNC240
+                continue  # In the machine's image, or it may be.
             try:
                 left -= await self._put(place, max_bytes=left)
             except OutputTooLarge:
