@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from ramet.services.kernels.kernels import Kernels
+    from ramet.services.packaging.pod_images import PodImages
 
 SOCKET, TOKEN = "serve.sock", "operator-token"
 SHARED = "postgres"  #: the store that several kernels may have
@@ -60,6 +61,7 @@ class Server:
     `types` are the agent types by their names; without them those that are installed. `teams` are reserved when it
     starts, each with its amounts, unless they are there. `rules` say what agents may have of this host, `talk` what a
     conversation may take, `bundles` what an upload may; without `installs` no packages are installed for images.
+    `pod_images` are those that the `backend` has its sandboxes start from, pushed when they are made.
     `public_metrics` need no key.
     `runtime` are further options of `AgentRuntime`. An operator's `token` that is not given is made, and kept in the
     folder.
@@ -79,6 +81,7 @@ class Server:
         talk: TalkLimits | None = None,
         bundles: BundleLimits | None = None,
         installs: Installs | None = None,
+        pod_images: PodImages | None = None,
         bounds: Bounds | None = None,
         public_metrics: bool = False,
         address: str | None = None,
@@ -92,7 +95,7 @@ class Server:
         self._listen, self._bounds, self._given_token = listen, bounds, token
         self._types, self._teams = types, teams or {}
         self._rules, self._talk = rules, talk or TalkLimits()
-        self._bundles, self._installs = bundles, installs
+        self._bundles, self._installs, self._pod_images = bundles, installs, pod_images
         self._public_metrics = public_metrics
         self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
@@ -117,9 +120,7 @@ class Server:
             resting.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await leaving.enter_async_context(self.runtime)
-            packaging = await leaving.enter_async_context(
-                PackagingService(self.folder / "packaging", limits=self._bundles, installs=self._installs)
-            )
+            packaging = await leaving.enter_async_context(self._packaging())
             types = installed() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
@@ -262,6 +263,18 @@ class Server:
 
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
+
+    def _packaging(self) -> PackagingService:
+        pods = self._pod_images
+        packaging = PackagingService(
+            self.folder / "packaging",
+            limits=self._bundles,
+            installs=self._installs,
+            push=pods.image if pods is not None else None,
+        )
+        if pods is not None:
+            pods.store = packaging
+        return packaging
 
     def _http(self, packaging: PackagingService, scheduler: AgentScheduler, metrics: Metrics) -> HttpServer:
         try:

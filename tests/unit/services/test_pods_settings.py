@@ -65,7 +65,7 @@ def test_pods_dial_an_address_with_a_port(tmp_path: Path, dial: str) -> None:
 def test_what_means_nothing_alone_is_refused(tmp_path: Path, text: str, field: str) -> None:
     """Rather than being without effect."""
     with pytest.raises(InvalidValue) as refused:
-        pods_of(loaded(tmp_path, text), {})
+        pods_of(loaded(tmp_path, text))
 
     assert refused.value.field == field
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +21,7 @@ from ramet.isolation.zygote import IMAGES
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.authentication import NOBODY, Login
 from ramet.services.packaging.bytecode import compiled
+from ramet.services.packaging.contract import Job
 from ramet.services.packaging.oci import Descriptor, digest_of
 from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
@@ -206,29 +208,77 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
     assert alone(code, root / LIB[1:]) == "whole\n"
 
 
-@needs_registry
-async def test_pods_have_the_images_of_a_store_by_their_ids(tmp_path: Path) -> None:
-    """However many ask at once, each is made and pushed once; what is deleted is unknown, and a failure is not kept."""
-    told = list[Progress]()
-    async with registry(tmp_path) as host, opened(host, "base:1", environ={"HOME": str(tmp_path)}) as at:
-        async with PackagingService(tmp_path / "kept") as service:
-            images = PodImages(at, service, told=told.append)
-            with pytest.raises(Unknown, match="base:1"):
-                await images.image("", "bare")
-            await base_in(host, tmp_path / "base")
-            bundle = await service.upload(tar({"kit/__init__.py": b""}))
-            id = (await service.finished((await service.create_image("", [bundle.id])).id)).image
-            one, two, plain = await asyncio.gather(
-                images.image(id, "bare"), images.image(id, "bare"), images.image("", "bare")
-            )
-            await service.delete_image(id)
-            with pytest.raises(Unknown, match=id):
-                await images.image(id, "bare")
+def images_in(host: str, folder: Path, told: list[Progress]) -> PodImages:
+    """Those of pods in a registry, on "base:1", whoever asks: nobody is anybody there."""
+    return PodImages(partial(opened, host, "base:1", environ={"HOME": str(folder)}), "bare", told=told.append)
 
-    assert one == two
-    assert (plain.imports, [each.partition("/bundles/")[0] for each in one.imports]) == ((), ["/opt/ramet"])
-    assert [each.step for each in told].count("compiling") == 1
-    assert [each.step for each in told].count("packing") == 2
+
+async def made(service: PackagingService, *bundles: str) -> Job:
+    """An image of these, or why there is none."""
+    return await service.finished((await service.create_image("", bundles)).id)
+
+
+@needs_registry
+async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_path: Path) -> None:
+    """Once, however many ask. It is found by the folders that a run may see, all of them and no others."""
+    told = list[Progress]()
+    async with registry(tmp_path) as host:
+        images = images_in(host, tmp_path, told)
+        with pytest.raises(Unknown, match="base:1"):
+            await images.image()
+        await base_in(host, tmp_path / "base")
+        async with PackagingService(tmp_path / "kept", push=images.image) as service:
+            one, other = [
+                (await service.upload(tar({f"{name}/__init__.py": b"", f"skills/{name}/SKILL.md": b""}))).id
+                for name in ("one", "other")
+            ]
+            both, alone = await asyncio.gather(made(service, one, other), made(service, one))
+            image = await service.image(both.image)
+            mounts = [str(each.resolve()) for each in (*image.folders, *image.skills)]
+            assert [each.step for each in told].count("compiling") == 1
+            assert [each.step for each in told].count("packing") == 3
+
+            assert await images.having(mounts) is None  # whose they are was not said
+            images.store = service
+            found, *others = await asyncio.gather(*(images.having(["/usr/share", *mounts]) for _ in range(3)))
+            part = await images.having([mounts[0]])
+            later = images_in(host, tmp_path, told)
+            later.store = service
+            again = await later.having(mounts)
+            none = [await images.having(each) for each in ([mounts[1]], ["/usr/share"], [])]
+            assert found is not None
+            inspected = json.loads(await skopeo("inspect", "--tls-verify=false", f"docker://{found.image.reference}"))
+
+    assert [*others, again] == [found] * 3
+    assert found.places == {each: f"/opt/ramet/bundles/{Path(each).name}" for each in mounts[:2]}
+    assert inspected["Labels"]["ramet.image"] == both.image
+    assert part is not None
+    assert (part.image.reference == found.image.reference, list(part.places)) == (False, mounts[:1])
+    assert alone.state == "done"
+    assert none == [None] * 3
+    assert [each.step for each in told].count("packing") == 3
+
+
+@needs_registry
+async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path) -> None:
+    """With the registry's words; nothing can be spawned from it, and the same request is done once it can be pushed."""
+    hosts = ["127.0.0.1:1"]
+    images = PodImages(lambda: opened(hosts[-1], "base:1", environ={"HOME": str(tmp_path)}), "bare")
+    async with PackagingService(tmp_path / "kept", push=images.image) as service:
+        bundle = await service.upload(tar({"kit/__init__.py": b""}))
+
+        failed = await made(service, bundle.id)
+
+        assert failed.error is not None
+        assert (failed.state, failed.error.type) == ("failed", "RegistryFailed")
+        assert "127.0.0.1:1" in failed.error.message
+        assert await service.list_images() == []
+        with pytest.raises(Unknown):
+            await service.image(failed.id)
+        async with registry(tmp_path) as host:
+            await base_in(host, tmp_path / "base")
+            hosts.append(host)
+            assert (await made(service, bundle.id)).state == "done"
 
 
 @needs_registry

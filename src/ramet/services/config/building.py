@@ -7,7 +7,7 @@ import pathlib
 import secrets
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ramet.core.ids import safe_name
 from ramet.host.sandboxes import BackendName
@@ -31,6 +31,9 @@ from ramet.services.spawning.checking import Rules
 from ramet.services.talking.conversation import TalkLimits
 from ramet.store.contract import Store
 
+if TYPE_CHECKING:
+    from ramet.services.packaging.pod_images import PodImages
+
 
 def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Server:
     """A server that is not started yet. `options` are further ones of `Server`, and win.
@@ -41,10 +44,12 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     """
     limits, listen = config.limits, config.listen
     store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
+    pod_images = pod_images_of(config, environ)
     settings: dict[str, Any] = {
         "socket": listen.path if isinstance(listen, UnixSocket) else None,
         "listen": (listen.host, listen.port) if isinstance(listen, TcpAddress) else None,
-        "backend": backend_of(config, environ, store),
+        "backend": backend_of(config, environ, store, pod_images),
+        "pod_images": pod_images,
         "store": store,
         "address": config.address,
         "types": installed(Models(config.models, environ)),
@@ -59,16 +64,30 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
     return Server(config.working_dir, **settings | options)
 
 
-def backend_of(config: Config, environ: Mapping[str, str], store: Store | None = None) -> BackendName | Backend | None:
+def backend_of(
+    config: Config,
+    environ: Mapping[str, str],
+    store: Store | None = None,
+    pod_images: PodImages | None = None,
+) -> BackendName | Backend | None:
     """The backend that is asked for; None is bwrap, where it works. Raises InvalidValue, MissingExtra.
 
-    `store` is the one that the server has.
+    `store` and `pod_images` are those that the server has.
     """
     if config.backend == KUBERNETES:
         from ramet.services.config.pods import pods_of
 
-        return pods_of(config, environ, store if store is not None and store.name == SHARED else None)
+        return pods_of(config, pod_images, store if store is not None and store.name == SHARED else None)
     return None if config.backend is None else find_backend(config.backend, config.working_dir)
+
+
+def pod_images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
+    """The images of pods, where the settings say in which registry they are; it is not asked before one is needed."""
+    if config.backend != KUBERNETES:
+        return None
+    from ramet.services.config.pods import images_of
+
+    return images_of(config, environ)
 
 
 def kernel_of(config: Config, environ: Mapping[str, str]) -> str:

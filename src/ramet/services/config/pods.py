@@ -6,34 +6,34 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes.backend import Standing
 from ramet.isolation.kubernetes.door import Door
-from ramet.isolation.kubernetes.images import PlainImage, PodImage
+from ramet.isolation.kubernetes.images import PlainImage
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.certificates import Identity
 from ramet.services.config.reading import Config
 from ramet.services.config.settings import TcpAddress
+from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import opened
-from ramet.services.packaging.runtime_image import runtime_image
+from ramet.services.packaging.registries import Opened, opened
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.kubernetes")
 _KIND, _PLACE = "kubernetes", "place"  #: of the document that says which place this is
 
 
-def pods_of(config: Config, environ: Mapping[str, str], store: Store | None = None) -> Backend:
+def pods_of(config: Config, images: PodImages | None = None, store: Store | None = None) -> Backend:
     """A backend whose sandboxes are pods. Neither cluster nor registry is asked before it is opened.
 
-    `store` is the one of several kernels, which clear up after each other; it is open before the backend is.
-    `base_image` holds ramet, or only a Python of our version: then `registry_url` says where an image that has both is
-    pushed. Raises InvalidValue for a setting that is missing, or means nothing
-    without another.
+    `images` are those of `images_of`; without them, `base_image` holds ramet. `store` is the one of several kernels,
+    which clear up after each other; it is open before the backend is. Raises InvalidValue for a setting that is
+    missing, or means nothing without another.
     """
     if config.base_image is None:
         accepted = (
@@ -44,7 +44,8 @@ def pods_of(config: Config, environ: Mapping[str, str], store: Store | None = No
         RunFolders(config.working_dir).root,
         namespace=config.namespace or "default",
         kubeconfig=config.kubeconfig,
-        image=_Image(config, config.base_image, environ),
+        image=PlainImage(config.base_image) if images is None else images.image,
+        image_with=None if images is None else images.having,
         door=door_of(config),
         pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
         standing=None if store is None else Standings(store),
@@ -99,30 +100,20 @@ class Standings:
         return found.data.decode()
 
 
-class _Image:
-    """The image of all pods, made when it is asked for first."""
+def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
+    """The images that pods start from where `base_image` does not hold ramet; None where it does.
 
-    def __init__(self, config: Config, base: str, environ: Mapping[str, str]) -> None:
-        self._config, self._base, self._environ = config, base, environ
-        self._made: PodImage | None = None
+    Neither registry is asked, and no secret read, before one of them is needed.
+    """
+    url, base = config.registry_url, config.base_image
+    if url is None or base is None:
+        return None
 
-    async def __call__(self) -> PodImage:
-        """Raises what the registry refuses, and InvalidValue for a base without our Python."""
-        if self._made is None:
-            self._made = PlainImage(self._base) if self._config.registry_url is None else await self._on_top()
-        return self._made
+    def opening() -> AbstractAsyncContextManager[Opened]:
+        password = config.registry_password.read(environ) if config.registry_password is not None else ""
+        return opened(url, base, username=config.registry_username or "", password=password, environ=environ)
 
-    async def _on_top(self) -> PodImage:
-        config = self._config
-        password = config.registry_password.read(self._environ) if config.registry_password is not None else ""
-        async with opened(
-            str(config.registry_url),
-            self._base,
-            username=config.registry_username or "",
-            password=password,
-            environ=self._environ,
-        ) as at:
-            return await runtime_image(at.registry, at.base, "llm", source=at.source, told=_tell)
+    return PodImages(opening, told=_tell)
 
 
 def _tell(progress: Progress) -> None:

@@ -1,40 +1,79 @@
-"""Which image a pod starts from: made and pushed when it is first asked for, and never twice at once."""
+"""Which image a pod starts from: found by what its run is to see, made and pushed once."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 
-from ramet.services.contract import ImageStore
+from ramet.core.errors import Damaged, Unknown
+from ramet.isolation.kubernetes.images import Furnished
+from ramet.services.contract import PLAIN, Image
+from ramet.services.packaging.oci import places
 from ramet.services.packaging.publishing import Told, nobody
 from ramet.services.packaging.registries import Opened
 from ramet.services.packaging.runtime_files import Kind
 from ramet.services.packaging.runtime_image import RuntimeImage, image_on, runtime_image
+from ramet.services.packaging.service import PackagingService
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")  #: the name of a folder of a bundle, or of packages: what is in it never changes
 
 
 class PodImages:
-    """The images of a store, each by its id as pods have it, in one registry and on one base."""
+    """Images as pods have them, in one registry and on one base: the plain one, and others on top of it.
 
-    def __init__(self, at: Opened, images: ImageStore, *, told: Told = nobody) -> None:
-        """`at` stays open as long as this is in use."""
-        self._at, self._images, self._told = at, images, told
-        self._gates: dict[tuple[Kind, str], asyncio.Lock] = {}
-        self._made: dict[tuple[Kind, str], RuntimeImage] = {}
+    `store` is whose images are found by their folders; without it none is.
+    """
 
-    async def image(self, id: str, kind: Kind) -> RuntimeImage:
-        """The image of that id, "" for the plain one, on the runtime image of a kind.
+    def __init__(
+        self, opening: Callable[[], AbstractAsyncContextManager[Opened]], kind: Kind = "llm", *, told: Told = nobody
+    ) -> None:
+        """`opening` is called each time that the registry is asked: nothing of it stays open."""
+        self._opening, self._kind, self._told = opening, kind, told
+        self.store: PackagingService | None = None
+        self._gates: dict[str, asyncio.Lock] = {}
+        self._made: dict[str, RuntimeImage] = {}
+        self._known: dict[frozenset[str], Image] = {}  #: by the folders that it has, as mounts name them
 
-        Raises Unknown for an id that is none any more, and what `runtime_image` and `image_on` raise; whoever asks
-        after a failure tries again.
+    async def image(self, image: Image = PLAIN) -> RuntimeImage:
+        """That image, on top of the runtime image. Raises what `runtime_image` and `image_on` do.
+
+        Whoever asks after a failure tries again.
         """
-        image = await self._images.image(id)
-        if id:
-            below = await self.image("", kind)
-        async with self._gates.setdefault((kind, id), asyncio.Lock()):
-            if (found := self._made.get((kind, id))) is None:
-                if id:
-                    found = await image_on(below, image, self._at.registry, told=self._told)
-                else:
-                    at = self._at
-                    found = await runtime_image(at.registry, at.base, kind, source=at.source, told=self._told)
-                self._made[kind, id] = found
+        below = await self.image() if image.id else None
+        async with self._gates.setdefault(image.id, asyncio.Lock()):
+            if (found := self._made.get(image.id)) is None:
+                async with self._opening() as at:
+                    if below is not None:
+                        found = await image_on(below, image, at.registry, told=self._told)
+                    else:
+                        found = await runtime_image(at.registry, at.base, self._kind, source=at.source, told=self._told)
+                self._made[image.id] = found
             return found
+
+    async def having(self, mounts: Sequence[str]) -> Furnished | None:
+        """An image of the store that has just those of these mounts that are folders of bundles and packages.
+
+        None if there is no such image: as for a run that may see a part of one. Raises what `image` does.
+        """
+        wanted = frozenset(each for each in mounts if _DIGEST.fullmatch(Path(each).name))
+        if not wanted or (image := await self._having(wanted)) is None:
+            return None
+        return Furnished(await self.image(image), _seen(image))
+
+    async def _having(self, wanted: frozenset[str]) -> Image | None:
+        if wanted not in self._known and self.store is not None:
+            names = {Path(each).name for each in wanted}
+            for info in await self.store.list_images():
+                if names.issuperset(info.bundles):
+                    with suppress(Unknown, Damaged):  # It is deleted just now, or nobody can be spawned from it.
+                        image = await self.store.image(info.id)
+                        self._known.setdefault(frozenset(_seen(image)), image)
+        return self._known.get(wanted)
+
+
+def _seen(image: Image) -> Mapping[str, str]:
+    """Where a pod's image has each of its folders, by the path that mounts have it at."""
+    return {str(folder.resolve()): f"/{place}" for place, folder in places(image).items()}

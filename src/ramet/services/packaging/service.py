@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -46,13 +46,18 @@ class PackagingService:
         *,
         limits: BundleLimits | None = None,
         installs: Installs | None = None,
+        push: Callable[[Image], Awaitable[object]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Without `installs`, bundles that need other packages are refused."""
+        """Without `installs`, bundles that need other packages are refused.
+
+        `push` has an image where other machines get it from; what it raises is why there is no image.
+        """
         self._folder, self._clock = folder.absolute(), clock or SystemClock()
         self._bundles = Bundles(self._folder / "bundles", limits or BundleLimits())
         self._packages = Packages(self._folder / "packages", installs, self._clock)
         self._records = Records(self._folder / "images")
+        self._push = push
         self._lock: KernelLock | None = None
         self._slots = Slots(_TOGETHER)
         self._jobs: dict[str, Job] = {}  #: those that are not done; what is done is an image
@@ -285,6 +290,8 @@ class PackagingService:
                 self._jobs[id] = Job(id=id, state="running")
                 if recorded.info.requirements:
                     await self._packages.install(recorded.info.requirements)
+                if self._push is not None:
+                    await self._push(await in_thread(lambda: self._image(recorded), name="ramet-image"))
                 await to_its_end(in_thread(lambda: self._records.put(recorded), name="ramet-image"))
                 del self._jobs[id]
             finally:
