@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from ramet.core.errors import StoreFailed
+from ramet.store.listeners import Listeners
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +17,7 @@ class News:
 
     def __init__(self) -> None:
         self.head = 0  #: the cursor of the newest committed event
-        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._listeners: Listeners[[int]] = Listeners()
         self._waiting: dict[asyncio.Future[None], int] = {}
         self._newest = self._told = 0
         self._is_telling = False
@@ -27,13 +28,7 @@ class News:
 
     def listen(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Have `heard` called with each newest ticket; returns the way out, which may be called twice."""
-        key = object()
-        self._listeners[key] = heard
-
-        def leave() -> None:
-            self._listeners.pop(key, None)
-
-        return leave
+        return self._listeners.add(heard)
 
     def tell(self, ticket: int, head: int) -> None:
         """Tell all of the newest ticket and cursor. A listener that raises is logged and hinders nobody."""
@@ -51,7 +46,7 @@ class News:
         try:
             while (told := self._newest) > self._told:
                 self._told = told
-                for heard in tuple(self._listeners.values()):
+                for heard in self._listeners:
                     try:
                         heard(told)
                     except Exception:

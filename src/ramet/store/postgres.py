@@ -23,7 +23,8 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
 from ramet.store import postgres_changes as changes
 from ramet.store.contract import Document, Entry, Put, Seat, Stored
-from ramet.store.intake import Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.intake import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
+from ramet.store.listeners import Listeners
 
 if TYPE_CHECKING:
     from ramet.store.postgres_opened import Opened
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_DATA = 256 * 2**20  #: bytes of an event, a document or a blob; PostgreSQL takes messages of up to 1 GiB
 MAX_TEXT = 2_600  #: bytes of an id, or of a kind and a key: an entry of an index of PostgreSQL has 2,704
 _FIRST_LOOK_S = 1.0  #: what `wait` gives its first look at least: "nothing" is only said after one
 _HASH_INLINE = 2**16  #: bytes that are hashed at once rather than in a thread
@@ -72,9 +72,9 @@ class PostgresStore:
         self._failure: str | None = "it is not open"
         self._committed = 0  #: as it was when it was closed
         self._intake = Intake()
-        self._losses: dict[object, Callable[[StoreFailed], None]] = {}
-        self._tree_losses: dict[object, Callable[[OwnedElsewhere], None]] = {}
-        self._watching: dict[object, Callable[[], None]] = {}
+        self._losses: Listeners[[StoreFailed]] = Listeners()
+        self._tree_losses: Listeners[[OwnedElsewhere]] = Listeners()
+        self._watching: Listeners[[]] = Listeners()
 
     async def open(self) -> Self:
         """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
@@ -87,8 +87,8 @@ class PostgresStore:
                     None if self._read_only else self.kernel,
                     self._patience_s,
                     broke=self._broke,
-                    lost=self._tree_lost,
-                    kernels=self._kernels_changed,
+                    lost=self._tree_losses.tell,
+                    kernels=self._watching.tell,
                 )
                 try:
                     await to_its_end(opened.begin())
@@ -135,8 +135,6 @@ class PostgresStore:
         for field, text in (("tree", entry.tree), ("run", entry.run)):
             if len(text) > MAX_TEXT // 4:
                 _checked(field, text)
-        if len(entry.data) > MAX_DATA:
-            raise _too_large(len(entry.data))
         return opened.batches.append(entry)
 
     @property
@@ -156,16 +154,12 @@ class PostgresStore:
 
     def on_commit(self, heard: Callable[[int], None]) -> Callable[[], None]:
         """Have `heard` called with the newest committed ticket, once per batch; returns the way out."""
-        listeners, key = self._usable().batches.listeners, object()
-        listeners[key] = heard
-        return lambda: (listeners.pop(key, None), None)[1]
+        return self._usable().batches.listeners.add(heard)
 
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Have `heard` called once this kernel may have been replaced, also if nobody writes; returns the way out."""
         self._usable()
-        key = object()
-        self._losses[key] = heard
-        return lambda: (self._losses.pop(key, None), None)[1]
+        return self._losses.add(heard)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -224,8 +218,7 @@ class PostgresStore:
         """Write a document, durably, after everything that was appended before. Raises Conflict, StoreFailed."""
         _checked("kind", kind)
         _checked("key", key, kind)
-        if len(checked_data("data", data)) > MAX_DATA:
-            raise _too_large(len(data))
+        checked_data("data", data)
         if expected is not None:
             checked_number("expected", expected)
         change: Callable[[Any], object] = changes.put(self._place.queries, kind, key, data, expected)
@@ -245,8 +238,7 @@ class PostgresStore:
 
     async def put_blob(self, data: bytes) -> str:
         """Keep bytes, durably; their name is the SHA-256 of their content, in hex."""
-        if len(checked_data("data", data)) > MAX_DATA:
-            raise _too_large(len(data))
+        checked_data("data", data)
         if len(data) <= _HASH_INLINE:
             name = hashlib.sha256(data).hexdigest()
         else:
@@ -286,8 +278,8 @@ class PostgresStore:
         for document in documents:
             _checked("key", document.key, document.kind)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
-        if size > MAX_DATA:
-            raise _too_large(size)
+        if size > MOST_DATA:
+            raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
         if size <= _HASH_INLINE:
             named = _named(blobs)
         else:
@@ -310,9 +302,7 @@ class PostgresStore:
     def on_kernels(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Have `heard` called when `kernels` may say something else; returns the way out."""
         self._usable().watch_kernels()
-        key = object()
-        self._watching[key] = heard
-        return lambda: (self._watching.pop(key, None), None)[1]
+        return self._watching.add(heard)
 
     async def owner_of(self, tree: str) -> Seat | None:
         """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
@@ -339,19 +329,9 @@ class PostgresStore:
     def on_tree_loss(self, heard: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         """Have `heard` called once for each tree that became another kernel's; returns the way out."""
         self._usable()
-        key = object()
-        self._tree_losses[key] = heard
-        return lambda: (self._tree_losses.pop(key, None), None)[1]
+        return self._tree_losses.add(heard)
 
     # ---- inside
-
-    def _tree_lost(self, error: OwnedElsewhere) -> None:
-        for heard in list(self._tree_losses.values()):
-            heard(error)
-
-    def _kernels_changed(self) -> None:
-        for heard in list(self._watching.values()):
-            heard()
 
     def _failed(self) -> StoreFailed:
         return StoreFailed(self._place.where, self._failure or "it is closed")
@@ -380,8 +360,9 @@ class PostgresStore:
         if self._open is not None:
             self._open.batches.broke(self._failed)
             self._open.tell()
-        losses, self._losses = self._losses, {}
-        for heard in losses.values():
+        losses = tuple(self._losses)
+        self._losses.clear()
+        for heard in losses:
             heard(self._failed())
 
 
@@ -395,7 +376,3 @@ def _checked(field: str, text: object, beside: str = "") -> str:
 
 def _named(blobs: Sequence[bytes]) -> builtins.list[tuple[str, bytes]]:
     return [(hashlib.sha256(data).hexdigest(), data) for data in blobs]
-
-
-def _too_large(size: int) -> InvalidValue:
-    return InvalidValue("data", f"{size} bytes", f"at most {MAX_DATA} bytes")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ramet.core.errors import Bug, OwnedElsewhere, RametError
 from ramet.store.contract import Entry
+from ramet.store.listeners import Listeners
 
 LINGER_S = 0.005  #: how long events wait for company when nobody waits for them
 MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
@@ -52,7 +53,7 @@ class Batches:
         self.committed = 0
         self.count = 0  #: of batches that were written
         self.refused: dict[int, OwnedElsewhere] = {}  #: tickets of events that are not there, and never will be
-        self.listeners: dict[object, Callable[[int], None]] = {}
+        self.listeners: Listeners[[int]] = Listeners()
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._queue: deque[Batch] = deque()
@@ -117,7 +118,7 @@ class Batches:
         if batch.events:
             self.committed = batch.last
             self.refused.update(batch.refused)
-            for heard in list(self.listeners.values()):
+            for heard in self.listeners:
                 try:
                     heard(self.committed)
                 except Exception as error:
