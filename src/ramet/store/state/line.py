@@ -8,7 +8,7 @@ and whoever is second learns it before anything of theirs is written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -142,47 +142,43 @@ class Line:
         async with self._turn:
             self._refuse_unsaved("merge")
             self._refuse_detached("merge")
-            place = self.place
-            while True:
+
+            async def merged(place: Place) -> Place:
                 base = None
                 if place.head is not None:
                     base = await self.shelf.wait(commits.merge_base(place.head, other))
                 if base is not None and base.id == other.id:  # It is in there already: once is enough.
-                    break
-                try:
-                    place = await self._three_way(
-                        place, base.root if base else tree.EMPTY, other.root, resolve, message, (other,)
-                    )
-                    break
-                except MergeConflict:
-                    raise
-                except Conflict:
-                    place = await self._after_conflict()
-            # What was set meanwhile stays, on top of it.
-            self.place, self.copy.root = place, place.root
-            assert place.head is not None
-            return place.head
+                    return place
+                root = base.root if base else tree.EMPTY
+                return await self._three_way(place, root, other.root, resolve, message, (other,))
+
+            return await self._on_top(merged)
 
     async def revert(self, undone: Commit, resolve: Resolve | None, message: str) -> Commit:
         """Undo what one commit changed, by another one. Raises MergeConflict, UnsavedChanges."""
         async with self._turn:
             self._refuse_unsaved("revert")
             self._refuse_detached("revert")
-            place, before = self.place, tree.EMPTY
+            before = tree.EMPTY
             if undone.parents:
                 before = (await self.shelf.wait(commits.load(undone.parents[0]))).root
-            while True:
-                try:
-                    place = await self._three_way(place, undone.root, before, resolve, message, ())
-                    break
-                except MergeConflict:
-                    raise
-                except Conflict:
-                    place = await self._after_conflict()
-            # What was set meanwhile stays, on top of it.
-            self.place, self.copy.root = place, place.root
-            assert place.head is not None
-            return place.head
+            return await self._on_top(lambda place: self._three_way(place, undone.root, before, resolve, message, ()))
+
+    async def _on_top(self, change: Callable[[Place], Awaitable[Place]]) -> Commit:
+        """Have a change made on top of what others have committed by then. Raises MergeConflict."""
+        place = self.place
+        while True:
+            try:
+                place = await change(place)
+                break
+            except MergeConflict:
+                raise
+            except Conflict:
+                place = await self._after_conflict()
+        # What was set meanwhile stays, on top of it.
+        self.place, self.copy.root = place, place.root
+        assert place.head is not None
+        return place.head
 
     async def _three_way(
         self, place: Place, base: str, other: str, resolve: Resolve | None, message: str, parents: tuple[Commit, ...]
