@@ -66,7 +66,7 @@ async def let_go(place: str) -> None:
         return
     import psycopg
 
-    from ramet.store.postgres_schema import key_of
+    from ramet.store.postgres.schema import key_of
 
     lock = key_of("kernel", schema, "kernel")
     held = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32 | objid::bigint) = %s"

@@ -12,10 +12,10 @@ import pytest
 from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere
-from ramet.store import postgres_owning, postgres_reader, postgres_schema
-from ramet.store.postgres import PostgresStore
-from ramet.store.postgres_place import Place
-from ramet.store.postgres_watch import Watch
+from ramet.store.postgres import PostgresStore, owning, reader
+from ramet.store.postgres import schema as postgres_schema
+from ramet.store.postgres.place import Place
+from ramet.store.postgres.watch import Watch
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -186,7 +186,7 @@ async def test_who_does_not_come_back_after_a_restart_of_the_server_is_adopted_i
     own_postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody's lock tells it: the server's clock does, and wakes whoever listens."""
-    for module in (postgres_owning, postgres_reader):
+    for module in (owning, reader):
         monkeypatch.setattr(module, "GRACE_S", 1.0)
     async with _kernels(own_postgres, "ramet", "one", "two") as (one, two):
         await one.durable(one.append(entry(1)))

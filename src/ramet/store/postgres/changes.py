@@ -9,8 +9,8 @@ from ramet.core.errors import Conflict
 from ramet.store.contract import Document, Put
 
 if TYPE_CHECKING:
-    from ramet.store.postgres_place import Connection, Place
-    from ramet.store.postgres_queries import Queries
+    from ramet.store.postgres.place import Connection, Place
+    from ramet.store.postgres.queries import Queries
 
 
 def put(
@@ -61,7 +61,7 @@ def put_together(
     """Keep bytes under their names, and write documents if all are of their expected versions."""
 
     def make(connection: Connection) -> Sequence[Document] | Conflict:
-        from ramet.store.postgres_arrays import Blobs, Texts  # psycopg is an extra
+        from ramet.store.postgres.arrays import Blobs, Texts  # psycopg is an extra
 
         # Nobody can change one in between: whoever writes has the row of the journal locked.
         for kind, key, _, expected, over in documents:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 from psycopg import sql
 
-from ramet.store.postgres_place import Connection
+from ramet.store.postgres.place import Connection
 
 
 class Listener:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
-from ramet.store.postgres_batches import Batch, Batches
-from ramet.store.postgres_listener import Listener
-from ramet.store.postgres_owning import Owning
-from ramet.store.postgres_place import Place
-from ramet.store.postgres_reader import Reader
-from ramet.store.postgres_vigil import Vigil
-from ramet.store.postgres_watch import Neighbour, Watch
-from ramet.store.postgres_worker import Worker
-from ramet.store.postgres_writer import Writer
+from ramet.store.postgres.batches import Batch, Batches
+from ramet.store.postgres.listener import Listener
+from ramet.store.postgres.owning import Owning
+from ramet.store.postgres.place import Place
+from ramet.store.postgres.reader import Reader
+from ramet.store.postgres.vigil import Vigil
+from ramet.store.postgres.watch import Neighbour, Watch
+from ramet.store.postgres.worker import Worker
+from ramet.store.postgres.writer import Writer
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ramet.core.errors import OwnedElsewhere, RametError
 
 if TYPE_CHECKING:
-    from ramet.store.postgres_place import Connection
-    from ramet.store.postgres_queries import Queries
+    from ramet.store.postgres.place import Connection
+    from ramet.store.postgres.queries import Queries
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Owning:
 
     def claim(self, trees: Sequence[str]) -> Callable[[Connection], Sequence[str]]:
         """Take trees that are this kernel's, nobody's, or those of dead ones."""
-        from ramet.store.postgres_arrays import Texts  # psycopg is an extra
+        from ramet.store.postgres.arrays import Texts  # psycopg is an extra
 
         return self._taking("claim", {"trees": Texts(trees)})
 

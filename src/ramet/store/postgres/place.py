@@ -12,8 +12,8 @@ from psycopg import conninfo
 from psycopg.rows import TupleRow
 
 from ramet.core.errors import InvalidValue, StoreFailed
-from ramet.store import postgres_arrays
-from ramet.store.postgres_queries import Queries
+from ramet.store.postgres import arrays
+from ramet.store.postgres.queries import Queries
 
 T = TypeVar("T")
 Connection = psycopg.Connection[TupleRow]
@@ -93,7 +93,7 @@ class Place:
                 "SELECT set_config('synchronous_commit', 'on', false) "
                 "WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
             )
-        postgres_arrays.register(connection)
+        arrays.register(connection)
 
     def failed(self, error: object) -> StoreFailed:
         """The same in our own words."""

@@ -7,7 +7,7 @@ import re
 
 from psycopg import sql
 
-_FOLDER = pathlib.Path(__file__).parent / "sql" / "postgres"
+_FOLDER = pathlib.Path(__file__).parent.parent / "sql" / "postgres"
 
 
 class Queries:

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import psycopg
 
-from ramet.store import postgres_schema as schema
 from ramet.store.contract import Document, Seat, Stored
-from ramet.store.postgres_owning import GRACE_S
-from ramet.store.postgres_place import Connection, Patience, Place, is_lost, persistently
-from ramet.store.postgres_watch import Neighbour
-from ramet.store.postgres_writer import sever
+from ramet.store.postgres import schema
+from ramet.store.postgres.owning import GRACE_S
+from ramet.store.postgres.place import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres.watch import Neighbour
+from ramet.store.postgres.writer import sever
 
 T = TypeVar("T")
 

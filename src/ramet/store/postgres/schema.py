@@ -7,8 +7,8 @@ import hashlib
 import psycopg
 
 from ramet.core.errors import Damaged, StoreFailed
-from ramet.store.postgres_place import Connection, Place
-from ramet.store.postgres_queries import migrations
+from ramet.store.postgres.place import Connection, Place
+from ramet.store.postgres.queries import migrations
 
 NEWEST = max(migrations())
 

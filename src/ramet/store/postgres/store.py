@@ -1,6 +1,6 @@
 """The journal on PostgreSQL, for more than one kernel and more than one machine; needs the extra `postgres`.
 
-One thread writes, through a session of its own that also holds the kernel's lock (`postgres_writer`: order, exactly
+One thread writes, through a session of its own that also holds the kernel's lock (`writer`: order, exactly
 once, fencing); one reads, so that no reader waits for a commit. Threads, not psycopg's asynchronous connection, because
 of what the event loop pays: a batch for the writer is one put into a queue and one call back (0.12 ms of the loop's CPU
 with all that belongs to a group commit), while psycopg's generators take the loop through the statement step by step
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
-from ramet.store import postgres_changes as changes
 from ramet.store.contract import Document, Entry, Put, Seat, Stored
 from ramet.store.intake import MOST_DATA, Intake, checked_data, checked_name, checked_number, checked_together
 from ramet.store.listeners import Listeners
+from ramet.store.postgres import changes
 
 if TYPE_CHECKING:
-    from ramet.store.postgres_opened import Opened
-    from ramet.store.postgres_reader import Reader
+    from ramet.store.postgres.opened import Opened
+    from ramet.store.postgres.reader import Reader
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class PostgresStore:
         patience_s: float = 30.0,
     ) -> None:
         try:
-            from ramet.store.postgres_place import Place
+            from ramet.store.postgres.place import Place
         except ModuleNotFoundError as missing:
             if missing.name != "psycopg":
                 raise
@@ -78,7 +78,7 @@ class PostgresStore:
 
     async def open(self) -> Self:
         """Take the lock and bring the schema up to date. Raises StoreInUse, Damaged if it is too new, StoreFailed."""
-        from ramet.store.postgres_opened import Opened
+        from ramet.store.postgres.opened import Opened
 
         async with self._gate:
             if self._open is None:

@@ -20,9 +20,9 @@ from psycopg.abc import Params
 
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Seat
-from ramet.store.postgres_place import Connection, Place
-from ramet.store.postgres_worker import Worker
-from ramet.store.postgres_writer import sever
+from ramet.store.postgres.place import Connection, Place
+from ramet.store.postgres.worker import Worker
+from ramet.store.postgres.writer import sever
 
 _AGAIN_S = 0.05  #: between two attempts to interrupt: one that comes before the wait has begun is lost
 

@@ -10,7 +10,7 @@ read from that row. Nobody can be at it any more by then: the lock is only free 
 
 **Fencing.** Each `open` begins an epoch, in the same row. Who finds a newer one there has been replaced, and fails.
 The same row counts what was taken from this kernel, so a commit of it writes nothing of a tree that it lost
-(`postgres_owning`); what it has of other trees is written.
+(`owning`); what it has of other trees is written.
 
 **Life.** Each session holds a lock of its own besides, whose number its kernel's row tells: other kernels wait for that
 one. A session that was lost is followed by one with another lock, so that whoever waited for the first disturbs nobody.
@@ -29,12 +29,12 @@ from typing import NamedTuple
 import psycopg
 
 from ramet.core.errors import StoreFailed, StoreInUse
-from ramet.store import postgres_schema as schema
 from ramet.store.contract import Entry
-from ramet.store.postgres_arrays import Blobs, Longs, Texts
-from ramet.store.postgres_batches import Batch
-from ramet.store.postgres_owning import Owning
-from ramet.store.postgres_place import Connection, Patience, Place, is_lost, persistently
+from ramet.store.postgres import schema
+from ramet.store.postgres.arrays import Blobs, Longs, Texts
+from ramet.store.postgres.batches import Batch
+from ramet.store.postgres.owning import Owning
+from ramet.store.postgres.place import Connection, Patience, Place, is_lost, persistently
 
 _MAX_NAMES = 100_000  #: whose ids are kept at hand
 _REPEATS = 20  #: how often a batch may lose to a deadlock with somebody who is not of ramet
