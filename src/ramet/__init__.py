@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ramet.host.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
-    from ramet.host.scheduler import AgentScheduler as AgentScheduler
+    from ramet.host.scheduler.scheduler import AgentScheduler as AgentScheduler
     from ramet.host.session import Session as Session
     from ramet.host.standalone import standalone_context as standalone_context
     from ramet.models.resolve import resolve as resolve
@@ -54,7 +54,7 @@ _WHERE = {
     "Agent": "agent.definition",
     "AgentResult": "core.outcome",
     "AgentRuntime": "host.runtime",
-    "AgentScheduler": "host.scheduler",
+    "AgentScheduler": "host.scheduler.scheduler",
     "Artifact": "core.outcome",
     "END": "agent.composition.graph",
     "Isolation": "core.policy",

@@ -26,7 +26,7 @@ from ramet.core.schedule import (
     first_after,
 )
 from ramet.core.ticks import Book, Claim, State, TickResult, TickStatus
-from ramet.host.schedules_cron import next_fire
+from ramet.host.schedules.cron import next_fire
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)  # hours before the clocks of Europe go back
 

@@ -15,9 +15,9 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.outcome import Status
 from ramet.core.schedule import Interval
 from ramet.core.ticks import Book, Claim, Due, State
-from ramet.host.schedules_asked import schedule_of
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_target import target_of
+from ramet.host.schedules.asked import schedule_of
+from ramet.host.schedules.books import Books
+from ramet.host.schedules.target import target_of
 from ramet.host.steering import Steering
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.spawn.handle import Handle

@@ -19,10 +19,10 @@ from ramet import AgentRuntime, AgentScheduler
 from ramet.core.errors import Unknown
 from ramet.host.doorbell import Refused, ring
 from ramet.host.records import records_of
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_desk import Desk
-from ramet.host.schedules_door import PutSchedule
-from ramet.host.schedules_view import ScheduleView, view_now
+from ramet.host.scheduler.desk import Desk
+from ramet.host.scheduler.view import ScheduleView, view_now
+from ramet.host.schedules.books import Books
+from ramet.host.schedules.door import PutSchedule
 from ramet.store.sqlite import SqliteStore
 from tests.support.waiting import eventually
 from tests.trips import scheduled

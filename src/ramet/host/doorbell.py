@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.lifetimes import Keep
-from ramet.host.schedules_door import DropSchedule, PutSchedule, answer
+from ramet.host.schedules.door import DropSchedule, PutSchedule, answer
 from ramet.host.steering import Steering
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
-from ramet.host.scheduler import AgentScheduler
+from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
 from ramet.services.connections import Bounds, HttpServer
 from ramet.services.contract import AgentType

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ramet.core.events import Event
 from ramet.host.records import RunRow
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 
 Change = Literal["pause", "resume", "trigger", "rm"]
 

@@ -16,7 +16,7 @@ from ramet.core.story import TreeStory
 from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
 from ramet.host.lifetimes import Keep, set_keep
 from ramet.host.records import INTERRUPTED, NoJournal, Records, RunRow, journal_in, kernel_of, records_of
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.store.sqlite import SqliteStore
 
 #: Refusals of what was written on the command line, by their names at the door.

@@ -10,9 +10,9 @@ from ramet.cli.working import function_of
 from ramet.core.errors import RametError
 from ramet.host.records import Records
 from ramet.host.references import reference_of
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_desk import Desk
-from ramet.host.schedules_view import ScheduleView, view_now
+from ramet.host.scheduler.desk import Desk
+from ramet.host.scheduler.view import ScheduleView, view_now
+from ramet.host.schedules.books import Books
 
 
 async def listed(records: Records) -> Sequence[ScheduleView]:

@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.redaction import STARS
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.config.settings import TOKEN_VARIABLE, Reference

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from ramet.core.errors import Conflict, StoreInUse
 from ramet.host.doorbell import NoKernel, ring
-from ramet.host.scheduler import AgentScheduler
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_door import DropSchedule, PutSchedule
-from ramet.host.schedules_firing import Firing
-from ramet.host.schedules_lookout import Lookout
+from ramet.host.scheduler.firing import Firing
+from ramet.host.scheduler.lookout import Lookout
+from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.schedules.books import Books
+from ramet.host.schedules.door import DropSchedule, PutSchedule
 from ramet.store.contract import Document
 from ramet.store.sqlite import SqliteStore
 

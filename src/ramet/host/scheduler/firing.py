@@ -16,13 +16,13 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.schedule import Schedule
 from ramet.core.ticks import Claim, TickResult, TickStatus
 from ramet.host.runtime import AgentRuntime, living
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_outcome import kept, kept_error
-from ramet.host.schedules_target import load
+from ramet.host.scheduler.outcome import kept, kept_error
+from ramet.host.schedules.books import Books
+from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
 
 if TYPE_CHECKING:
-    from ramet.host.schedules_target import Loaded
+    from ramet.host.schedules.target import Loaded
 
 _log = logging.getLogger("ramet.scheduler")
 

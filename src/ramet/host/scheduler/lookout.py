@@ -14,9 +14,9 @@ from ramet.core.errors import Damaged, InvalidValue
 from ramet.core.schedule import Schedule, seconds_until
 from ramet.core.ticks import Book, Claim
 from ramet.host.runtime import AgentRuntime, living
-from ramet.host.schedules_books import Books, Found
-from ramet.host.schedules_cron import next_fire
-from ramet.host.schedules_firing import Firing
+from ramet.host.scheduler.firing import Firing
+from ramet.host.schedules.books import Books, Found
+from ramet.host.schedules.cron import next_fire
 from ramet.store.contract import Seat, Store
 
 #: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.

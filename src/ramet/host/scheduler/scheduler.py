@@ -20,14 +20,14 @@ from ramet.core.ticks import Book, State, TickResult
 from ramet.host.project import Project
 from ramet.host.records import Records
 from ramet.host.runtime import AgentRuntime, living, reachable
-from ramet.host.schedules_asked import Options, schedule_of
-from ramet.host.schedules_books import Books
-from ramet.host.schedules_cron import check, next_fire
-from ramet.host.schedules_firing import Firing
-from ramet.host.schedules_lookout import Lookout
-from ramet.host.schedules_outcome import all_as_they_stand
-from ramet.host.schedules_target import target_of
-from ramet.host.schedules_view import ScheduleView, view_now, view_of
+from ramet.host.scheduler.firing import Firing
+from ramet.host.scheduler.lookout import Lookout
+from ramet.host.scheduler.outcome import all_as_they_stand
+from ramet.host.scheduler.view import ScheduleView, view_now, view_of
+from ramet.host.schedules.asked import Options, schedule_of
+from ramet.host.schedules.books import Books
+from ramet.host.schedules.cron import check, next_fire
+from ramet.host.schedules.target import target_of
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 

@@ -12,8 +12,8 @@ from ramet.core.errors import InvalidValue
 from ramet.core.schedule import Schedule
 from ramet.core.ticks import Book, TickResult
 from ramet.host.records import Records
-from ramet.host.schedules_cron import next_fire
-from ramet.host.schedules_outcome import as_it_stands
+from ramet.host.scheduler.outcome import as_it_stands
+from ramet.host.schedules.cron import next_fire
 
 
 class ScheduleView(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.policy import Policy
 from ramet.core.schedule import AgentTarget, Cron, FunctionTarget, Interval, Misfire, Once, Overlap, Schedule
-from ramet.host.schedules_target import Target, checked_policy, checked_size
+from ramet.host.schedules.target import Target, checked_policy, checked_size
 
 MAX_PROMPT = 100_000
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ramet.core import ticks
 from ramet.core.errors import Conflict, InvalidValue
-from ramet.host.schedules_books import KIND, Books, Shelf
+from ramet.host.schedules.books import KIND, Books, Shelf
 
 
 class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.services.app.calls import Call
 from ramet.services.app.operations import Operation
 from ramet.services.views.contract import AddSchedule, Paging, SchedulePage, TickList

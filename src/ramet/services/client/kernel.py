@@ -18,7 +18,7 @@ from ramet.core.schedule import Misfire, Overlap
 from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import EVERYTHING, Filter, Page, Passage
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
 from ramet.services.client.refusals import error_of

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import Filter
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.services.app.messages import Mail
 from ramet.services.client.asking import Ask
 from ramet.services.views.contract import (

@@ -1,6 +1,6 @@
 """What the operator asks of the server's kernel, and what it answers: runs, questions, schedules, recipes, state.
 
-Data only, beside `contract`. Runs are `ramet.host.records.RunRow`, schedules `ramet.host.schedules_view.ScheduleView`.
+Data only, beside `contract`. Runs are `ramet.host.records.RunRow`, schedules `ramet.host.scheduler.view.ScheduleView`.
 Lists come in pages: `more` is what the next page is asked for with as `after`, and "" where there is no more.
 """
 
@@ -18,7 +18,7 @@ from ramet.core.schedule import Misfire, Overlap
 from ramet.core.ticks import TickResult
 from ramet.host.records import RunRow
 from ramet.host.safety.inspection import Kind
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.view import ScheduleView
 from ramet.services.contract import Asked
 
 MOST = 1_000  #: of one page

@@ -9,7 +9,7 @@ from ramet.host.approvals import Pending
 from ramet.host.journal import Journal
 from ramet.host.records import RunRow
 from ramet.host.runtime import AgentRuntime
-from ramet.host.scheduler import AgentScheduler
+from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.steering import Steering
 from ramet.services.spawning.checking import Rules
 from ramet.services.spawning.roster import Roster

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue
 from ramet.core.ticks import TickResult
-from ramet.host.scheduler import AgentScheduler
-from ramet.host.schedules_asked import Options
-from ramet.host.schedules_view import ScheduleView
+from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.asked import Options
 from ramet.services.spawning.checking import Rules, grant_by, limits_of
 from ramet.services.views.contract import AddSchedule, Paging, PlainAgent, SchedulePage
 from ramet.services.views.runs import checked_limit

@@ -1,0 +1,1 @@
+"""Schedules: as somebody asks for one, and as they are on record."""
