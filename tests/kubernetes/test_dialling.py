@@ -8,6 +8,8 @@ import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.core.policy import DEFAULTS
+from ramet.isolation.conformance import limits, walls
+from ramet.isolation.conformance.ground import Check, Ground, Site
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
@@ -18,6 +20,7 @@ from ramet.isolation.lines.resuming import ResumingLine
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_image import runtime_image
 from tests.support.cluster import Cluster
+from tests.support.pods import Pods
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
@@ -73,3 +76,24 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
             await eventually(lambda: uid not in landing._lines)
         finally:
             await backend.close()
+
+
+@pytest.mark.parametrize("check", [walls.secrets_are_files_in_memory, limits.temporary_files])
+async def test_a_pod_that_dials_is_a_place_like_any_other_pod(check: Check, pods: Pods, scratch: Path) -> None:
+    """What is promised of a pod holds whichever way it is reached."""
+    (scratch / "runs").mkdir()
+    async with pods.dialled(scratch / "runs") as (backend, _):
+        await check(Site(Ground("", scratch), backend, await backend.probe()))
+    assert await pods.names() == []
+
+
+async def test_a_pod_whose_kernel_stays_away_says_so(pods: Pods, scratch: Path) -> None:
+    """It has ended by itself; the API tells so, and why, to a kernel that is there after all."""
+    (scratch / "runs").mkdir()
+    async with pods.dialled(scratch / "runs", patience_s=2) as (backend, network):
+        site = Site(Ground("", scratch), backend, await backend.probe())
+        async with site.visit() as visit:
+            network.cut()
+            ended = await visit.ended()
+            assert (ended.reason, "Gone: the kernel was not there for 2 s" in ended.detail) == ("lost", True), ended
+    assert await pods.names() == []

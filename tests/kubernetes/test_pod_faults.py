@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,8 +27,11 @@ from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.backend import KubernetesBackend, Standing
 from ramet.isolation.kubernetes.labels import About
+from ramet.isolation.kubernetes.reach import Attach
+from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
-from tests.support.pods import Pods
+from tests.support.pods import PATIENCE_S, Pods
+from tests.support.relay import Relay, relayed
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
@@ -67,12 +70,37 @@ async def test_an_image_that_is_not_there_fails_at_once(pods: Pods, scratch: Pat
     assert await pods.names() == []
 
 
-async def test_a_program_that_fails_says_why(pods: Pods, scratch: Path) -> None:
-    """An image without ramet in it."""
-    async with opened(pods.backend(scratch / "runs", image=pods.cluster.base_image), scratch) as site:
-        with pytest.raises(SandboxFailed, match=r"ended with status 1"):
+@pytest.mark.parametrize(
+    ("is_ours", "arguments", "why"),
+    [
+        (False, None, "ModuleNotFoundError: No module named 'ramet'"),
+        (True, ("soon",), "ValueError: could not convert string to float: 'soon'"),
+    ],
+    ids=["without ramet", "before there is a line"],
+)
+async def test_a_program_that_fails_says_why(
+    is_ours: bool, arguments: Sequence[str] | None, why: str, pods: Pods, scratch: Path
+) -> None:
+    """In the last words of its exception."""
+    reach = Attach(patience_s=PATIENCE_S)
+    if arguments is not None:
+        reach.arguments = (*arguments,)  # type: ignore[assignment]  # as of another version
+    image = pods.images if is_ours else pods.cluster.base_image
+    async with opened(pods.backend(scratch / "runs", image=image, reach=reach), scratch) as site:
+        with pytest.raises(SandboxFailed, match=rf"ended with status 1: {why}") as failure:
             await site.backend.start(site.spec(grant=GRANT))
+        assert "Traceback" not in str(failure.value)
     assert await pods.names() == []
+
+
+async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Path) -> None:
+    """Though the end of its line is told before its own."""
+    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+        async with site.visit(grant=GRANT) as visit:
+            await visit.sandbox._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
+            ended = await visit.ended()
+            assert (ended.reason, "ended with status 1: ProtocolError" in ended.detail) == ("lost", True), ended
+        assert await pods.names() == []
 
 
 async def test_a_quota_that_is_used_up_refuses_a_birth(pods: Pods, scratch: Path) -> None:
@@ -222,61 +250,16 @@ async def eventually_none(pods: Pods) -> None:
             await asyncio.sleep(0.05)
 
 
-class Weather:
-    """The network between a kernel and the API: `cut`, and later `mend`."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._there = host, port
-        self._is_cut = False
-        self.refused = 0  #: connections that found it cut
-        self._open = set[asyncio.StreamWriter]()
-        self._tasks = set[asyncio.Task[None]]()
-
-    async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass everything on, both ways."""
-        if self._is_cut:
-            self.refused += 1
-            return writer.transport.abort()
-        back, on = await asyncio.open_connection(*self._there)
-        self._open |= {writer, on}
-        await asyncio.gather(_pass(reader, on), _pass(back, writer), return_exceptions=True)
-        for each in (writer, on):
-            each.transport.abort()
-            self._open.discard(each)
-
-    def cut(self) -> None:
-        """Break all that is open, and let nobody in."""
-        self._is_cut = True
-        for each in self._open:
-            each.transport.abort()
-
-    def mend(self) -> None:
-        """It is as before, for who comes now."""
-        self._is_cut = False
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-
-
 @contextlib.asynccontextmanager
-async def _weather(pods: Pods, scratch: Path) -> AsyncIterator[tuple[Weather, Path]]:
+async def _weather(pods: Pods, scratch: Path) -> AsyncIterator[tuple[Relay, Path]]:
     """A network that can be cut, and a kubeconfig that leads through it."""
     config = yaml.safe_load(pods.cluster.kubeconfig.read_text())
     where = urlsplit(config["clusters"][0]["cluster"]["server"])
-    weather = Weather(where.hostname or "", where.port or 443)
-    server = await asyncio.start_server(weather.meet, "127.0.0.1", 0)
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    file = scratch / "kubeconfig"
-    file.write_text(json.dumps(config))
-    try:
+    async with relayed(where.hostname or "", where.port or 443) as weather:
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{weather.port}"
+        file = scratch / "kubeconfig"
+        file.write_text(json.dumps(config))
         yield weather, file
-    finally:
-        weather.cut()
-        server.close()
-        await server.wait_closed()
 
 
 async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch: Path) -> None:
@@ -308,8 +291,6 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
 
 async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> None:
     """After the patience of both ends; what it cannot delete then, the next one reaps."""
-    from ramet.isolation.kubernetes.reach import Attach
-
     async with _weather(pods, scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
         async with opened(backend, scratch) as site, site.visit(grant=GRANT) as visit:

@@ -6,9 +6,10 @@ Both take namespace and images from the environment, for another process has to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,16 @@ from ramet.isolation.contract import Image
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.landing import PATH, Landing
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
 from tests.support.cluster import Cluster, namespaced
+from tests.support.relay import Relay, relayed
 
 NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
@@ -85,6 +90,22 @@ class Pods:
             "reach": Attach(patience_s=PATIENCE_S),
         }
         return KubernetesBackend(runs, **{**settings, **given})
+
+    @contextlib.asynccontextmanager
+    async def dialled(
+        self, runs: Path, *, patience_s: float = PATIENCE_S, **given: Any
+    ) -> AsyncIterator[tuple[KubernetesBackend, Relay]]:
+        """A backend whose pods dial a door of its own, and the network between them. Closed in the end."""
+        host = self.cluster.host
+        identity = certificates.make([host])
+        async with Landing(host, 0, identity.context) as landing, relayed(host, landing.port, at=host) as relay:
+            url = f"wss://{host}:{relay.port}{PATH}"
+            reach = Dial(landing, url=url, ca=identity.ca, patience_s=patience_s)
+            backend = self.backend(runs, reach=reach, **given)
+            try:
+                yield backend, relay
+            finally:
+                await backend.close()
 
     async def names(self) -> list[str]:
         """Of all pods that are there."""

@@ -22,6 +22,7 @@ from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodI
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Ground, Pod, told_of
 from ramet.isolation.kubernetes.lookout import Lookout
+from ramet.isolation.kubernetes.podline import PodLine
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
 from ramet.isolation.kubernetes.reaper import reap
@@ -330,7 +331,7 @@ class KubernetesBackend:
             if isinstance(error, (SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"run {spec.run}: no pod: {error}") from error
-        machine = Machine(reached.line, level=level, on_threshold=self.on_threshold)
+        machine = Machine(PodLine(reached.line, pod), level=level, on_threshold=self.on_threshold)
         self._machines.add(machine)
         pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
         told_of(pod, lambda trouble: machine.lost(exit_of(trouble)))
@@ -388,7 +389,9 @@ class KubernetesBackend:
 
 
 def _failure(pod: Pod, trouble: Trouble) -> str:
-    said = f"; it said: {pod.words}" if pod.words and trouble.kind == "exited" else ""
+    said, last = "", pod.words.rpartition("\n")[2]
+    if trouble.kind == "exited" and last and last not in trouble.words:
+        said = f"; it said: {pod.words}"
     return f"pod {pod.name}: {trouble.words}{said}"
 
 

@@ -48,6 +48,11 @@ class CarriedLine:
         """Whether nothing can be sent any more."""
         return self._has_ended
 
+    @property
+    def why(self) -> str:
+        """What ended it; empty while it has not."""
+        return self._why
+
     async def send(self, frame: Frame) -> None:
         """Send a frame; waits while too much is under way. Raises Gone, ProtocolError for one that is too large."""
         while not self._is_closing and not self._session.has_room(frame):

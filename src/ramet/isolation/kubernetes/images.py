@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ramet.isolation.contract import Image
+from ramet.isolation.kubernetes.program import code_of
 
 LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import
 
@@ -29,8 +30,7 @@ class PlainImage(NamedTuple):
 
     def program(self, module: str) -> Sequence[str]:
         """See `PodImage`."""
-        call = f"import sys; sys.path.insert(0, {LIB!r}); from {module} import main; main()"
-        return ("python3", "-I", "-B", "-c", call)
+        return ("python3", "-I", "-B", "-c", code_of(module, LIB))
 
 
 class Furnished(NamedTuple):

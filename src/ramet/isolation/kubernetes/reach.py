@@ -17,6 +17,7 @@ from ramet.isolation.remote.line import Line
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _SOON_S, _LATER_S = 0.05, 0.25  #: between two tries to attach: while a container starts, and after _QUICK of them
 _QUICK = 60
+_WORDS = 2000  #: of standard error, so much is kept
 
 _log = logging.getLogger("ramet.kubernetes")
 
@@ -96,7 +97,7 @@ class Attached:
     @property
     def words(self) -> str:
         """See `Reached`."""
-        return b"".join(self._tail).decode(errors="replace").strip()[-2000:]
+        return b"".join(self._tail).decode(errors="replace").strip()[-_WORDS:]
 
     async def close(self) -> None:
         """See `Reached`."""
@@ -133,7 +134,7 @@ class Attached:
             while True:
                 channel, data = await stream.receive()
                 if channel == _STDERR:
-                    self._tail.append(data)
+                    self._tail.append(data[-_WORDS:])
                 elif channel == _ERROR:
                     return
                 elif channel == _STDOUT:

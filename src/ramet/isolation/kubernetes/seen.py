@@ -144,4 +144,6 @@ def _is_in_memory(message: str) -> bool:
 
 
 def _short(words: str) -> str:
+    """In one line, and not too long a one: some of it was said in the pod."""
+    words = "".join(each if each.isprintable() else " " for each in words)
     return words if len(words) <= _LONG else f"{words[:_LONG]}…"

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 from ramet.concurrency.threads import in_thread
+from ramet.core.errors import Gone
 from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
 from ramet.isolation.remote.inside import serve
@@ -19,12 +20,13 @@ _HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.se
 
 
 async def run(given: int, taken: int, patience_s: float, runs: Path, places: list[Path], trying: Thread) -> None:
-    """Serve that line until it ends, once `trying` has. Nobody there for `patience_s` is the end, too."""
+    """Serve that line until it says so, once `trying` has. Raises Gone if it ends before that, and why."""
     wire = StandardStreams(given, taken, patience_s)
     waiting = asyncio.ensure_future(wire.hold())
     try:
         await in_thread(trying.join, name="ramet-probe")
-        await serve(wire.line, runs, places, pod=True)
+        if not await serve(wire.line, runs, places, pod=True):
+            raise Gone(wire.line.why)
     finally:
         await wire.line.close()
         waiting.cancel()

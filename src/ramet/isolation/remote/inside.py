@@ -46,8 +46,8 @@ _LAST_WORDS_S = 2.0
 _OTHERS_TURN = 64  #: frames after which everybody else may do something
 
 
-async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
-    """Say hello and do what is said, until the line ends for good or says so; nothing is left then.
+async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
+    """Say hello and do what is said, until the line ends for good or says so; nothing is left then. Whether it said so.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
     at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
@@ -55,7 +55,7 @@ async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: boo
     """
     machine = _Machine(line, runs, places, pod=pod)
     try:
-        await machine.work()
+        return await machine.work()
     finally:
         await machine.close()
 
@@ -93,8 +93,8 @@ class _Machine:
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def work(self) -> None:
-        """Until the line ends, or says so."""
+    async def work(self) -> bool:
+        """Until the line ends, or says so: True."""
         probe = await self._backend.probe()
         self._outbox.post(
             Hello(
@@ -110,11 +110,12 @@ class _Machine:
         while (frame := await self._line.receive()) is not None:
             word = messages.from_kernel(frame.control)
             if isinstance(word, Leave):
-                return
+                return True
             self._take(word, frame.body)
             count += 1
             if count % _OTHERS_TURN == 0:
                 await asyncio.sleep(0)
+        return False
 
     async def close(self) -> None:
         """End all. What was put here goes, as far as it can."""

@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
+from ramet.isolation.kubernetes.program import code_of
 from ramet.services.contract import Image
 from ramet.services.packaging.base_library import library_of
 from ramet.services.packaging.bytecode import compiled
@@ -42,8 +43,7 @@ class RuntimeImage(NamedTuple):
 
     def program(self, module: str) -> tuple[str, ...]:
         """The command line that calls `main` of a module of ramet, whatever the image's environment says."""
-        call = f"import sys; sys.path.insert(0, {LIB!r}); from {module} import main; main()"
-        return (self.python, "-I", "-B", "-X", f"pycache_prefix={BYTECODE}", "-c", call)
+        return (self.python, "-I", "-B", "-X", f"pycache_prefix={BYTECODE}", "-c", code_of(module, LIB))
 
 
 async def runtime_image(

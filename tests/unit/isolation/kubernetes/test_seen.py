@@ -40,6 +40,11 @@ STATES: dict[str, tuple[dict[str, Any], Kind, str]] = {
     ),
     "ended": (_state("Succeeded", terminated={"exitCode": 0, "reason": "Completed"}), "exited", "status 0"),
     "failed": (_state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "why"}), "exited", "3: why"),
+    "failed, in many words": (
+        _state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "one\n\x1b[31mother"}),
+        "exited",
+        "3: one  [31mother",
+    ),
     "no image": (
         _state("Pending", waiting={"reason": "ErrImagePull", "message": "x: not found"}),
         "image",

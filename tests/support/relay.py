@@ -1,0 +1,86 @@
+"""A network between two programs that a test makes fail: what goes from one to the other goes through this."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+
+class Relay:
+    """Passes connections on to an address. `cut` breaks them, `hush` has them go silent; `mend` ends both."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._there = host, port
+        self._is_cut = False
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.port = 0  #: where it listens, once it does
+        self.refused = 0  #: connections that found it cut
+        self._open = set[asyncio.StreamWriter]()
+        self._tasks = set[asyncio.Task[None]]()
+
+    def cut(self) -> None:
+        """Break all that is open, and let nobody in."""
+        self._is_cut = True
+        for each in self._open:
+            each.transport.abort()
+
+    def hush(self) -> None:
+        """Pass nothing on, and say nothing of it."""
+        self._flows.clear()
+
+    def mend(self) -> None:
+        """It is as before: what was silent goes on where it was, what is broken is so for good."""
+        self._is_cut = False
+        self._flows.set()
+
+    def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection has come."""
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            if self._is_cut:
+                self.refused += 1
+                return
+            await self._flows.wait()
+            with contextlib.suppress(OSError):
+                back, on = await asyncio.open_connection(*self._there)
+                ends.append(on)
+                self._open.update(ends)
+                await asyncio.gather(self._pass(reader, on), self._pass(back, writer), return_exceptions=True)
+        finally:
+            for each in ends:
+                each.transport.abort()
+                self._open.discard(each)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            await self._flows.wait()
+            writer.write(data)
+            await writer.drain()
+        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def relayed(host: str, port: int, *, at: str = "127.0.0.1") -> AsyncIterator[Relay]:
+    """A relay to there, listening at an address of this machine."""
+    relay = Relay(host, port)
+    server = await asyncio.start_server(relay.meet, at, 0)
+    relay.port = server.sockets[0].getsockname()[1]
+    try:
+        yield relay
+    finally:
+        server.close()
+        await relay.close()
+        await server.wait_closed()
