@@ -15,11 +15,15 @@ import yaml
 from lightkube import ApiError, AsyncClient, Client, SingleConfig
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import LimitRange, Namespace, Pod, ResourceQuota
+from lightkube.resources.rbac_authorization_v1 import RoleBinding
 
 import ramet
 from ramet.core.errors import SpawnRefused, TaskFailed
+from ramet.core.reservation import Reservation
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import bounds, labels
+from ramet.isolation.kubernetes.api import Forbidden
+from ramet.isolation.kubernetes.spaces import Spaces
 from ramet.services.client.client import Client as Asking
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import load
@@ -190,17 +194,65 @@ async def test_a_killed_server_goes_on_with_its_namespaces(
     assert await is_gone(kube, space_of(team))
 
 
-async def test_the_rights_of_deploy_are_enough_and_no_more(
+@pytest.fixture
+def kernel_file(
     cluster: Cluster, namespace: str, kernel_config: SingleConfig, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server with the token of the kernels' account makes a team, has an agent in a pod, and removes both."""
+) -> Path:
+    """A kubeconfig with the token of the kernels' account."""
     monkeypatch.setattr(bounds, "ROLES", tuple(f"{namespace}-{each}" for each in bounds.ROLES))  # as this test has them
     known = yaml.safe_load(cluster.kubeconfig.read_text())
     for each in known["users"]:
         each["user"] = {"token": kernel_config.user.token if kernel_config.user else ""}
     file = scratch / "kubeconfig"
     file.write_text(yaml.safe_dump(known))
-    environ = {**os.environ, **settings_of(cluster, namespace), "RAMET_KUBECONFIG": str(file)}
+    return file
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_right_that_is_not_in_force_yet_is_waited_for(
+    comes: bool, kernel_file: Path, kube: AsyncClient, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each API server has to hear of what a kernel has given itself; one that never does is a refusal, in its words."""
+    have, refused, late = Spaces._have, asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def have_late(self: Spaces, kind: Any, manifest: Any) -> None:
+        async def later() -> None:
+            await refused.wait()
+            await have(self, kind, manifest)
+
+        if kind is RoleBinding:
+            late.extend([asyncio.ensure_future(later())] if comes else [])
+            return
+        try:
+            await have(self, kind, manifest)
+        except Forbidden:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(Spaces, "_have", have_late)
+    monkeypatch.setattr("ramet.isolation.kubernetes.spaces._GRANTED_S", 30 if comes else 0.3)
+    spaces = Spaces(kernel_file, None)
+    reservation = Reservation(name=f"team-{namespace}", memory_mb=64)
+    space = bounds.name_of(reservation.name)
+    try:
+        if comes:
+            assert await spaces.make(reservation, place="p", owner="o") == space
+            assert [each.metadata.name async for each in kube.list(ResourceQuota, namespace=space) if each.metadata]
+        else:
+            with pytest.raises(Forbidden, match="cannot create resource"):
+                await spaces.make(reservation, place="p", owner="o")
+        assert refused.is_set()
+        await asyncio.gather(*late)
+    finally:
+        await kube.delete(Namespace, space)
+        await spaces.close()
+
+
+async def test_the_rights_of_deploy_are_enough_and_no_more(
+    cluster: Cluster, namespace: str, kernel_config: SingleConfig, kernel_file: Path, scratch: Path
+) -> None:
+    """A server with the token of the kernels' account makes a team, has an agent in a pod, and removes both."""
+    environ = {**os.environ, **settings_of(cluster, namespace), "RAMET_KUBECONFIG": str(kernel_file)}
     environ |= {"RAMET_WORKING_DIR": str(scratch)}
 
     async with (

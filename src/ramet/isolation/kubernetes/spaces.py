@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ramet.core.errors import SandboxFailed
 from ramet.core.reservation import Reservation
 from ramet.isolation.kubernetes import bounds, labels
-from ramet.isolation.kubernetes.api import Missing, Taken, _asked, _client, _config, _deleted, _listed, _made
+from ramet.isolation.kubernetes.api import Forbidden, Missing, Taken, _asked, _client, _config, _deleted, _listed, _made
 
 if TYPE_CHECKING:
     from lightkube import AsyncClient
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _ACCOUNT = "system:serviceaccount:"
 _OVER_S = 60.0  #: how long a namespace of that name may take to go, before it can be made anew
 _LOOK_S = 0.2
+#: How long a right may take to be in force once it was given: each API server has to hear of it.
+_GRANTED_S = 10.0
 
 
 class Spaces:
@@ -48,9 +50,12 @@ class Spaces:
         if self._account is not None:
             for role in bounds.ROLES:
                 await self._have(RoleBinding, bounds.binding(reservation, role, self._account))
-        await self._have(ResourceQuota, bounds.quota(reservation))
-        await self._have(LimitRange, bounds.limit_range(reservation))
-        return bounds.name_of(reservation.name)
+        await self._have_soon(ResourceQuota, bounds.quota(reservation))
+        await self._have_soon(LimitRange, bounds.limit_range(reservation))
+        name = bounds.name_of(reservation.name)
+        if self._account is not None:
+            await self._may_soon("create", "pods", name)
+        return name
 
     async def copy_secret(self, name: str, source: str, to: str) -> None:
         """Have a namespace's Secret in another one as well. Raises SandboxFailed where there is none, Forbidden, …"""
@@ -103,6 +108,33 @@ class Spaces:
     async def _have(self, kind: Any, manifest: Mapping[str, Any]) -> None:
         with contextlib.suppress(Taken):
             await _asked(self._client.create(_made(kind, manifest)))
+
+    async def _have_soon(self, kind: Any, manifest: Mapping[str, Any]) -> None:
+        """By a right that may have been given just now. Raises Forbidden if it is not in force within _GRANTED_S."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (_GRANTED_S if self._account is not None else 0.0)
+        while True:
+            try:
+                return await self._have(kind, manifest)
+            except Forbidden:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(_LOOK_S)
+
+    async def _may_soon(self, verb: str, resource: str, namespace: str) -> None:
+        """Wait until this kernel may do so there; who never may is told so by the probe. Raises Unreachable."""
+        from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
+        from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
+
+        asked = ResourceAttributes(namespace=namespace, verb=verb, resource=resource)
+        review = SelfSubjectAccessReview(spec=SelfSubjectAccessReviewSpec(resourceAttributes=asked))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRANTED_S):
+                while True:
+                    status = (await _asked(self._client.create(review))).status
+                    if status is not None and status.allowed:
+                        return
+                    await asyncio.sleep(_LOOK_S)
 
 
 def _account(token: str | None) -> bounds.Account | None:
