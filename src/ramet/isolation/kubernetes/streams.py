@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
 from ramet.isolation.remote.inside import serve
@@ -40,9 +40,9 @@ class StandardStreams:
         self.line = CarriedLine(patience_s)
         self._given, self._taken, self._patience_s = given, taken, patience_s
         self._connection = 0
-        self._packets: asyncio.Queue[bytes | None] = asyncio.Queue()
+        #: One packet at a time: what nobody has taken in yet stays in the pipe, and stops whoever writes there.
+        self._packets: asyncio.Queue[bytes] = asyncio.Queue(1)
         self._carrying: asyncio.Task[None] | None = None
-        self._heard = asyncio.Event()
 
     async def hold(self) -> None:
         """Have the line carried until it has ended, or nobody has said anything for too long."""
@@ -67,6 +67,8 @@ class StandardStreams:
                     await self._meet(packet)
         except TimeoutError:
             self.line.fail(f"nobody was there for {self._patience_s:g} s")
+        except (OSError, ProtocolError) as error:
+            self.line.fail(f"standard input cannot be read: {error}")
         finally:
             loop.remove_reader(self._given)
             await self._drop()
@@ -74,15 +76,20 @@ class StandardStreams:
     async def _meet(self, packet: Packet) -> None:
         if packet.connection > self._connection and packet.data[0] == _HELLO:
             await self._drop()
-            self._connection, self._packets = packet.connection, asyncio.Queue()
+            self._connection, self._packets = packet.connection, asyncio.Queue(1)
             self._carrying = asyncio.ensure_future(self._carry(packet.connection, self._packets))
-        if packet.connection == self._connection:
-            self._packets.put_nowait(packet.data)
+        if packet.connection == self._connection and self._carrying is not None:
+            # Its taker takes in all that comes, until it has ended: then nothing is taken, and nothing kept.
+            taking = asyncio.ensure_future(self._packets.put(packet.data))
+            try:
+                await asyncio.wait((taking, self._carrying), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                taking.cancel()
 
-    async def _carry(self, connection: int, packets: asyncio.Queue[bytes | None]) -> None:
+    async def _carry(self, connection: int, packets: asyncio.Queue[bytes]) -> None:
         async def come() -> AsyncIterator[bytes]:
-            while (packet := await packets.get()) is not None:
-                yield packet
+            while True:
+                yield await packets.get()
 
         async def write(packet: bytes) -> None:
             await self._write(pack(connection, packet))

@@ -1,0 +1,117 @@
+"""A line over the two descriptors of a pod's program: what comes is taken in, or not read; nothing piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from ramet.isolation.kubernetes.carried import CarriedLine
+from ramet.isolation.kubernetes.pieces import PacketReader, pack
+from ramet.isolation.kubernetes.streams import StandardStreams
+from ramet.wire.frames import Frame
+from ramet.wire.session import Session
+from tests.support.waiting import eventually
+
+PATIENCE_S = 60.0
+
+
+class Pipe:
+    """The other ends of a program's descriptors, in the hands of whoever is attached."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def write(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def hang_up(self) -> None:
+        """Read nothing more: who writes there is told."""
+        self.reader._transport.close()  # type: ignore[attr-defined]
+
+
+@contextlib.asynccontextmanager
+async def attached() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
+    """A program's line, and who is at its other end."""
+    loop = asyncio.get_running_loop()
+    given, into = os.pipe()
+    out, taken = os.pipe()
+    reader = asyncio.StreamReader()
+    with os.fdopen(given, "rb", 0), os.fdopen(taken, "wb", 0):
+        hearing, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(out, "rb", 0))
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        saying, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(into, "wb", 0))
+        wire = StandardStreams(given, taken, PATIENCE_S)
+        holding = asyncio.ensure_future(wire.hold())
+        try:
+            yield wire, Pipe(reader, asyncio.StreamWriter(saying, protocol, None, loop))
+        finally:
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+            saying.abort()
+            hearing.close()
+            await asyncio.sleep(0)
+
+
+def hello() -> bytes:
+    """The first packet of a connection."""
+    session = Session()
+    session.connected()
+    packet = session.next_packet()
+    assert packet is not None
+    return packet
+
+
+async def test_what_nobody_takes_in_is_not_kept() -> None:
+    """A connection that has broken one way, and on which much comes the other way."""
+    async with attached() as (wire, pipe):
+        pipe.hang_up()
+        await pipe.write(pack(1, hello()))
+        await eventually(lambda: wire._carrying is not None and wire._carrying.done())
+
+        for _ in range(1000):
+            await pipe.write(pack(1, b"\x02" + bytes(10_000)))
+
+        assert wire._packets.qsize() <= 1
+
+
+async def test_both_may_talk_at_once_faster_than_they_listen() -> None:
+    """More than both pipes hold, and more than one side may be ahead; all of it comes, once and in order."""
+    async with attached() as (wire, pipe), asyncio.timeout(30):
+        sent = [Frame(b"%d" % at, bytes(100_000)) for at in range(150)]
+        line = CarriedLine(PATIENCE_S)
+
+        async def come() -> AsyncIterator[bytes]:
+            reader = PacketReader()
+            while data := await pipe.reader.read(1 << 16):
+                for packet in reader.feed(data):
+                    yield packet.data
+
+        async def say(line: CarriedLine) -> None:
+            for frame in sent:
+                await line.send(frame)
+
+        async def hear(line: CarriedLine) -> list[Frame | None]:
+            return [await line.receive() for _ in sent]
+
+        carrying = asyncio.ensure_future(line.carry(come(), lambda packet: pipe.write(pack(1, packet))))
+        try:
+            _, _, here, there = await asyncio.gather(say(line), say(wire.line), hear(line), hear(wire.line))
+        finally:
+            carrying.cancel()
+            await asyncio.gather(carrying, return_exceptions=True)
+
+        assert here == there == sent
+
+
+async def test_a_line_without_end_ends_the_program() -> None:
+    """It says so, rather than wait for somebody who cannot be understood any more."""
+    async with attached() as (wire, pipe):
+        receiving = asyncio.ensure_future(wire.line.receive())
+        flooding = asyncio.ensure_future(pipe.write(bytes(17 << 20)))
+        assert await receiving is None
+        assert "a line of more than" in wire.line.why
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
