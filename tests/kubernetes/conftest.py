@@ -18,9 +18,9 @@ from lightkube.resources.core_v1 import ServiceAccountToken
 from tests.support import kernel_image as kernel_image_of
 from tests.support.cluster import Cluster, base_image, cluster, may, namespace, until
 from tests.support.manifests import DEPLOY, built, relocated
-from tests.support.pods import pod_images, pods, scratch, shared_namespace
+from tests.support.pods import pod_images, pods, scratch, sent, shared_namespace
 
-__all__ = ["base_image", "cluster", "namespace", "pod_images", "pods", "scratch", "shared_namespace"]
+__all__ = ["base_image", "cluster", "namespace", "pod_images", "pods", "scratch", "sent", "shared_namespace"]
 
 
 @pytest.fixture

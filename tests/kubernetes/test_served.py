@@ -38,10 +38,11 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
     cluster: Cluster,
     namespace: str,
     scratch: Path,
+    sent: list[Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As the settings say, and nothing goes through the API server's attach stream."""
+    """As the settings say: nothing goes through the API server's attach stream, nor what its image has on any way."""
 
     def attach(*_: object) -> None:
         pytest.fail("a pod was attached to")
@@ -62,6 +63,7 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
     said = capsys.readouterr().out
     assert "done: 1 turn, idle, isolation L2" in said
     assert "left: 0 agents, 0 teams" in said
+    assert [each for each in sent if "packaging" in each.parts] == []
     async with cluster.client(namespace) as kube:
         assert [each async for each in kube.list(Pod)] == []
 

@@ -28,6 +28,9 @@ from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.landing import PATH, Landing
+
+from ramet.isolation.remote.files import Known, Packed
+from ramet.isolation.remote.travel import Departure
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
@@ -169,3 +172,17 @@ def scratch() -> Iterator[Path]:
     """An empty folder that is not below /tmp: a pod's own /tmp is memory, where the folder of workspaces is not."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ramet-pods-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is packed to be sent to another machine while this lasts, by its path here."""
+    found = list[Path]()
+    packed = Departure.packed
+
+    async def noted(self: Departure, place: Path, known: Known | None, *, max_bytes: int) -> Packed:
+        found.append(place)
+        return await packed(self, place, known, max_bytes=max_bytes)
+
+    monkeypatch.setattr(Departure, "packed", noted)
+    return found

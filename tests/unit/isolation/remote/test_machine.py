@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import sys
 import tempfile
@@ -139,6 +140,33 @@ async def test_a_single_file_may_be_a_mount(site: Site, folder: Path) -> None:
     with pytest.raises(InvalidValue, match="image") as refusal:
         await site.backend.start(site.spec(grant=replace_grant(GRANT, readonly_mounts=(str(folder),))))
     assert refusal.value.field == "readonly_mounts"
+
+
+async def test_what_the_machine_has_does_not_go_there(site: Site, folder: Path) -> None:
+    """A mount is seen at its path on the host, as the machine's image has it elsewhere; and so is what lies below."""
+    assert isinstance(site.backend, MachineBackend)
+    machine = await site.backend.machine()
+    library = Path(json.__file__).parent
+    (folder / "json").mkdir()
+    (folder / "json" / "decoder.py").write_text("as it is here")
+    (folder / "text").write_text("it goes")
+    mounts = (str(folder / "json"), str(folder / "text"), str(folder / "json" / "decoder.py"))
+    spec = site.spec(grant=replace_grant(GRANT, readonly_mounts=mounts), cwd=folder / "json")
+
+    with pytest.raises(InvalidValue, match="/none/such"):
+        await machine.start(spec, {mounts[0]: "/none/such"})
+    with pytest.raises(InvalidValue, match="/usr/out"):
+        await machine.start(spec, {"/usr/out": str(library)})
+    for _ in range(2):  # It may be linked to already.
+        box = await machine.start(spec, {mounts[0]: str(library)})
+        try:
+            command = ["/bin/sh", "-c", f"cat {folder}/text; ls; cat {mounts[2]}"]
+            code, out, err = await box.run_command(command, timeout_s=60, max_bytes=100_000)
+        finally:
+            await box.clean_up()
+        assert code == 0, err
+        names = sorted(each.name for each in library.iterdir())
+        assert out.decode() == "\n".join([f"it goes{names[0]}", *names[1:], (library / "decoder.py").read_text()])
 
 
 async def test_a_workspace_that_holds_more_than_it_may_does_not_travel(site: Site) -> None:
