@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod, Secret
 
 import ramet
 from ramet.core.errors import SandboxFailed, Unknown
-from ramet.core.policy import DEFAULTS
+from ramet.core.policy import DEFAULTS, Policy
 from ramet.isolation.conformance.ground import replace_grant
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
@@ -33,6 +33,7 @@ from tests.support.tars import tar
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
 
+MAY_SPAWN = Policy(memory_mb=512, network="disabled", allow_sub_agents=True)
 #: What it is, by its bytes and by the name that its bundle has, and where that really is.
 KIT = b"""
 import hashlib, json, pathlib
@@ -40,13 +41,17 @@ def work(text):
     file = pathlib.Path(__file__)
     real = file.resolve().parent
     return json.dumps([text.upper(), hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name, str(real)])
+
+def ask(text):
+    from ramet.sub_agent_client import spawn_sub_agent
+    return spawn_sub_agent(agent=work, args=(text,)).output
 """
 
 
 async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
     cluster: Cluster, namespace: str, scratch: Path, sent: list[Path]
 ) -> None:
-    """The same id, the same bundle by its digest, the same answer; a pod has it in its image."""
+    """The same id, the same bundle by its digest, the same answer; a pod and a sub-agent's have it in their images."""
     pods = (
         f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {cluster.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
@@ -59,9 +64,10 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
         async with server_of(config, {}) as server, ramet.connect(server.where) as client:
             team = await client.create_team({"agents": 1}, name="readers")
             images.append(await image_of(client, kit=KIT))
+            ask = {"function": "kit:ask"}
             with pytest.raises(Unknown, match="0" * 64):
-                await spawn(client, team, "ada", "function", {"function": "kit:work"}, image="0" * 64)
-            ada = await spawn(client, team, "ada", "function", {"function": "kit:work"}, image=images[-1])
+                await spawn(client, team, "ada", "function", ask, image="0" * 64)
+            ada = await spawn(client, team, "ada", "function", ask, image=images[-1], policy=MAY_SPAWN)
             answers.append(json.loads(await ada.say("hello")))
             places = [*(config.working_dir / ".ramet" / "packaging").rglob("kit.py")]
             await client.delete_team(team.team.id, key=team.key)

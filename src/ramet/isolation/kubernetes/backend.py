@@ -272,9 +272,7 @@ class KubernetesBackend:
                 raise SandboxFailed("the backend was closed")
         if found is None:
             return Furnished(self._images[spec.image], {})
-        # What lies in another mount travels with it.
-        alone = [path for path in found.places if not any(Path(each) in Path(path).parents for each in mounts)]
-        return found._replace(places={path: found.places[path] for path in alone})
+        return found.beside(mounts)
 
     def _make(self, spec: SandboxSpec, furnished: Furnished, runtime_class: str | None) -> Pod:
         name = _name()

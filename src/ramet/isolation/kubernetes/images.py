@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ramet.isolation.contract import Image
@@ -38,6 +39,11 @@ class Furnished(NamedTuple):
 
     image: PodImage
     places: Mapping[str, str]  #: by the path of a mount on the host: where the image has the same
+
+    def beside(self, mounts: Sequence[str]) -> Furnished:
+        """But for what lies in another one of these mounts, and travels with that."""
+        alone = [each for each in self.places if not any(Path(other) in Path(each).parents for other in mounts)]
+        return self._replace(places={each: self.places[each] for each in alone})
 
 
 #: Finds an image that has the bundles among these mounts, paths of the host; None if there is none. Whatever it raises
