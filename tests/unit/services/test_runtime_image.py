@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -260,8 +261,11 @@ async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_
 
 
 @needs_registry
-async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path) -> None:
-    """With the registry's words; nothing can be spawned from it, and the same request is done once it can be pushed."""
+async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the registry's words; nothing can be spawned from it, and the same request is done once it can be pushed.
+
+    It is packed where its bundles are: /tmp may have no room for it.
+    """
     hosts = ["127.0.0.1:1"]
     images = PodImages(lambda: opened(hosts[-1], "base:1", environ={"HOME": str(tmp_path)}), "bare")
     async with PackagingService(tmp_path / "kept", push=images.image) as service:
@@ -278,6 +282,8 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path) ->
         async with registry(tmp_path) as host:
             await base_in(host, tmp_path / "base")
             hosts.append(host)
+            await images.image()
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
             assert (await made(service, bundle.id)).state == "done"
 
 

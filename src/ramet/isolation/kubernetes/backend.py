@@ -266,7 +266,7 @@ class KubernetesBackend:
         if self._image_with is not None and mounts:
             try:
                 found = await self._image_with(mounts)
-            except RametError as error:
+            except (RametError, OSError) as error:  # A disk may be full.
                 raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
             if self._is_closed:
                 raise SandboxFailed("the backend was closed")

@@ -55,14 +55,16 @@ async def publish(
     """Push an image on top of `base` as `to`, both in one registry; its name by digest, "repository@sha256:…".
 
     Its folders lie below /opt/ramet in a container, and are on PYTHONPATH. What is there already is not sent again; the
-    tag is moved last, so that a push that breaks off changes nothing. Raises Unknown, InvalidValue, RegistryFailed.
+    tag is moved last, so that a push that breaks off changes nothing. What is packed lies, without a name, on the disk
+    that its folders are on. Raises Unknown, InvalidValue, RegistryFailed, OSError.
     """
     name = reference(to)
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
     below = await base_of(registry, base, platform)
     folders = places(image)
-    with tempfile.TemporaryFile() as packed:
+    disk = next((each.parent for each in folders.values()), None)  # A /tmp may be memory, and small.
+    with tempfile.TemporaryFile(dir=disk) as packed:
         told(Progress("packing"))
         layer = await to_its_end(in_thread(lambda: write_layer(packed, folders), name="ramet-layer"))
         paths, labels = [f"/{place}" for place in folders], {LABEL: image.id}
