@@ -60,6 +60,8 @@ _KINDS = (
     _Kind(errors.MergeConflict, 409, ("kind", "key", "keys", "expected", "found")),
     _Kind(errors.Conflict, 409, ("kind", "key", "expected", "found")),
     _Kind(refusals.InUse, 409, ("kind", "name", "users")),
+    _Kind(refusals.TakenOver, 503, ("kind", "name")),
+    _Kind(errors.OwnedElsewhere, 503, ("tree", "kernel")),
     _Kind(errors.MailRefused, 409, ("to", "reason")),
     _Kind(errors.Aborted, 409, ("reason",)),
     _Kind(errors.NeedsInput, 409, ("question", "token")),

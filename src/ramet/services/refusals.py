@@ -28,6 +28,14 @@ class Missed(Gone):
         super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {kept}")
 
 
+class TakenOver(RametError):
+    """A team or an agent that another kernel has by now: nothing was done here, and it can be asked for again."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name[:200]
+        super().__init__(f"{kind} {self.name!r} is another kernel's by now: nothing was done here, ask again")
+
+
 class InUse(RametError):
     """What is not deleted, since others need it. `users` are images by their ids, and agents by their paths."""
 

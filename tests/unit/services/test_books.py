@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ramet.core.errors import Conflict, Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import AGENT, TEAM, AgentRow, Books, TeamRow
 from ramet.store.contract import Store
@@ -84,11 +85,11 @@ async def test_what_somebody_else_changed_is_not_written_over(store: Store) -> N
     await first.write(TEAM_ROW)
     second.hold(*await second.teams())
     await second.write(replace(TEAM_ROW, doomed=True))
-    with pytest.raises(Conflict):
+    with pytest.raises(TakenOver):
         await first.write(TEAM_ROW, AGENT_ROW)
     assert [row.doomed for row in await first.teams()] == [True]
     assert await first.agents() == []
-    with pytest.raises(Conflict):
+    with pytest.raises(TakenOver):
         await Books(store).write(TEAM_ROW)
 
 
@@ -133,7 +134,7 @@ async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(st
     assert [await books.take(team, [agent]) for books, team, agent in taken] == [True, False]
     await former.teams(), await former.agents()  # To have read how it is now changes nothing of that.
     for row in (TEAM_ROW, AGENT_ROW):
-        with pytest.raises(Conflict):
+        with pytest.raises(TakenOver):
             await former.write(row)
     await one.write(replace(AGENT_ROW, turns=9))
 

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.core import errors
 from ramet.services.problems import MAX_DETAIL, PREFIX, error_of, problem_of
-from ramet.services.refusals import BodyTooLarge, Missed, Undecodable
+from ramet.services.refusals import BodyTooLarge, Missed, TakenOver, Undecodable
 
 CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
     ("invalid", errors.InvalidValue("a", 1, "2"), 422, "invalid-value", {"field": "a", "accepted": "2"}),
@@ -27,6 +27,14 @@ CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
     ),
     ("refused", errors.SpawnRefused("depth", "deep", free=0.0), 409, "spawn-refused", {"limit": "depth", "free": 0.0}),
     ("conflict", errors.Conflict("doc", "k", expected=1, found=2), 409, "conflict", {"expected": 1, "found": 2}),
+    (
+        "elsewhere",
+        errors.OwnedElsewhere("t", "two", "http://in"),
+        503,
+        "owned-elsewhere",
+        {"tree": "t", "kernel": "two"},
+    ),
+    ("taken", TakenOver("team", "t"), 503, "taken-over", {"kind": "team", "name": "t"}),
     ("denied", errors.Denied("shell", "no"), 403, "denied", {"what": "shell", "reason": "no"}),
     ("large", errors.OutputTooLarge("file", size=9, limit=8), 413, "output-too-large", {"size": 9, "limit": 8}),
     (

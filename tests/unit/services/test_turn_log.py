@@ -11,6 +11,7 @@ from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk, GoesOn
+from ramet.services.refusals import TakenOver
 from ramet.services.talking.conversation import Conversation
 from ramet.services.talking.turn_log import ASKED, SAID, TurnLog, clear
 from ramet.services.talking.turns import Turn
@@ -164,7 +165,7 @@ async def test_a_kernel_that_was_too_late_says_nothing_more(store: MemoryStore) 
     await log.read()
     await log.said(turn.place, [Chunk(turn.id, 2, "chunk", b"another")])
     served.go.set()
-    with pytest.raises(Exception, match="changed meanwhile"):
+    with pytest.raises(TakenOver):
         await read(turn, 1)
     assert [each.body for each in (await log.read())[0].chunks] == [b"one", b"another"]
     await talk.close()

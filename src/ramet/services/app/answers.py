@@ -44,4 +44,5 @@ def problem(error: BaseException) -> Response:
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
     found = problem_of(error)
-    return Response(found.encode(), found.status, media_type=MEDIA_TYPE)
+    headers = {"retry-after": "1"} if found.status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return Response(found.encode(), found.status, headers, MEDIA_TYPE)

@@ -115,9 +115,10 @@ class _Endpoint:
         if operation.needs_key:
             _ = call.key
         desk = self._parts.desk
-        answer = await desk.elsewhere(call, operation) if desk is not None and operation.needs_key else None
-        if answer is None:
+        if desk is None or not operation.needs_key:
             answer = await operation.handle(call)
+        elif (answer := await desk.elsewhere(call, operation)) is None:
+            answer = await desk.here(call, operation)
         if answer is None:
             return Response(status_code=204)
         if callable(answer):

@@ -21,6 +21,9 @@ class Desk(Protocol):
     async def elsewhere(self, call: Any, operation: Any) -> Any | None:
         """The answer of whoever a request is for; None where it is to be answered here. Raises Refusal."""
 
+    async def here(self, call: Any, operation: Any) -> Any:
+        """What is answered here; TakenOver is raised for what went to another kernel meanwhile."""
+
     async def opens_a_team(self, key: str) -> bool:
         """Whether this is the key of a team of any kernel."""
 

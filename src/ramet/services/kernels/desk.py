@@ -18,12 +18,13 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ramet.core.errors import Denied, NotYours, RametError, Unknown
+from ramet.core.errors import Denied, Gone, NotYours, OwnedElsewhere, RametError, Unknown
 from ramet.services.app.answers import Refusal
 from ramet.services.app.calls import JSON_BYTES, Call
 from ramet.services.kernels.directory import Directory, Whose, hash_of
 from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
-from ramet.services.kernels.passes import Passes
+from ramet.services.kernels.passes import FROM, Passes
+from ramet.services.refusals import TakenOver
 from ramet.store.contract import Seat
 
 if TYPE_CHECKING:
@@ -109,6 +110,29 @@ class Desk:
             return await self._of_everyone(call, operation, bool(came_from))
         body.give_back()
         return None
+
+    async def here(self, call: Call, operation: Operation) -> Any:
+        """What this kernel answers. Raises TakenOver for what went to another one meanwhile.
+
+        Whoever passed the request on is told that it is not here, and asks there.
+        """
+        try:
+            return await operation.handle(call)
+        except (TakenOver, OwnedElsewhere) as refused:
+            problem: RametError = refused
+        except (NotYours, Gone):
+            if operation.of not in ("agent", "team") or not await self._went_elsewhere(operation, call):
+                raise
+            problem = TakenOver(operation.of, call.path(operation.of))
+        raise _not_mine() if call.request.headers.get(FROM) else problem
+
+    async def _went_elsewhere(self, operation: Operation, call: Call) -> bool:
+        name = call.path(operation.of)
+        if self._is_here(operation, name) or (whose := await self._whose(operation, name)) is None:
+            return False
+        self._directory.forget(whose)
+        whose = await self._whose(operation, name)
+        return whose is not None and whose.kernel != self._directory.me
 
     async def opens_a_team(self, key: str) -> bool:
         """Whether this is the key of a team of any kernel."""

@@ -16,6 +16,7 @@ from ramet.core.errors import Conflict, Damaged
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services.contract import AgentState
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning.keys import Keyring
 from ramet.store.contract import Put, Store
 
@@ -78,7 +79,7 @@ class _Version(Struct):
 
 
 class Books:
-    """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else Conflict.
+    """The rows of one store. Each is changed by whoever holds its newest version, and by nobody else: else TakenOver.
 
     What is written here is held. To read a row is not to hold it: it may be another kernel's by then.
     """
@@ -87,6 +88,7 @@ class Books:
         self._store = store
         self._versions: dict[tuple[str, str], int] = {}  #: of rows that are held
         self._read: dict[tuple[str, str], int] = {}  #: of rows as they were read last
+        self._lost: set[tuple[str, str]] = set()  #: rows that are not to be made anew where another removed them
 
     async def teams(self) -> list[TeamRow]:
         """All teams. Raises Damaged for one that cannot be read, or that a newer ramet wrote."""
@@ -97,12 +99,18 @@ class Books:
         return await self._all(AGENT, AgentRow)
 
     async def write(self, *rows: TeamRow | AgentRow) -> None:
-        """Write all of these or none. Raises Conflict if somebody else changed one since it was read or written."""
+        """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
+        if lost := self._lost.intersection(map(_place, rows)):
+            raise _taken_over(*min(lost))
         puts = [
             Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
             for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
         ]
-        for document in await self._store.put_together([], puts):
+        try:
+            written = await self._store.put_together([], puts)
+        except Conflict as refused:
+            raise _taken_over(refused.kind, refused.key) from None
+        for document in written:
             self._versions[document.kind, document.key] = document.version
 
     async def found(self, row: TeamRow) -> None:
@@ -123,29 +131,35 @@ class Books:
         self.hold(team, *agents)
         try:
             await self.write(team, *agents)
-        except Conflict:
+        except TakenOver:
             self.lose(team, *agents)
             return False
         return True
 
     def hold(self, *rows: TeamRow | AgentRow) -> None:
         """Go on with rows as they were read."""
-        self._versions.update({place: self._read[place] for place in map(_place, rows)})
+        places = list(map(_place, rows))
+        self._versions.update({place: self._read[place] for place in places})
+        self._lost.difference_update(places)
 
     def holds(self, row: TeamRow) -> bool:
         """Whether a team was written here, or is held."""
         return _place(row) in self._versions
 
     def lose(self, *rows: TeamRow | AgentRow) -> None:
-        """These are another kernel's: whatever is written of them from now on raises Conflict."""
+        """These are another kernel's: whatever is written of them from now on raises TakenOver."""
         for place in map(_place, rows):
             self._versions.pop(place, None)
+            self._lost.add(place)
 
     async def remove(self, row: TeamRow | AgentRow) -> None:
-        """Forget a row; one that is not there is no error. Raises Conflict."""
+        """Forget a row; one that is not there is no error. Raises TakenOver."""
         place = _place(row)
         if place in self._versions:
-            await self._store.delete(*place, expected=self._versions[place])
+            try:
+                await self._store.delete(*place, expected=self._versions[place])
+            except Conflict as refused:
+                raise _taken_over(refused.kind, refused.key) from None
             del self._versions[place]
             if isinstance(row, TeamRow) and row.name:
                 await self._store.delete(NAME, row.name)
@@ -160,6 +174,10 @@ class Books:
 
 def _place(row: TeamRow | AgentRow) -> tuple[str, str]:
     return (TEAM if isinstance(row, TeamRow) else AGENT), row.id
+
+
+def _taken_over(kind: str, key: str) -> TakenOver:
+    return TakenOver("team" if kind == TEAM else "agent", key)
 
 
 def _decoded(kind: str, key: str, data: bytes, type: type[R]) -> R:

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Conflict, Gone
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation import trees
 from ramet.services.contract import Opening
 from ramet.services.problems import error_of, told
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning.books import AgentRow, Books
 from ramet.services.spawning.checking import Checked
 from ramet.services.spawning.departed import Departed
@@ -139,7 +139,7 @@ class Lives:
         """Go on with nothing of a team that another kernel has: it has the agents and their turns as well."""
         for birth in room.spawning:
             birth.cancel()
-        why = Gone(f"team {room.label!r} goes on in another kernel")
+        why = TakenOver("team", room.label)
         for living in self._roster.of(room.id):
             self._roster.remove(living)
             self._books.lose(living.row)
@@ -176,7 +176,7 @@ class Lives:
                 return  # It goes on in another kernel.
             try:
                 await self.release(room, living.id, used, living.row)
-            except Conflict as problem:  # Likewise, and this kernel will hear of it.
+            except TakenOver as problem:  # Likewise, and this kernel will hear of it.
                 return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
         await self._failed.keep(living)
 
@@ -189,7 +189,7 @@ class Lives:
         async with living.changing:
             room = self._rooms.get(living.row.team)
             if room is None:
-                raise Gone("its team goes on in another kernel")
+                raise TakenOver("agent", living.id)
             await self.forget(room, living.row, used)
             room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
 

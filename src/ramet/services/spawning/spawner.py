@@ -32,6 +32,7 @@ from ramet.services.contract import (
     SpawnedAgent,
     TeamInfo,
 )
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import AgentRow, Books, TeamRow
 from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, reservation_of, without_values
@@ -246,6 +247,8 @@ class AgentSpawnerService:
             return await asyncio.shield(birth)
         except asyncio.CancelledError:
             if not is_being_cancelled():
+                if self._rooms.get(room.id) is not room and room.deleting is None:
+                    raise TakenOver("team", room.label) from None
                 why = f"team {room.label!r} is being deleted" if room.deleting is not None else "the server stops"
                 raise Aborted(why) from None
             birth.cancel()

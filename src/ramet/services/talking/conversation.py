@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import within
-from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, RametError, Unknown
+from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsewhere, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import GoesOn, Served
-from ramet.services.refusals import BodyTooLarge, Missed
+from ramet.services.refusals import BodyTooLarge, Missed, TakenOver
 from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
 from ramet.services.talking.turns import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
@@ -37,6 +37,7 @@ Moment = Literal["begun", "answering", "over"]
 
 #: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
 _BREATH, _BREATH_BYTES = 64, 64 * 1024
+_ELSEWHERE = (OwnedElsewhere, TakenOver)
 _UNKEPT_BYTES = 1024 * 1024  #: that an agent may say before they are on record
 
 
@@ -123,7 +124,11 @@ class Conversation:
         if len(body) > self.limits.body_bytes:
             raise BodyTooLarge("body", size=len(body), limit=self.limits.body_bytes)
         if self._closed is not None or self._served.ended.done():
-            raise Gone(str(self._closed or how_it_ended(self._served)))
+            raise (
+                self._closed
+                if isinstance(self._closed, _ELSEWHERE)
+                else Gone(str(self._closed or how_it_ended(self._served)))
+            )
         if self._is_busy:
             self._check_room(body)
         self.turns += 1
@@ -261,7 +266,7 @@ class Conversation:
         """It is another kernel's, or cannot be kept: nobody is told more of it here. Idempotent."""
         _log.warning("a conversation does not go on here: %s", why)
         self._has_left = True
-        self._closed = self._closed or Gone(f"it does not go on here: {why}")
+        self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
         self._waiting.clear()
         self._room.set()
         for turn in self._turns.values():

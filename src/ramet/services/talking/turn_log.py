@@ -12,7 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ramet.core.errors import Conflict
 from ramet.services.contract import Chunk
+from ramet.services.refusals import TakenOver
 from ramet.services.talking.turns import OnLeave
 from ramet.store.contract import Document, Store
 
@@ -52,7 +54,7 @@ class KeptTurn(Struct, frozen=True):
 class TurnLog:
     """The record of the turns of one agent, whose tree is `run`: only the kernel that has that writes it.
 
-    Writing raises Conflict and OwnedElsewhere where another one has taken over, and StoreFailed.
+    Writing raises TakenOver and OwnedElsewhere where another one has taken over, and StoreFailed.
     """
 
     def __init__(self, store: Store, agent: str, run: str) -> None:
@@ -64,14 +66,13 @@ class TurnLog:
         """Write down that a turn was asked for, or that it begins."""
         data = msgspec.msgpack.encode(turn)
         version = self._versions.get(turn.place, 0)
-        written = await self._store.put(ASKED, self._key(turn.place), data, expected=version, tree=self._run)
-        self._versions[turn.place] = written.version
+        self._versions[turn.place] = await self._put(ASKED, self._key(turn.place), data, version)
 
     async def said(self, place: int, chunks: Sequence[Chunk]) -> None:
         """Write down what was said in a turn."""
         data = msgspec.msgpack.encode([_Said(each.kind, each.body) for each in chunks])
         key = self._key(place, chunks[0].number)
-        await self._store.put(SAID, key, data, expected=0, tree=self._run)
+        await self._put(SAID, key, data, 0)
         self._pieces.setdefault(place, []).append(chunks[0].number)
 
     async def forget(self, place: int) -> None:
@@ -102,6 +103,12 @@ class TurnLog:
                 for at, each in enumerate(found)
             )
         return [KeptTurn(turn, said.get(turn.place, [])) for turn in asked]
+
+    async def _put(self, kind: str, key: str, data: bytes, expected: int) -> int:
+        try:
+            return (await self._store.put(kind, key, data, expected=expected, tree=self._run)).version
+        except Conflict:
+            raise TakenOver("agent", self._agent) from None
 
     async def _list(self, kind: str) -> list[Document]:
         return await self._store.list(kind, prefix=f"{self._agent}/")

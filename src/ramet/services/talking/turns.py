@@ -160,7 +160,7 @@ class Turn:
     # ---- who reads it
 
     async def on_record(self) -> None:
-        """Return once it survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, Conflict."""
+        """Return once it survives its kernel, where turns do. Raises StoreFailed, OwnedElsewhere, TakenOver."""
         if self.recorded is not None:
             await asyncio.shield(self.recorded)
 
