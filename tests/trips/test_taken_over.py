@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ramet.services.kernels.passes import Passes
-from ramet.services.spawning.books import Books
+from ramet.services.spawning.books import AgentRow, Books, TeamRow
 from ramet.services.talking.turn_log import ASKED
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -43,7 +43,9 @@ async def taken_over(store: PostgresStore) -> None:
     books = Books(store)
     agents = await books.agents()
     for team in await books.teams():
-        assert await books.take(replace(team, kernel="two"), [each for each in agents if each.team == team.id])
+        its: list[TeamRow | AgentRow] = [replace(team, kernel="two"), *(each for each in agents if each.team == team.id)]
+        books.hold(*its)
+        await books.write(*its)
 
 
 def is_told_to_come_again(answer: Any, detail: str) -> None:

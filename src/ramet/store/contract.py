@@ -208,6 +208,13 @@ class Store(Protocol):
         Returns which are its own now; the others belong to kernels that live. Of several that claim one, one gets it.
         """
 
+    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+        """Claim trees and write documents for a kernel that does not live, in one change; the documents as written.
+
+        `kernel` may be this one, or "" for nobody. None, and nothing was changed, where it lives, or where another one
+        that does has one of the trees. Raises Conflict like `put_together`, and nothing was changed, either.
+        """
+
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
         """Make trees of dead kernels this one's, at most `limit`, and return them; nothing is left when it is empty.
 

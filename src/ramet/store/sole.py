@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
-from ramet.store.contract import Seat
+from ramet.store.contract import Document, Put, Seat
 from ramet.store.intake import checked_name, checked_number
 
 
@@ -45,6 +45,14 @@ class SoleKernel(ABC):
         self._owned.update(checked_name("tree", tree) for tree in trees)
         return sorted(set(trees))
 
+    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+        """Claim trees and write documents, of whichever kernel: none but this one lives. Raises Conflict."""
+        checked_name("kernel", kernel)
+        names = [checked_name("tree", tree) for tree in trees]
+        written = await self.put_together((), documents)
+        self._owned.update(names)
+        return written
+
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
         """None: there are no other kernels."""
         checked_number("limit", limit)
@@ -63,6 +71,10 @@ class SoleKernel(ABC):
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Never calls it: nobody else can write until this kernel has closed the store, or has ended."""
         return self._never()
+
+    @abstractmethod
+    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
+        """Keep bytes and write documents, all of them or none. Raises Conflict."""
 
     @abstractmethod
     def _check(self) -> None:

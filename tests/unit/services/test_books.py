@@ -131,7 +131,7 @@ async def test_a_team_is_taken_over_once_and_whoever_had_it_writes_it_no_more(st
     for books in (one, two):
         [team], [agent] = await books.teams(), await books.agents()
         taken.append((books, replace(team, kernel="another"), agent))
-    assert [await books.take(team, [agent]) for books, team, agent in taken] == [True, False]
+    assert [await books.take(team, [agent], "") for books, team, agent in taken] == [True, False]
     await former.teams(), await former.agents()  # To have read how it is now changes nothing of that.
     for row in (TEAM_ROW, AGENT_ROW):
         with pytest.raises(TakenOver):

@@ -102,12 +102,8 @@ class Books:
         """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
         if lost := self._lost.intersection(map(_place, rows)):
             raise _taken_over(*min(lost))
-        puts = [
-            Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
-            for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
-        ]
         try:
-            written = await self._store.put_together([], puts)
+            written = await self._store.put_together([], self._puts(*rows))
         except Conflict as refused:
             raise _taken_over(refused.kind, refused.key) from None
         for document in written:
@@ -123,17 +119,24 @@ class Books:
         team, *_ = await self._store.put_together([], puts)
         self._versions[team.kind, team.key] = team.version
 
-    async def take(self, team: TeamRow, agents: Sequence[AgentRow]) -> bool:
-        """Write a team and its agents as this kernel's; False if another one was first.
+    async def take(self, team: TeamRow, agents: Sequence[AgentRow], of: str) -> bool:
+        """Write a team and its agents as this kernel's, with their trees; False if another one was first.
 
-        The agents are written as they are: whoever had them cannot write them any more.
+        So it is where the kernel that it was `of` lives by now, or another has one of the trees. The agents are written
+        as they are: whoever had them cannot write them any more.
         """
         self.hold(team, *agents)
         try:
-            await self.write(team, *agents)
-        except TakenOver:
+            written = await self._store.take_over(
+                of, [agent.run for agent in agents if agent.run], self._puts(team, *agents)
+            )
+        except Conflict:
+            written = None
+        if written is None:
             self.lose(team, *agents)
             return False
+        for document in written:
+            self._versions[document.kind, document.key] = document.version
         return True
 
     def hold(self, *rows: TeamRow | AgentRow) -> None:
@@ -163,6 +166,12 @@ class Books:
             del self._versions[place]
             if isinstance(row, TeamRow) and row.name:
                 await self._store.delete(NAME, row.name)
+
+    def _puts(self, *rows: TeamRow | AgentRow) -> list[Put]:
+        return [
+            Put(kind, key, msgspec.json.encode(row), self._versions.get((kind, key), 0))
+            for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
+        ]
 
     async def _all(self, kind: str, type: type[R]) -> list[R]:
         documents = await self._store.list(kind)

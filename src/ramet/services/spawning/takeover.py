@@ -73,19 +73,17 @@ class Takeover:
 
     async def _take(self, row: TeamRow, agents: Sequence[AgentRow]) -> bool:
         mine = replace(row, kernel=self.kernel)
+        # Its own, too: another kernel may have taken that over since it was read.
+        if not await self.books.take(mine, agents, row.kernel):
+            return False
         if mine != row:
-            if not await self.books.take(mine, agents):
-                return False
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
-        else:
-            self.books.hold(row, *agents)
         self.coming.add(row.id)
         self.rooms[row.id] = Room(mine, self.books, self.clock)
         return True
 
     async def _open(self, teams: list[str], of: Mapping[str, list[AgentRow]]) -> None:
         agents = [agent for team in teams for agent in of.get(team, ())]
-        await self.store.claim([agent.run for agent in agents if agent.run])
         await self.recovery(teams, agents)
         for id in teams:
             if self.rooms[id].is_doomed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ramet.core.errors import InvalidValue, OwnedElsewhere
+from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere
 from ramet.store.conformance.ground import Check, Place, comes_true, entry, holds, keep, raises, raises_now
-from ramet.store.contract import Seat, Store
+from ramet.store.contract import Document, Put, Seat, Store
 
 
 async def a_kernel_is_seen(place: Place) -> None:
@@ -73,6 +73,39 @@ async def what_is_anothers_is_refused(place: Place) -> None:
         )
 
 
+async def what_is_taken_over_is_had_as_a_whole(place: Place) -> None:
+    """Trees and documents together, or nothing of it."""
+    async with place.open() as store:
+        await store.put("team", "a", b"one's")
+        taken = await store.take_over("one", ["tree"], [Put("team", "a", b"ours", 1), Put("team", "b", b"new", 0)])
+        holds([each.version for each in taken or ()] == [2, 1], f"documents are as they were written: {taken}")
+        holds((await store.owner_of("tree") or Seat("", 0, "", alive=False)).name == store.kernel, "and trees had")
+        late = store.take_over("one", ["other"], [Put("team", "b", b"lost", 1), Put("team", "a", b"late", 1)])
+        await raises(Conflict, late, "a document that somebody changed")
+        holds((await store.get("team", "b") or Document("", "", 0, b"")).data == b"new", "nothing was written then")
+        holds(await store.owner_of("other") is None, "nor claimed")
+        taken = await store.take_over(store.kernel, ["tree"], [Put("team", "a", b"again", 2)])
+        holds([each.version for each in taken or ()] == [3], "what is its own already")
+        holds(list(await store.take_over("", [], []) or ()) == [], "nothing of nobody")
+        await raises(InvalidValue, store.take_over("one", ["a\0"], []), "a tree of no name")
+
+
+async def what_lives_is_not_taken_over(place: Place) -> None:
+    """Not from a kernel that lives, nor with a tree that one has; from one that is gone, once."""
+    put = [Put("team", "a", b"theirs")]
+    async with place.open() as store, place.kernel("other") as other:
+        async with place.kernel("gone") as gone:
+            await gone.claim(["left"])
+            await store.claim(["tree"])
+            holds(await other.take_over("gone", ["left"], put) is None, "it lives")
+        holds(await other.take_over("gone", ["left", "tree"], put) is None, "one of the trees is had")
+        holds(await store.get("team", "a") is None, "and nothing was written")
+        holds((await store.owner_of("left") or Seat("", 0, "", alive=True)).name == "gone", "nor claimed")
+        holds(await other.take_over("gone", ["left"], put) is not None, "it is gone")
+        holds(await store.take_over("other", ["left"], put) is None, "who has it now lives")
+        await keep(other, entry(1, tree="left"))
+
+
 async def what_a_kernel_left_is_shared(place: Place) -> None:
     """The trees of one that ended are claimed by those that live, each by exactly one, and written to by that one."""
     trees = [f"tree-{n:02}" for n in range(30)]
@@ -126,6 +159,8 @@ CHECKS: tuple[Check, ...] = (
     a_kernel_is_seen,
     a_tree_has_an_owner,
     what_is_anothers_is_refused,
+    what_is_taken_over_is_had_as_a_whole,
+    what_lives_is_not_taken_over,
     what_a_kernel_left_is_shared,
     kernels_hear_of_each_other,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ramet.core.errors import OwnedElsewhere, RametError
+from ramet.core.errors import Conflict, OwnedElsewhere, RametError
 
 if TYPE_CHECKING:
     from ramet.store.postgres.place import Connection
@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 #: What a kernel has, by the server's clock, to come back after the server began anew; as long as for a lost machine.
 GRACE_S = 10.0
+
+
+class _Undo(Exception):
+    """A change that is not to be made after all."""
 
 
 class Owning:
@@ -97,6 +101,37 @@ class Owning:
     def claim_fallen(self, limit: int) -> Callable[[Connection], Sequence[str]]:
         """Take trees of dead kernels."""
         return self._taking("claim_fallen", {"limit": limit})
+
+    def take_over(
+        self, kernel: str, trees: Sequence[str], put: Callable[[Connection], T | Conflict]
+    ) -> Callable[[Connection], T | Conflict | None]:
+        """Claim trees and make another change, if `kernel` does not live, and nobody else that does has a tree."""
+        from ramet.store.postgres.arrays import Texts  # psycopg is an extra
+
+        claiming = {"kernel": self._kernel, "grace_s": GRACE_S, "trees": Texts(trees)}
+
+        def make(connection: Connection) -> T | Conflict | None:
+            lives = {"kernel": kernel, "grace_s": GRACE_S}
+            if kernel != self._kernel and connection.execute(self._queries["lives"], lives).fetchone():
+                return None
+            done = put(connection)
+            if isinstance(done, Conflict):
+                return done
+            taken: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
+            if not taken.keys() >= set(trees):
+                raise _Undo
+            self._gained.update(taken)
+            self._dropped.difference_update(taken)
+            return done
+
+        def made(connection: Connection) -> T | Conflict | None:
+            try:
+                with connection.transaction():
+                    return make(connection)
+            except _Undo:
+                return None
+
+        return made
 
     def let_go(self, tree: str) -> Callable[[Connection], None]:
         """Have a tree no longer."""

@@ -274,12 +274,7 @@ class PostgresStore:
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> Sequence[Document]:
         """Keep bytes and write documents, all of them or none, durably. Raises Conflict, StoreFailed."""
-        checked_together(blobs, documents)
-        for document in documents:
-            _checked("key", document.key, document.kind)
-        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
-        if size > MOST_DATA:
-            raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
+        size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
             named = _named(blobs)
         else:
@@ -314,6 +309,15 @@ class PostgresStore:
         names = [_checked("tree", tree) for tree in trees]
         owned: Sequence[str] = await self._changed(self._writable().owning.claim(names), 0) if names else []
         return owned
+
+    async def take_over(self, kernel: str, trees: Sequence[str], documents: Sequence[Put]) -> Sequence[Document] | None:
+        """Claim trees and write documents for a kernel that does not live, in one change. Raises Conflict."""
+        names = [_checked("tree", tree) for tree in trees]
+        size = self._size_of((), documents)
+        put = changes.put_together(self._place.queries, (), documents)
+        change = self._writable().owning.take_over(_checked("kernel", kernel), names, put)
+        written: Sequence[Document] | None = await self._changed(change, size)
+        return written
 
     async def claim_fallen(self, limit: int = 16) -> Sequence[str]:
         """Make trees of dead kernels this one's, at most `limit`, and return them."""
@@ -350,6 +354,16 @@ class PostgresStore:
     async def _asked(self, question: Callable[[Reader], T]) -> T:
         opened = self._usable()
         return await opened.reading(lambda: question(opened.reader))
+
+    def _size_of(self, blobs: Sequence[bytes], documents: Sequence[Put]) -> int:
+        """The bytes of what is to be written. Raises InvalidValue for what cannot be."""
+        checked_together(blobs, documents)
+        for document in documents:
+            _checked("key", document.key, document.kind)
+        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
+        if size > MOST_DATA:
+            raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
+        return size
 
     def _changed(self, make: Callable[[Any], object], size: int, *, alone: bool = False) -> Awaitable[Any]:
         return self._writable().batches.ask(make, size, alone=alone)

@@ -79,6 +79,9 @@ FROM {schema}.trees t JOIN {schema}.kernels k ON k.name = t.kernel WHERE t.name 
 INSERT INTO {schema}.trees (name, kernel, epoch) VALUES (%(tree)s, %(kernel)s, 1)
 ON CONFLICT (name) DO NOTHING RETURNING epoch
 
+-- name: lives
+SELECT FROM {schema}.kernels k, {schema}.server s WHERE k.name = %(kernel)s AND NOT {fallen}
+
 -- Both claims come behind `append` in their transaction: nobody else writes then.
 -- name: claim
 WITH asked AS (

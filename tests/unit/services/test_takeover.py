@@ -1,0 +1,121 @@
+"""A team is one kernel's, whatever comes between the looks of another: who begins, who falls, who cannot open it."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from ramet.core.errors import NotYours
+from ramet.services.contract import CreatedTeam, SpawnedAgent
+from ramet.services.spawning.books import TEAM
+from ramet.store.contract import Document
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.postgres_stores import cut_off
+from tests.support.sites import Site
+
+__all__ = ["postgres"]  # a fixture is used by its name
+
+
+@pytest.fixture
+def schema(postgres: Server) -> Iterator[str]:
+    """Goes with its test."""
+    schema = fresh_schema()
+    yield schema
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+class Looking(PostgresStore):
+    """Holds who has read the teams, until it is told to go on."""
+
+    def __init__(self, dsn: str, *, schema: str, kernel: str) -> None:
+        super().__init__(dsn, schema=schema, kernel=kernel)
+        self.has_read, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
+        found = await super().list(kind, prefix=prefix)
+        if kind == TEAM:
+            self.has_read.set()
+            await self.go_on.wait()
+        return found
+
+
+@asynccontextmanager
+async def left(site: Site) -> AsyncIterator[Site]:
+    """A kernel that goes, and leaves all that it has."""
+    await site.runtime.start()
+    await site.spawner.open()
+    try:
+        yield site
+    finally:
+        await site.spawner.leave()
+        await site.runtime.stop()
+
+
+async def made(site: Site, name: str = "") -> tuple[CreatedTeam, SpawnedAgent]:
+    team = await site.team(name)
+    return team, await site.agent(team)
+
+
+async def test_a_kernel_that_comes_back_while_another_takes_over_has_its_team_alone(
+    postgres: Server, schema: str, tmp_path: pathlib.Path
+) -> None:
+    """The other one saw it gone, and read its team, before; its agents are not opened twice, nor failed."""
+    async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+        team, agent = await made(first)
+    store = Looking(postgres.dsn, schema=schema, kernel="two")
+    other = Site(tmp_path / "two", store)
+    await other.runtime.start()
+    opening = asyncio.create_task(other.spawner.open())
+    await store.has_read.wait()
+    async with Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one")) as again:
+        assert again.spawner.roster.has(agent.agent.id)
+        store.go_on.set()
+        await opening
+
+        assert not other.echo.opened
+        assert not other.spawner.teams
+        with pytest.raises(NotYours):
+            await other.spawner.get_agent(agent.agent.id, agent.nonce)
+        assert (await again.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
+        owner = await store.owner_of(agent.agent.run)
+        assert owner is not None
+        assert owner.name == "one"
+        await again.spawner.rotate(agent.agent.id, agent.nonce)
+        await again.spawner.delete_team(team.team.id, team.key)
+        await other.spawner.leave()
+    await other.runtime.stop()
+
+
+async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_that_another_has(
+    postgres: Server, schema: str, tmp_path: pathlib.Path
+) -> None:
+    """It read that the team is its own, and was overtaken before it said so; then it came back."""
+    async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+        _, agent = await made(first)
+    store = Looking(postgres.dsn, schema=schema, kernel="one")
+    again = Site(tmp_path / "again", store)
+    await again.runtime.start()
+    opening = asyncio.create_task(again.spawner.open())
+    await store.has_read.wait()
+    two = PostgresStore(postgres.dsn, schema=schema, kernel="two")
+    with cut_off(store, postgres):
+        other = Site(tmp_path / "two", two)
+        await other.runtime.start()
+        await other.spawner.open()
+    store.go_on.set()
+    await opening
+
+    assert not again.echo.opened
+    assert not again.spawner.teams
+    assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
+    await other.spawner.rotate(agent.agent.id, agent.nonce)
+    for site in (again, other):
+        await site.spawner.leave()
+        await site.runtime.stop()
