@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ramet.services.kernels.passes import Passes
-from ramet.services.spawning.books import AgentRow, Books, TeamRow
+from ramet.services.spawning.books import Books
 from ramet.services.talking.turn_log import ASKED
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -43,9 +43,9 @@ async def taken_over(store: PostgresStore) -> None:
     books = Books(store)
     agents = await books.agents()
     for team in await books.teams():
-        its: list[TeamRow | AgentRow] = [replace(team, kernel="two"), *(each for each in agents if each.team == team.id)]
-        books.hold(*its)
-        await books.write(*its)
+        crew = [each for each in agents if each.team == team.id]
+        books.hold(team, *crew)
+        await books.write(replace(team, kernel="two"), *crew)
 
 
 def is_told_to_come_again(answer: Any, detail: str) -> None:
@@ -135,3 +135,28 @@ async def test_a_spawn_that_waits_is_not_aborted_when_its_team_goes_elsewhere(
     await served.server.spawner.take_over()
 
     is_told_to_come_again(await waiting, f"team '{team}' is another kernel's by now: nothing was done here, ask again")
+
+
+async def test_an_agent_that_cannot_be_taken_up_keeps_no_other_from_it(
+    store: PostgresStore, postgres: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is on record of its turns is not whole: it has failed, which is told in one line, and all others go on."""
+    two = PostgresStore(postgres.dsn, schema=store._place.schema, kernel="two")
+    with short_folder() as folder, short_folder() as other_folder:
+        async with serving(other_folder, store=two) as other:
+            async with serving(folder, store=store) as one:
+                agents = [await one.agent(name=name) for name in ("ann", "bob", "cal")]
+                broken, bad_key = agents[1]
+                await store.put(ASKED, f"{broken}/000000000001", b"\xff", expected=0)
+                other.server.operator = one.server.operator
+            for id, nonce in (agents[0], agents[2]):
+                await eventually(lambda id=id: other.server.spawner.roster.has(id))  # type: ignore[misc]
+                said = await other.ask("POST", f"/v1/agents/{id}/turns", nonce, content=b"hello")
+                assert b"hello" in said.content, said.text
+            found = (await other.ask("GET", f"/v1/agents/{broken}", bad_key)).json()
+            assert (found["state"], found["error"]["type"]) == ("failed", "Damaged"), found
+            said_of_it = [each for each in caplog.records if broken in each.getMessage() and each.levelname != "INFO"]
+            [line] = [each for each in said_of_it if each.name == "ramet.services"]
+            assert "\n" not in line.getMessage()
+            assert line.exc_info is None
+            assert (await other.ask("DELETE", f"/v1/agents/{broken}", bad_key)).status_code == 204

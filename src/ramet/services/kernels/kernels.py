@@ -65,8 +65,9 @@ class Kernels:
             try:
                 if await self.directory.has_changed_hands(self._home.teams):
                     await self._take_over()
-            except RametError as problem:
-                _log.error("what other kernels left cannot be gone on with for now: %s", problem)
+            except Exception as problem:  # Whatever it is, there may be more to be taken over than that.
+                why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                _log.error("what other kernels left cannot be gone on with for now: %s", why)
                 self._again = True
                 await asyncio.sleep(_AGAIN_S)
 

@@ -116,6 +116,10 @@ class Lives:
         self._roster.add(living)
         await self._failed.keep(living)
 
+    async def give_up(self, living: Living, reason: str) -> Mapping[str, float] | None:
+        """Close an agent that is not on the roster; what it used, None if that cannot be told."""
+        return await _closed(living, reason)
+
     def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
         """An agent that has failed just now."""
         return replace(row, state="failed", error=error, failed_at=self._clock.now())

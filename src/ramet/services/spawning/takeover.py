@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning.books import AgentRow, Books, TeamRow
 from ramet.services.spawning.recovery import Recovery
 from ramet.services.spawning.rooms import Room
@@ -86,8 +88,9 @@ class Takeover:
         agents = [agent for team in teams for agent in of.get(team, ())]
         await self.recovery(teams, agents)
         for id in teams:
-            if self.rooms[id].is_doomed:
-                await self.rooms.pop(id).remove()
+            if id in self.rooms and self.rooms[id].is_doomed:
+                with suppress(TakenOver):
+                    await self.rooms.pop(id).remove()
 
     async def _forget(self, agents: Iterable[AgentRow], teams: Iterable[TeamRow]) -> None:
         """Leave no agent whose team was forgotten, which comes last: there is nothing else of it."""
@@ -95,7 +98,8 @@ class Takeover:
         for agent in agents:
             if agent.team not in known:
                 self.books.hold(agent)
-                await self.books.remove(agent)
+                with suppress(TakenOver):  # Another kernel did the same.
+                    await self.books.remove(agent)
 
 
 def _by_team(agents: Iterable[AgentRow]) -> dict[str, list[AgentRow]]:

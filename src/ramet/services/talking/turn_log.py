@@ -7,17 +7,18 @@ numbers, and those that come have the next ones. The record of a turn goes when 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Conflict
+from ramet.core.errors import Conflict, Damaged
 from ramet.services.contract import Chunk
 from ramet.services.refusals import TakenOver
 from ramet.services.talking.turns import OnLeave
 from ramet.store.contract import Document, Store
 
+T = TypeVar("T")
 ASKED, SAID = "turn", "said"
 _DIGITS: Final = 12
 
@@ -83,12 +84,12 @@ class TurnLog:
         await self._store.delete(ASKED, self._key(place))
 
     async def read(self) -> list[KeptTurn]:
-        """All turns on record, in their order."""
+        """All turns on record, in their order. Raises Damaged for what is none."""
         said: dict[int, list[Chunk]] = {}
         pieces = [(each, *_numbers(each.key)) for each in await self._list(SAID)]
         asked = []
         for each in await self._list(ASKED):
-            turn = msgspec.msgpack.decode(each.data, type=Asked)
+            turn = _decoded(each, Asked)
             self._versions[turn.place] = each.version
             asked.append(turn)
         ids = {turn.place: turn.id for turn in asked}
@@ -97,7 +98,7 @@ class TurnLog:
                 await self._store.delete(SAID, document.key)
                 continue
             self._pieces.setdefault(place, []).append(first)
-            found = msgspec.msgpack.decode(document.data, type=list[_Said])
+            found = _decoded(document, list[_Said])
             said.setdefault(place, []).extend(
                 Chunk(ids[place], first + at, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
                 for at, each in enumerate(found)
@@ -116,6 +117,13 @@ class TurnLog:
     def _key(self, place: int, number: int | None = None) -> str:
         key = f"{self._agent}/{place:0{_DIGITS}d}"
         return key if number is None else f"{key}/{number:0{_DIGITS}d}"
+
+
+def _decoded(document: Document, type: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(document.data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(document.kind, document.key, str(problem)) from None
 
 
 def _numbers(key: str) -> tuple[int, int]:
