@@ -123,6 +123,36 @@ async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_i
         assert (await two.result(lead.id)).value == "done"
 
 
+async def test_what_goes_wrong_with_one_tree_keeps_no_other_from_being_adopted(
+    stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is told of them fails at the first; both are at work, and a line says what failed."""
+    one = await AgentRuntime(store=stores["one"]).start()
+    sessions = [Session(ScriptedModel(["first"]), runtime=one) for _ in range(2)]
+    for each in sessions:
+        await each.ask("first")
+    there: list[str] = []
+
+    def heard(handle: Handle) -> None:
+        there.append(handle.id)
+        if len(there) == 1:
+            raise ValueError("no place for it")
+
+    async with AgentRuntime(store=stores["two"]) as two:
+        await two.adopt(heard, llm=ScriptedModel(["second"]))
+        with caplog.at_level(logging.ERROR, "ramet.adopting"):
+            await stores["one"].close()
+            await eventually(lambda: len(there) == 2)
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert set(there) == {each.id for each in sessions} == set(two.trees)
+        (line,) = [each for each in caplog.records if each.name == "ramet.adopting" and each.levelno == logging.ERROR]
+        assert there[0] in line.getMessage()
+        assert "no place for it" in line.getMessage()
+        assert line.exc_info is None
+
+
 async def test_a_run_of_another_kernel_is_not_steered_but_its_address_is_told(
     stores: dict[str, PostgresStore],
 ) -> None:

@@ -56,14 +56,13 @@ class Taking:
         """Likewise, and `heard` is told of each root; what cannot go on here is logged. Raises StoreFailed."""
         for left in trees:
             try:
-                handles = await self.take_up([left])
+                for handle in await self.take_up([left]):
+                    heard(handle)
             except StoreFailed:
                 raise
-            except RametError as problem:
-                _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, problem)
-            else:
-                for handle in handles:
-                    heard(handle)
+            except Exception as problem:  # Whatever it is, the others are this kernel's as well.
+                why = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                _log.error("tree %s is this kernel's now, and cannot go on here: %s", left.root, why)
 
     async def _take_up(self, left: Left) -> Handle | None:
         owner = self.owner
