@@ -31,7 +31,7 @@ from ramet.spawn.births import cwd_of
 from ramet.spawn.plan import as_agent
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
-from ramet.tools.agents import agent_tool, companion_tools
+from ramet.tools.agents import spawning_tools
 from ramet.tools.stock import stock_tools
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 #: What `AgentRuntime.spawn` gives every root by itself.
-SPAWNING = frozenset(tool.name for tool in (agent_tool({}), *companion_tools()))
+SPAWNING = frozenset(tool.name for tool in spawning_tools())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import secrets
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -56,7 +55,7 @@ from ramet.spawn.services import GRACE_S
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned
-from ramet.tools.agents import agent_tool, companion_tools
+from ramet.tools.agents import spawning_tools
 from ramet.tools.context import SpawnRequest
 
 if TYPE_CHECKING:
@@ -569,9 +568,3 @@ def _room_for(policy: Policy | None, agent: Agent) -> SpawnLimits:
     """The shape of a tree: as deep as its root's policy says, and compositions in each other take nothing of that."""
     depth = grant_root(policy).max_sub_agent_depth if policy is not None else 0
     return SpawnLimits(depth=max(depth, SpawnLimits().depth) + levels(agent.function))
-
-
-@cache
-def spawning_tools() -> tuple[BaseTool, ...]:
-    """The tools by which a model leads other agents: the same for all, since they keep nothing."""
-    return (agent_tool({}), *companion_tools())

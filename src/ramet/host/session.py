@@ -31,13 +31,14 @@ from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
 from ramet.host.recorder import Subscription
-from ramet.host.runtime import AgentRuntime, spawning_tools
+from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
 from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
+from ramet.tools.agents import spawning_tools
 from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.tools.sending import check_tools
 

@@ -6,6 +6,7 @@ Each asks the tree that it finds in its context; none knows how runs are born or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 from langchain_core.tools import BaseTool, ToolException
@@ -207,3 +208,9 @@ class ListAgentsTool(BaseTool):
 def companion_tools() -> tuple[BaseTool, ...]:
     """The tools that go with Agent, shared by all runs: they keep nothing."""
     return SendMessageTool(), TaskOutputTool(), TaskStopTool(), ListAgentsTool()
+
+
+@cache
+def spawning_tools() -> tuple[BaseTool, ...]:
+    """The tools by which a model leads other agents: the same for all, since they keep nothing."""
+    return (agent_tool({}), *companion_tools())

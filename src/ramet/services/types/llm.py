@@ -18,7 +18,6 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy
-from ramet.host.runtime import spawning_tools
 from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
@@ -31,6 +30,7 @@ from ramet.services.types.outfit import Outfit, code_tools, image_skills
 from ramet.services.types.place import isolation_of, policy_of, secrets_of
 from ramet.services.types.tool_sources import tools_of
 from ramet.spawn.run import Run
+from ramet.tools.agents import spawning_tools
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.stock import stock_tools
 from ramet.tools.workspace import workspace_tools
