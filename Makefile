@@ -11,6 +11,8 @@ SEED   ?= 2
 export DEBIAN_FRONTEND := noninteractive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Bytecode is kept, also where the environment says otherwise: tests start hundreds of interpreters, and each would compile ramet.
+export PYTHONDONTWRITEBYTECODE :=
 
 # $(call apt,packages): as root on Debian they are installed; elsewhere one line says what is missing.
 apt = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -69,6 +71,7 @@ bench: setup ## measure; see docs/performance.md
 
 clean: ## remove what these targets made
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import compileall
 import contextlib
 import fcntl
 import gc
@@ -10,6 +11,7 @@ import inspect
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -49,6 +51,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("kubernetes"):
                 why = "no cluster is given (KUBECONFIG and REGISTRY): `make test-kubernetes` brings one up"
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_collection_finish() -> None:
+    """What tests start finds ramet compiled, and neither they nor what they start keep bytecode of their own.
+
+    Python takes a file of the same second and size for the one it compiled: a test that writes a module anew would run
+    the old one, now and then.
+    """
+    if not sys.dont_write_bytecode:
+        compileall.compile_dir(ROOT.parent / "src", quiet=2)
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 # --- several at a time ----------------------------------------------------------------------------------------------
