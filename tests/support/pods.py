@@ -28,7 +28,6 @@ from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.landing import PATH, Landing
-
 from ramet.isolation.remote.files import Known, Packed
 from ramet.isolation.remote.travel import Departure
 from ramet.services.packaging.registry import Registry

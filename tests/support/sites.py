@@ -40,6 +40,9 @@ class Images:
             raise Unknown("image", id, ("sha256:1",))
         return PLAIN._replace(id=id)
 
+    async def bundle(self, id: str) -> object:
+        raise Unknown("bundle", id)
+
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
         raise Unknown("bundle", id)
 

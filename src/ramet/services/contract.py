@@ -331,6 +331,9 @@ class ImageStore(Protocol):
     async def image(self, id: str) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown."""
 
+    async def bundle(self, id: str) -> object:
+        """What is kept of a bundle. Raises Unknown."""
+
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
         """A bundle, checked once more, to be had beside others. Raises Unknown, Damaged, InvalidValue."""
 

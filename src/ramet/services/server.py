@@ -40,6 +40,7 @@ from ramet.services.talking.turn_log import TurnLog, clear
 from ramet.services.types.registry import AgentTypes
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
+from ramet.store.contract import Store
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -120,7 +121,11 @@ class Server:
             resting.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await leaving.enter_async_context(self.runtime)
-            packaging = await leaving.enter_async_context(self._packaging())
+            assert self.runtime.journal is not None, "it has a folder"
+            await self.runtime.journal.open()
+            store = self.runtime.journal.store
+            is_shared = store.name == SHARED
+            packaging = await leaving.enter_async_context(self._packaging(store if is_shared else None))
             types = installed() if self._types is None else self._types
             self.spawner = AgentSpawnerService(
                 self.runtime,
@@ -132,11 +137,8 @@ class Server:
             )
             metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
             leaving.callback(metrics.stop)
-            assert self.runtime.journal is not None, "it has a folder"
-            await self.runtime.journal.open()
             metrics.start()  # before trees are taken up
-            store = await self.runtime.open_store()
-            is_shared = store.name == SHARED
+            await self.runtime.open_store()
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
             self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
@@ -264,13 +266,14 @@ class Server:
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
 
-    def _packaging(self) -> PackagingService:
+    def _packaging(self, shared: Store | None) -> PackagingService:
         pods = self._pod_images
         packaging = PackagingService(
             self.folder / "packaging",
             limits=self._bundles,
             installs=self._installs,
             push=pods.image if pods is not None else None,
+            store=shared,
         )
         if pods is not None:
             pods.store = packaging

@@ -23,6 +23,9 @@ class Images:
     async def image(self, id: str) -> Image:
         return PLAIN
 
+    async def bundle(self, id: str) -> object:
+        return id
+
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
         folder = self._folder / id
         folder.mkdir(exist_ok=True)

@@ -39,6 +39,9 @@ class Images:
     async def image(self, id: str) -> Image:
         return PLAIN
 
+    async def bundle(self, id: str) -> object:
+        raise Unknown("bundle", id)
+
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
         raise Unknown("bundle", id)
 

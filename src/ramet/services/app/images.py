@@ -30,13 +30,19 @@ async def _list_bundles(call: Call) -> BundleList:
 async def _delete_bundle(call: Call) -> None:
     _see_that_it_is_the_operator(call, "bundle")
     id = call.path("id")
-    await call.parts.packaging.delete_bundle(id, lambda: call.parts.spawner.users_of_bundle(id))
+    spawner = call.parts.spawner
+    await call.parts.packaging.delete_bundle(
+        id, lambda: spawner.users_of_bundle(id), lambda: spawner.users_elsewhere(bundle=id)
+    )
 
 
 async def _delete_image(call: Call) -> None:
     _see_that_it_is_the_operator(call, "image")
     id = call.path("id")
-    await call.parts.packaging.delete_image(id, lambda: call.parts.spawner.users_of_image(id))
+    spawner = call.parts.spawner
+    await call.parts.packaging.delete_image(
+        id, lambda: spawner.users_of_image(id), lambda: spawner.users_elsewhere(image=id)
+    )
 
 
 async def _create(call: Call) -> Job:
@@ -130,7 +136,6 @@ OPERATIONS: Final = (
     ),
     Operation(
         id="get_job",
-        of="whoever",
         method="GET",
         path="/v1/jobs/{id}",
         summary="How far the making of an image is",

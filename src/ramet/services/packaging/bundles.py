@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
+import tarfile
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,7 +17,7 @@ from typing import IO, NamedTuple, TypeVar
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Damaged, Unknown
+from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.packaging import folders
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge
 from ramet.services.packaging.manifest import checked_manifest
@@ -67,6 +69,33 @@ class Bundles:
                     await _off(spool.flush)
             await _off(spool.flush)
             return await self._kept(spool.file)
+
+    async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
+        """As `upload`, of what `pack` has made of the bundle of that id. Raises Damaged if it is another one's."""
+        with _Spool(self._folder) as spool:
+            async for piece in archive:
+                spool.add(piece)
+                await _off(spool.flush)
+            try:
+                return await self._kept(spool.file, id)
+            except InvalidValue as problem:
+                raise Damaged("the bundle", id, f"what is kept of it is none ({problem})") from None
+
+    def pack(self, bundle: Bundle) -> IO[bytes]:
+        """An archive of a bundle that is kept, in a file that has no name. Waits for the disk. Raises OSError."""
+        out: IO[bytes] = tempfile.TemporaryFile(dir=self._folder)
+        try:
+            with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
+                for path in bundle.files:
+                    header = tarfile.TarInfo(path)
+                    with (bundle.folder / path).open("rb") as content:
+                        found = os.fstat(content.fileno())
+                        header.size, header.mode = found.st_size, found.st_mode & 0o777
+                        tar.addfile(header, content)
+        except BaseException:
+            out.close()
+            raise
+        return out
 
     async def get(self, id: str) -> Bundle:
         """The bundle of that id. Raises Unknown."""
@@ -129,10 +158,10 @@ class Bundles:
                 raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
             self._kept_size += size
 
-    async def _kept(self, archive: IO[bytes]) -> Bundle:
+    async def _kept(self, archive: IO[bytes], id: str = "") -> Bundle:
         await self._slots.take()
         try:
-            return await _off(lambda: self._keep(archive))
+            return await _off(lambda: self._keep(archive, id))
         finally:
             self._slots.give_back()
 
@@ -140,8 +169,10 @@ class Bundles:
         if size > self._limits.upload:
             raise BundleTooLarge("bytes of the upload", size=size, limit=self._limits.upload)
 
-    def _keep(self, archive: IO[bytes]) -> Bundle:
+    def _keep(self, archive: IO[bytes], id: str) -> Bundle:
         content = scan(archive, self._limits)
+        if id not in ("", content.digest):
+            raise Damaged("the bundle", id, f"what is kept of it is that of {content.digest}")
         place = self.place(content.digest)
         bundle = Bundle(content.digest, place, content.size, content.files)
         if self.find(bundle.id) is None:

@@ -5,7 +5,7 @@ A team's row says what its agents hold, so that an agent is admitted and gets it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -97,6 +97,11 @@ class Books:
     async def agents(self) -> list[AgentRow]:
         """All agents. Raises Damaged like `teams`."""
         return await self._all(AGENT, AgentRow)
+
+    async def others(self, teams: Container[str]) -> list[AgentRow]:
+        """Agents of other teams than these, to be looked at only. Raises Damaged like `teams`."""
+        found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
+        return [each for each in found if each.team not in teams]
 
     async def write(self, *rows: TeamRow | AgentRow) -> None:
         """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""

@@ -49,6 +49,11 @@ class Checked(NamedTuple):
     type: AgentType
     opening: Opening
     need: dict[str, float]
+    images: ImageStore
+
+    async def see_that_its_image_is_there(self) -> None:
+        """For an agent that is on record: from now on its image is not deleted. Until now it may have been: Unknown."""
+        await self.images.image(self.opening.image.id)
 
 
 class Checks:
@@ -105,7 +110,7 @@ class Checks:
             shelf=self._shelf(row, image) if row.policy is not None else None,
         )
         await type.check(opening)
-        return Checked(type, opening, need)
+        return Checked(type, opening, need, self._images)
 
     def _shelf(self, row: AgentRow, image: Image) -> AgentShelf:
         return AgentShelf(row.id, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)

@@ -70,6 +70,7 @@ class Lives:
         """Start an agent that its team has admitted. When this raises, nothing of it is left, and its part is free."""
         try:
             await room.write(row)
+            await checked.see_that_its_image_is_there()
             living = await self.open(row, checked)
             try:
                 async with living.changing:

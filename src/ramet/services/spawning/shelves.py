@@ -101,11 +101,17 @@ class AgentShelf:
             return bundle
 
     async def _load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
+        before = self._loaded
         bundle = await self._images.loadable(id, self._beside)
         check(bundle)
         await self._off(partial(place, bundle, self.folder))
         try:
-            await self._note((*self._loaded, bundle))
+            await self._note((*before, bundle))
+            try:
+                await self._images.bundle(id)  # From now on it is not deleted; until now it may have been.
+            except BaseException:
+                await self._note(before)
+                raise
         except BaseException:
             await self._off(partial(take_away, bundle, self.folder))
             raise

@@ -301,6 +301,11 @@ class AgentSpawnerService:
         shelves = [(each.row.path, each.opening.shelf) for each in living if each.opening is not None]
         return sorted(path for path, shelf in shelves if shelf is not None and bundle in shelf.needs)
 
+    async def users_elsewhere(self, *, image: str = "", bundle: str = "") -> list[str]:
+        """The paths of agents of other kernels that live and have one of these, as far as they are on record."""
+        others = [row for row in await self._now.books.others(self._rooms) if row.state not in ("failed", "ended")]
+        return sorted({row.path for row in others if (image and row.image == image) or bundle in row.bundles})
+
     # ---- how an agent comes
 
     async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives) -> SpawnedAgent:

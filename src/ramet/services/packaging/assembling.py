@@ -1,0 +1,109 @@
+"""Images, and bundles to be loaded, made of what is in this kernel's folder. Everything waits for the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.services.contract import CodeTool, Image, Loadable
+from ramet.services.packaging.bundles import REQUIREMENTS, Bundle, Bundles
+from ramet.services.packaging.contract import ImageInfo
+from ramet.services.packaging.images import FOR_PACKAGING, Recorded, refuse_clashes, refuse_shadows
+from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_of
+from ramet.services.packaging.requirements import Packages, parsed
+
+MAX_BUNDLES: Final = 100  #: of one image, those of its base included
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Of these bundles and packages."""
+
+    _bundles: Bundles
+    _packages: Packages
+    _clock: Clock
+
+    def planned(self, id: str, base: str, bundles: Sequence[str], below: Recorded | None) -> Recorded:
+        """What an image of that id will be. Raises InvalidValue, Unknown, BundlesClash."""
+        if not bundles or len(set(bundles)) < len(bundles):
+            raise InvalidValue("bundles", tuple(bundles), "one or more ids of bundles, each once")
+        if base and below is None:
+            raise Unknown("image", base)
+        ids = (*below.bundles, *bundles) if below else tuple(bundles)
+        ids = tuple(dict.fromkeys(ids))
+        if len(ids) > MAX_BUNDLES:
+            raise InvalidValue("bundles", len(ids), f"at most {MAX_BUNDLES} with those of the base")
+        loaded = [self._bundles.load(each) for each in ids]
+        refuse_clashes(loaded)
+        needed = self.required_by(ids)
+        now = self._clock.now().isoformat()
+        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
+        return Recorded(info=info, bundles=ids)
+
+    def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
+        """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""
+        loaded = map(self._bundles.load, bundles)
+        return tuple(dict.fromkeys(line for each in loaded for line in self._required(each)))
+
+    def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+        """A bundle, with all its files checked, for an agent that has others: as of `PackagingService`."""
+        bundle = self._bundles.whole(id)
+        if id in beside:
+            raise InvalidValue("bundle", id, "a bundle that its image does not have")
+        if len(beside) >= MAX_BUNDLES:
+            raise InvalidValue("bundles", len(beside) + 1, f"at most {MAX_BUNDLES} with those of its image")
+        if REQUIREMENTS in bundle.files:
+            raise InvalidValue("bundle", id, f"one without {REQUIREMENTS}: packages are installed for an image only")
+        refuse_shadows(bundle)
+        refuse_clashes([*map(self._bundles.load, beside), bundle])
+        files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
+        return Loadable(id, bundle.folder, files, *_declared(bundle.folder))
+
+    def image(self, recorded: Recorded) -> Image:
+        """An image that is on record, as agents have it. Raises Damaged if a part of it is missing."""
+        missing = self.missing(recorded)
+        if missing:
+            raise Damaged("the image", missing[0], "this folder is missing; make the image again")
+        loaded = [self._bundles.load(each) for each in recorded.bundles]
+        return Image(
+            recorded.info.id,
+            tuple(each.folder for each in loaded),
+            self._installed(recorded),
+            tuple(each.folder / SKILLS for each in loaded if (each.folder / SKILLS).is_dir()),
+            recorded.bundles,
+            tuple(tool for each in loaded for tool in _declared(each.folder).tools),
+            tuple(dict.fromkeys(skill for each in loaded for skill in _declared(each.folder).skills)),
+        )
+
+    def missing(self, recorded: Recorded) -> Sequence[Path]:
+        """The folders that an image needs and that are not here."""
+        wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
+        return [each for each in wanted if not each.is_dir()]
+
+    def _required(self, bundle: Bundle) -> tuple[str, ...]:
+        if REQUIREMENTS not in bundle.files:
+            return ()
+        where = f"{REQUIREMENTS} of bundle {bundle.id}"
+        needed = parsed((bundle.folder / REQUIREMENTS).read_bytes(), where)
+        self._packages.refuse(needed, where)
+        return needed
+
+    def _installed(self, recorded: Recorded) -> tuple[Path, ...]:
+        needed = recorded.info.requirements
+        return (self._packages.place(needed),) if needed else ()
+
+
+class _Declared(NamedTuple):
+    tools: tuple[CodeTool, ...]
+    skills: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _declared(folder: Path) -> _Declared:
+    """What a bundle that is kept declares: a folder of this name never holds anything else."""
+    return _Declared(declared_tools(folder), manifest_of(folder).skills)

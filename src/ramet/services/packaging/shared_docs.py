@@ -1,0 +1,161 @@
+"""What kernels of one store know of images together: one document for each bundle, image and job, and who wrote it.
+
+A document that a kernel is about to remove says so first, and by whom: from then on no kernel begins to use what it is
+of. The word of a kernel that does not live any more counts for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import Conflict, Damaged, Unknown
+from ramet.services.packaging.images import Recorded
+from ramet.store.contract import Document, Store
+
+VERSION: Final = 1
+_LOOK_S: Final = 0.05
+_ID: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class Worker(Struct, frozen=True):
+    """A life of a kernel."""
+
+    kernel: str
+    epoch: int
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """What all these documents say. `going` is who is removing what it is of."""
+
+    version: int = VERSION
+    going: Worker | None = None
+
+
+class KeptBundle(Shared, frozen=True, kw_only=True):
+    """A bundle. `draft` is what its parts are kept by."""
+
+    id: str
+    size: int
+    files: int
+    draft: str
+    parts: int
+
+
+class KeptImage(Shared, frozen=True, kw_only=True):
+    """An image, with the bundles of its base."""
+
+    image: Recorded
+
+
+S = TypeVar("S", bound=Shared)
+
+
+class Found(NamedTuple, Generic[S]):
+    """What a document says, and of which of its versions that is."""
+
+    said: S
+    version: int
+
+
+class Workers:
+    """The kernels of a store, by their lives."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def me(self) -> Worker:
+        """This kernel."""
+        seats = await self._store.kernels()
+        return next(Worker(each.name, each.epoch) for each in seats if each.name == self._store.kernel)
+
+    async def is_at_work(self, worker: Worker) -> bool:
+        """Whether that life of a kernel has not ended."""
+        seats = await self._store.kernels()
+        return any(each.alive and worker == Worker(each.name, each.epoch) for each in seats)
+
+
+class Documents(Generic[S]):
+    """The documents of one kind."""
+
+    def __init__(self, store: Store, workers: Workers, kind: str, type: type[S], clock: Clock) -> None:
+        self._store, self._workers, self._kind, self._type, self._clock = store, workers, kind, type, clock
+
+    async def get(self, key: str) -> S | None:
+        """What is said of that; None if nothing is, or a living kernel is removing it. Raises Damaged."""
+        found = await self._find(key)
+        return None if found is None or await self._is_going(found.said) else found.said
+
+    async def all(self) -> list[S]:
+        """Everything of the kind, in order of the keys; what is being removed as well, since it may yet stay."""
+        return [self._read(each).said for each in await self._store.list(self._kind)]
+
+    async def settled(self, key: str) -> Found[S] | None:
+        """The same as `get` with its version, once no living kernel is removing it."""
+        while True:
+            found = await self._find(key)
+            if found is None or not await self._is_going(found.said):
+                return found
+            await self._clock.sleep(_LOOK_S)
+
+    async def put(self, key: str, said: S, *, expected: int | None = None) -> int:
+        """Say it; its version. Raises Conflict."""
+        return (await self._store.put(self._kind, key, msgspec.json.encode(said), expected=expected)).version
+
+    async def add(self, key: str, said: S) -> bool:
+        """Say it, unless something is said of that already; whether it was not."""
+        while True:
+            if await self.settled(key) is not None:
+                return False
+            with contextlib.suppress(Conflict):
+                await self.put(key, said, expected=0)
+                return True
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        """Say nothing of it any more; whether something was said. Raises Conflict."""
+        return await self._store.delete(self._kind, key, expected=expected)
+
+    @contextlib.asynccontextmanager
+    async def removing(self, what: str, key: str) -> AsyncIterator[S]:
+        """Let nobody begin to use what this is of, and remove it when the block ends; it stays if the block raises.
+
+        Raises Unknown(`what`) if there is none, or a kernel is removing it. Not to be cancelled: see `to_its_end`.
+        """
+        me = await self._workers.me()
+        while True:
+            found = await self._find(key)
+            if found is None or await self._is_going(found.said):
+                raise Unknown(what, key)
+            stays = replace(found.said, going=None)
+            with contextlib.suppress(Conflict):
+                version = await self.put(key, replace(stays, going=me), expected=found.version)
+                break
+        try:
+            yield stays
+        except BaseException:
+            await self.put(key, stays, expected=version)
+            raise
+        await self.delete(key, expected=version)
+
+    async def _find(self, key: str) -> Found[S] | None:
+        document = await self._store.get(self._kind, key) if _ID.match(key) else None
+        return self._read(document) if document is not None else None
+
+    async def _is_going(self, said: S) -> bool:
+        return said.going is not None and await self._workers.is_at_work(said.going)
+
+    def _read(self, document: Document) -> Found[S]:
+        try:
+            said = msgspec.json.decode(document.data, type=self._type)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise Damaged(self._kind, document.key, str(problem)) from None
+        if said.version > VERSION:
+            raise Damaged(self._kind, document.key, f"it is of version {said.version}, and this ramet reads {VERSION}")
+        return Found(said, document.version)

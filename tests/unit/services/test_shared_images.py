@@ -1,0 +1,359 @@
+"""Bundles and images of several kernels on one PostgreSQL: what is on record there is what there is for each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import Damaged, InvalidValue, StoreFailed, Unknown
+from ramet.services.packaging.contract import BundleLimits, BundleTooLarge, Job
+from ramet.services.packaging.requirements import Installs
+from ramet.services.packaging.service import PackagingService
+from ramet.services.packaging.shared import DRAFT, PART
+from ramet.services.refusals import InUse
+from ramet.store.contract import Document
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, own_postgres, postgres
+from tests.support.postgres_stores import opened, schema
+from tests.support.tars import tar
+from tests.support.wheels import wheel
+from tests.unit.services.test_images import installing, made, run
+
+__all__ = ["own_postgres", "postgres", "schema"]  # fixtures are used by their names
+
+SUMS = {"tools/__init__.py": b"", "tools/sums.py": b"def add(a, b):\n    return a + b\n", "data.txt": b"x" * 700}
+LARGE = {"noise.bin": random.Random(1).randbytes(3_500_000), "more/noise.py": b"x = 1\n"}
+
+
+class Kernels:
+    """Packaging of kernels on one schema, each with a folder of its own."""
+
+    def __init__(self, server: Server, schema: str, folder: Path, stack: contextlib.AsyncExitStack) -> None:
+        self.folder = folder
+        self.stores: dict[str, PostgresStore] = {}
+        self._server, self._schema, self._stack = server, schema, stack
+
+    async def begin(
+        self, name: str, store: Callable[..., PostgresStore] = PostgresStore, **options: Any
+    ) -> PackagingService:
+        """One of that name."""
+        self.stores[name] = store(self._server.dsn, schema=self._schema, kernel=name)
+        await self._stack.enter_async_context(opened(self.stores[name]))
+        service = PackagingService(self.folder / name, store=self.stores[name], **options)
+        return await self._stack.enter_async_context(service)
+
+    async def left(self, name: str) -> list[str]:
+        """The keys of all pieces of archives, and of what says whose they are."""
+        return [each.key for kind in (PART, DRAFT) for each in await self.stores[name].list(kind)]
+
+
+@pytest.fixture
+async def kernels(postgres: Server, schema: str, tmp_path: Path) -> AsyncIterator[Kernels]:
+    """None at first."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield Kernels(postgres, schema, tmp_path, stack)
+
+
+@contextlib.contextmanager
+def deaf_index() -> Iterator[Installs]:
+    """An index of packages that never answers: pip waits for it."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        yield Installs(pip_args=("-i", f"http://127.0.0.1:{deaf.getsockname()[1]}/"))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- what one has, all have ------------------------------------------------------------------------------------------
+
+
+async def test_what_is_uploaded_to_one_is_an_image_at_all(kernels: Kernels) -> None:
+    """Bytes, modes, and what it says of itself; also once the kernel is gone that it was uploaded to."""
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    script = tar({"run.sh": b"#!/bin/sh\n"}, mode=0o755)
+    uploaded = [await one.upload(tar(SUMS)), await one.upload(tar(LARGE, packed=True)), await two.upload(script)]
+    ids = [each.id for each in uploaded]
+
+    image = await made(two, ids)
+    await one.close()
+    await kernels.stores["one"].close()
+    three = await kernels.begin("three")
+    there = await three.image(image.id)
+
+    assert list(await three.list_bundles()) == sorted(uploaded, key=lambda info: info.id)
+    assert await three.bundle(ids[0]) == uploaded[0]
+    assert await three.list_images() == await two.list_images()
+    assert await three.job(image.id) == Job(id=image.id, state="done", image=image.id)
+    assert await three.create_image("", ids) == await three.job(image.id)
+    assert there.folders == tuple(kernels.folder / "three" / "bundles" / each for each in ids)
+    assert [tree(folder) for folder in there.folders[:2]] == [SUMS, LARGE]
+    assert os.access(there.folders[2] / "run.sh", os.X_OK)
+    assert await run(there, "from tools.sums import add; print(add(2, 3))") == "5"
+    assert there.folders[0].stat().st_mode & 0o777 == 0o555
+    loadable = await three.loadable((await two.upload(tar({"late.py": b""}))).id, there.bundles)
+    assert loadable.files == ("late.py",)
+
+
+@pytest.mark.slow
+async def test_what_an_image_needs_is_installed_at_each_kernel_as_it_allows_that(kernels: Kernels) -> None:
+    """Once, from where its operator says; one that installs nothing refuses the image, and says so."""
+    wheel(kernels.folder / "wheels", "greeting", "1.0", "hello = 'hello'\n")
+    installs = installing(kernels.folder / "wheels")
+    one, two = [await kernels.begin(name, installs=installs) for name in ("one", "two")]
+    three = await kernels.begin("three")
+    bundle = await one.upload(tar({"requirements.txt": b"greeting==1.0\n"}))
+    image = await made(one, [bundle.id])
+
+    there = await two.image(image.id)
+
+    assert await run(there, "import greeting; print(greeting.hello, greeting.__file__)") == (
+        f"hello {kernels.folder}/two/packages/{image.packages[0].name}/greeting.py"
+    )
+    with pytest.raises(InvalidValue, match="this server does not install packages"):
+        await three.image(image.id)
+
+
+async def test_the_same_files_uploaded_everywhere_at_once_are_kept_once(kernels: Kernels) -> None:
+    """Under the same id, and the image is made once for whoever asks."""
+    three = [await kernels.begin(name) for name in ("one", "two", "three")]
+
+    infos = await asyncio.gather(*(each.upload(tar(LARGE, mtime=at)) for at, each in enumerate(three * 2)))
+    jobs = await asyncio.gather(*(each.create_image("", [infos[0].id]) for each in three * 2))
+    done = await asyncio.gather(*(each.finished(jobs[0].id) for each in three))
+
+    assert len(set(infos)) == 1
+    assert len({job.id for job in jobs}) == 1
+    assert {job.state for job in done} == {"done"}
+    for each in three:
+        assert list(await each.list_bundles()) == [infos[0]]
+        assert [info.id for info in await each.list_images()] == [jobs[0].id]
+    parts = await kernels.left("one")
+    assert len(parts) == len({key.partition("/")[2] for key in parts}) == 4, "of one upload, and no draft"
+
+
+async def test_all_kernels_together_keep_no_more_than_one_may(kernels: Kernels) -> None:
+    """What one refuses is nowhere, and there is room again when another one deletes something."""
+    limits = BundleLimits(kept=1_000)
+    one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
+    first = await one.upload(tar({"one.py": b"#" * 600}))
+    with pytest.raises(BundleTooLarge):
+        await two.upload(tar({"two.py": b"#" * 600}))
+    assert list(await two.list_bundles()) == [first]
+    assert list((kernels.folder / "two" / "bundles").iterdir()) == []
+    await two.delete_bundle(first.id)
+    assert (await two.upload(tar({"two.py": b"#" * 600}))).size == 600
+
+
+async def test_a_cache_that_is_full_lets_go_of_what_was_deleted_elsewhere(kernels: Kernels) -> None:
+    """A kernel that goes on for long has room for what comes."""
+    limits = BundleLimits(kept=1_000)
+    one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
+    old = await one.upload(tar({"old.py": b"#" * 600}))
+    await two.loadable(old.id, ())
+    await one.delete_bundle(old.id)
+    new = await one.upload(tar({"new.py": b"#" * 600}))
+
+    assert (await two.loadable(new.id, ())).files == ("new.py",)
+    assert not (kernels.folder / "two" / "bundles" / old.id).exists()
+
+
+# --- what is deleted is deleted everywhere ---------------------------------------------------------------------------
+
+
+async def test_what_is_deleted_at_one_is_unknown_at_all(kernels: Kernels) -> None:
+    """Though another one still has it in its folder; uploaded again it is there again."""
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    bundle = await one.upload(tar(SUMS))
+    image = await made(one, [bundle.id])
+    assert await run(await two.image(image.id), "import tools.sums; print(1)") == "1"
+    with pytest.raises(InUse) as refused:
+        await two.delete_bundle(bundle.id)
+    assert refused.value.users == (image.id,)
+
+    await two.delete_image(image.id)
+    await two.delete_bundle(bundle.id)
+
+    assert (kernels.folder / "one" / "bundles" / bundle.id).is_dir(), "its folder lags"
+    for each in (one, two):
+        for refused_by in (each.image, each.delete_image):
+            with pytest.raises(Unknown, match="image"):
+                await refused_by(image.id)
+        with pytest.raises(Unknown, match="bundle"):
+            await each.loadable(bundle.id, ())
+        with pytest.raises(Unknown, match="bundle"):
+            await each.create_image("", [bundle.id])
+        with pytest.raises(Unknown, match="bundle"):
+            await each.delete_bundle(bundle.id)
+        with pytest.raises(Unknown, match="job"):
+            await each.job(image.id)
+        assert await each.list_images() == []
+        assert await each.list_bundles() == []
+    assert await kernels.left("one") == []
+    assert (await one.upload(tar(SUMS))) == bundle
+    assert (await made(two, [bundle.id])).id == image.id
+    assert await run(await one.image(image.id), "import tools.sums; print(1)") == "1"
+
+
+async def test_what_is_needed_elsewhere_stays(kernels: Kernels) -> None:
+    """While that is looked at nobody begins to use it; afterwards it is there as before."""
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    bundle = await one.upload(tar(SUMS))
+    image = await made(one, [bundle.id])
+    seen: list[str] = []
+
+    async def elsewhere() -> Sequence[str]:
+        with pytest.raises(Unknown, match="image"):
+            await two.image(image.id)
+        seen.append("looked")
+        return ["crew/bob"]
+
+    with pytest.raises(InUse) as refused:
+        await one.delete_image(image.id, elsewhere=elsewhere)
+    assert (refused.value.users, seen) == (("crew/bob",), ["looked"])
+    assert (await two.image(image.id)).bundles == (bundle.id,)
+    assert (await one.image(image.id)).bundles == (bundle.id,)
+
+
+async def test_a_kernel_that_is_lost_while_it_deletes_has_deleted_nothing(kernels: Kernels) -> None:
+    """Its word that something goes counts no more."""
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    bundle = await one.upload(tar(SUMS))
+    image = await made(one, [bundle.id])
+
+    async def lost() -> Sequence[str]:
+        await kernels.stores["one"].close()
+        return []
+
+    with pytest.raises(StoreFailed):
+        await one.delete_image(image.id, elsewhere=lost)
+    assert (await two.image(image.id)).bundles == (bundle.id,)
+    await two.delete_image(image.id)
+    assert await two.list_images() == []
+
+
+# --- jobs, and kernels that are lost ---------------------------------------------------------------------------------
+
+
+async def test_a_job_is_asked_about_anywhere_and_has_failed_when_its_kernel_is_lost(kernels: Kernels) -> None:
+    """Nothing of it can be used; whoever asks for the image again gets it from a kernel that lives."""
+    wheel(kernels.folder / "wheels", "greeting", "1.0", "")
+    with deaf_index() as installs:
+        one = await kernels.begin("one", installs=installs)
+        two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
+        bundle = await two.upload(tar({"requirements.txt": b"greeting\n"}))
+        job = await one.create_image("", [bundle.id])
+        async with asyncio.timeout(60):
+            while (await two.job(job.id)).state != "running":  # noqa: ASYNC110 - of another kernel
+                await asyncio.sleep(0.01)
+
+        assert await two.create_image("", [bundle.id]) == await two.job(job.id), "one is at it"
+        with pytest.raises(InUse) as refused:
+            await two.delete_bundle(bundle.id)
+        assert refused.value.users == (job.id,)
+        with pytest.raises(Unknown, match="image"):
+            await two.image(job.id)
+        waiting = asyncio.create_task(two.finished(job.id))
+        await kernels.stores["one"].close()
+        failed = await waiting
+        await one.close()
+
+    assert failed.state == "failed"
+    assert failed.error is not None
+    assert "kernel 'one' was lost while it made this image; ask for the image again" in failed.error.message
+    with pytest.raises(Unknown, match="image"):
+        await two.image(job.id)
+    assert await two.list_images() == []
+    assert (await made(two, [bundle.id])).id == job.id
+
+
+async def test_a_failed_job_says_why_at_every_kernel(kernels: Kernels) -> None:
+    """And may be tried again at any of them."""
+    wheel(kernels.folder / "wheels", "greeting", "1.0", "")
+    with deaf_index() as deaf:
+        one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
+        two = await kernels.begin("two", installs=installing(kernels.folder / "wheels"))
+        bundle = await one.upload(tar({"requirements.txt": b"greeting\n"}))
+        failed = await one.finished((await one.create_image("", [bundle.id])).id)
+    assert failed.error is not None
+    assert "not done within 0.01 s" in failed.error.message
+    assert await two.job(failed.id) == failed
+    assert (await made(two, [bundle.id])).id == failed.id
+    assert (await one.job(failed.id)).state == "done"
+
+
+class Dying(PostgresStore):
+    """Of a kernel that is lost when it writes the third piece of an archive."""
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        if kind == PART and key.endswith("/2"):
+            await self.close()
+        return await super().put(kind, key, data, expected=expected, tree=tree)
+
+
+async def test_half_an_upload_is_nothing_and_is_cleared_away(kernels: Kernels) -> None:
+    """By the next kernel that begins; the same upload to another kernel is whole meanwhile, and stays."""
+    one, two = await kernels.begin("one", Dying), await kernels.begin("two")
+    with pytest.raises(StoreFailed):
+        await one.upload(tar(LARGE))
+    assert await two.list_bundles() == []
+    assert len(await kernels.left("two")) == 3, "two pieces, and whose they are"
+    whole = await two.upload(tar(LARGE))
+    await kernels.begin("three")
+    assert len(await kernels.left("two")) == 4
+    assert [each.id for each in await two.list_bundles()] == [whole.id]
+
+
+async def test_a_bundle_that_the_store_has_not_whole_is_refused(kernels: Kernels) -> None:
+    """A piece that is missing, or another one: nothing is used, and nothing stays in the folder."""
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    store = kernels.stores["two"]
+    bundle, other = await one.upload(tar(LARGE)), await one.upload(tar(SUMS))
+    image = await made(one, [bundle.id])
+    parts = sorted(await store.list(PART), key=lambda each: -len(each.data))
+    await store.put(PART, parts[0].key, parts[-1].data)
+    with pytest.raises(Damaged, match="what is kept of it is none"):
+        await two.image(image.id)
+    await store.delete(PART, parts[0].key)
+    with pytest.raises(Damaged, match="is not in the store"):
+        await two.image(image.id)
+    assert list((kernels.folder / "two" / "bundles").iterdir()) == []
+    assert await two.loadable(other.id, ())
+
+
+async def test_a_folder_of_before_is_everybodys_once_its_kernel_has_the_store(kernels: Kernels) -> None:
+    """Once: what was deleted since does not come back with it."""
+    async with PackagingService(kernels.folder / "one") as alone:
+        bundle = await alone.upload(tar(SUMS))
+        image = await made(alone, [bundle.id])
+    one, two = [await kernels.begin(name) for name in ("one", "two")]
+    assert await run(await two.image(image.id), "import tools.sums; print(1)") == "1"
+    await one.close()
+    await kernels.stores["one"].close()
+    await two.delete_image(image.id)
+    await two.delete_bundle(bundle.id)
+    again = await kernels.begin("one")
+    assert await again.list_images() == []
+    assert await again.list_bundles() == []
+    assert not (kernels.folder / "one" / "bundles" / bundle.id).exists()
+
+
+async def test_ids_that_are_none_are_unknown(kernels: Kernels) -> None:
+    """Whatever their names."""
+    one = await kernels.begin("one")
+    for id in ("nothing", "../images", "0" * 64, "x" * 2_000, "a\0b", "\udcff"):
+        for asked in (one.image, one.job, one.bundle, one.delete_image, one.delete_bundle):
+            with pytest.raises(Unknown):
+                await asked(id)
