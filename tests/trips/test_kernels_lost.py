@@ -14,6 +14,8 @@ import pytest
 from ramet.core.errors import OverCapacity
 from tests.support import postgres
 from tests.support.kernels import Kernel, Kernels, kernels
+from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
+from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
@@ -89,6 +91,23 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     assert late.text == "1 2 "
     await two.delete_team("crew", key=crew.key)
     assert await two.list_teams() == []
+
+
+async def test_images_outlive_the_kernel_that_they_were_uploaded_to(
+    all_kernels: Kernels, stack: AsyncExitStack
+) -> None:
+    """Its agents go on with theirs at another one, where they have never been; and others are spawned from them."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 2, "cpu": 2, "memory_mb": 1024}, name="crew")
+    image = await image_of(one, (await one.upload_bundle(tar(GREETER))).id)
+    bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
+    begun[0].kill()
+    assert (await two.get_agent(bob.agent.id, key=bob.nonce)).state == "idle"
+    assert b"hello from an image" in await greeting(two, bob)
+    eve = await spawn_greeter(two, "crew", "eve", image, crew.key)
+    assert b"hello from an image" in await greeting(two, eve)
+    assert (await two.job(image)).state == "done"
 
 
 async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end(

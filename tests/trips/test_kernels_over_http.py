@@ -13,10 +13,14 @@ import httpx2
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
+from ramet.core.policy import Policy
 from ramet.services.client.client import Client
 from ramet.services.kernels.passes import FROM, PASS, Passes
+from ramet.services.refusals import InUse
 from tests.support import postgres
 from tests.support.kernels import TOKEN, Kernel, Kernels, kernels
+from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
+from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
@@ -193,6 +197,41 @@ async def test_an_upload_goes_to_the_one_that_is_asked_and_a_large_message_to_it
     for each in (clients.one, clients.two):
         with pytest.raises(InvalidValue, match="bytes"):
             await each.say(bob.agent.id, 4 * word, key=bob.nonce)
+
+
+async def test_an_image_is_everybodys_wherever_it_was_made(clients: Three) -> None:
+    """Uploaded to one, made by another, spawned from at the third; what is deleted at one is unknown at all."""
+    one, two, three = clients
+    bundles = await asyncio.gather(*(each.upload_bundle(tar(GREETER, mtime=at)) for at, each in enumerate(clients)))
+    assert bundles == [bundles[0]] * 3
+    assert [await each.list_bundles() for each in clients] == [[bundles[0]]] * 3
+    crew = await three.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
+    image = await image_of(two, bundles[0].id, asked=one, key=crew.key)
+    assert [await each.get_image(image) for each in clients] == [await one.get_image(image)] * 3
+    bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
+    assert b"hello from an image" in await greeting(two, bob)
+    for each in clients:
+        with pytest.raises(NotYours):
+            await each.delete_image(image, key=crew.key)
+        with pytest.raises(InUse) as refused:
+            await each.delete_image(image)
+        assert list(refused.value.users) == ["crew/bob"]
+    await three.kill_agent(bob.agent.id, key=bob.nonce)
+    await one.delete_image(image)
+    for each in clients:
+        with pytest.raises(Unknown, match="image"):
+            await spawn_greeter(each, "crew", "eve", image, crew.key)
+    assert (await three.get_team("crew")).agents == 0
+    ann = await three.spawn_agent("crew", "ann", "llm", {"model": "offline"}, policy=Policy(), key=crew.key)
+    change = {"@type": "load_bundle", "bundle": bundles[0].id}
+    await two.control(ann.agent.id, change, key=ann.nonce)
+    with pytest.raises(InUse) as refused:
+        await one.delete_bundle(bundles[0].id)
+    assert list(refused.value.users) == ["crew/ann"]
+    await two.control(ann.agent.id, {**change, "@type": "unload_bundle"}, key=ann.nonce)
+    await one.delete_bundle(bundles[0].id)
+    with pytest.raises(Unknown, match="bundle"):
+        await two.control(ann.agent.id, change, key=ann.nonce)
 
 
 async def test_they_say_that_they_live_and_are_ready(clients: Three, at_work: Kernels) -> None:

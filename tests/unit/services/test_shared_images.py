@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ramet.core.errors import Damaged, InvalidValue, StoreFailed, Unknown
+from ramet.core.errors import Damaged, InvalidValue, SpawnRefused, StoreFailed, Unknown
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
@@ -122,6 +122,10 @@ async def test_what_an_image_needs_is_installed_at_each_kernel_as_it_allows_that
     )
     with pytest.raises(InvalidValue, match="this server does not install packages"):
         await three.image(image.id)
+    with deaf_index() as deaf:
+        four = await kernels.begin("four", installs=replace(deaf, timeout_s=0.01))
+        with pytest.raises(SpawnRefused, match="at this kernel the requirements could not be installed"):
+            await four.image(image.id)
 
 
 async def test_the_same_files_uploaded_everywhere_at_once_are_kept_once(kernels: Kernels) -> None:

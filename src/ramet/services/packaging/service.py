@@ -14,7 +14,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import RametError, Unknown
+from ramet.core.errors import RametError, SpawnRefused, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import PLAIN, Image, Loadable
 from ramet.services.packaging.assembling import MAX_BUNDLES, Assembly
@@ -22,7 +22,7 @@ from ramet.services.packaging.bundles import Bundles
 from ramet.services.packaging.catalogue import Catalogue, Elsewhere, OwnCatalogue, nobody
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, ImageInfo, Job
 from ramet.services.packaging.images import Recorded, image_id
-from ramet.services.packaging.requirements import Installs, Packages
+from ramet.services.packaging.requirements import InstallFailed, Installs, Packages
 from ramet.services.packaging.shared import SharedCatalogue
 from ramet.services.problems import error_of
 from ramet.services.refusals import InUse
@@ -165,8 +165,8 @@ class PackagingService:
     async def image(self, id: str) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing.
 
-        What another kernel has made is brought here, and what it needs is installed, which raises InstallFailed; and
-        InvalidValue where that is not allowed.
+        What another kernel has made is brought here, and what it needs is installed. Raises InvalidValue where that is
+        not allowed, and SpawnRefused if it cannot be.
         """
         if id in self._going:
             raise Unknown("image", id)
@@ -273,10 +273,13 @@ class PackagingService:
         return bool(await in_thread(lambda: self._assembly.missing(recorded), name="ramet-image"))
 
     async def _install(self, recorded: Recorded) -> None:
-        """Have here what an image of another kernel needs. Raises InvalidValue, InstallFailed."""
+        """Have here what an image of another kernel needs. Raises InvalidValue, SpawnRefused."""
         await in_thread(lambda: self._assembly.required_by(recorded.bundles), name="ramet-image")
         if recorded.info.requirements:
-            await self._packages.install(recorded.info.requirements)
+            try:
+                await self._packages.install(recorded.info.requirements)
+            except InstallFailed as problem:
+                raise SpawnRefused("image", f"at this kernel {problem}") from None
 
     async def _work(self, recorded: Recorded) -> None:
         id = recorded.info.id
