@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,10 +12,9 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
+from lightkube import AsyncClient
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod, ResourceQuota, Secret
@@ -24,6 +22,7 @@ from lightkube.resources.core_v1 import Pod, ResourceQuota, Secret
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.conformance.ground import Ground, Site
+from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.backend import KubernetesBackend, Standing
 from ramet.isolation.kubernetes.labels import About
@@ -31,7 +30,6 @@ from ramet.isolation.kubernetes.reach import Attach
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
 from tests.support.pods import PATIENCE_S, Pods
-from tests.support.relay import Relay, relayed
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
@@ -143,6 +141,25 @@ async def test_a_pod_without_memory_says_so(pods: Pods, scratch: Path, monkeypat
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         with pytest.raises(SandboxFailed, match=r"(?i)out of memory|oom"):
             await site.backend.start(site.spec(grant=Grant(memory_mb=10, tmpfs_size_mb=1, workspace_size_mb=8)))
+    assert await pods.names() == []
+
+
+async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: Pods, scratch: Path) -> None:
+    """Ten times: whichever comes first, the end of its line, or the cluster's word, some time after it."""
+    fill = ["sh", "-c", "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"]
+
+    async def full(site: Site, kube: AsyncClient) -> Exit:
+        async with site.visit(grant=GRANT) as visit:
+            filling = asyncio.ensure_future(kube.exec(visit.sandbox.describe()["pod"], command=fill, stdout=True))
+            try:
+                return await visit.ended()
+            finally:
+                filling.cancel()
+                await asyncio.gather(filling, return_exceptions=True)
+
+    async with opened(pods.backend(scratch / "runs"), scratch) as site, pods.cluster.client(pods.namespace) as kube:
+        ends = [end for _ in range(2) for end in await asyncio.gather(*(full(site, kube) for _ in range(5)))]
+        assert [each.reason for each in ends] == ["oom"] * 10
     assert await pods.names() == []
 
 
@@ -262,22 +279,10 @@ async def eventually_none(pods: Pods) -> None:
             await asyncio.sleep(0.05)
 
 
-@contextlib.asynccontextmanager
-async def _weather(pods: Pods, scratch: Path) -> AsyncIterator[tuple[Relay, Path]]:
-    """A network that can be cut, and a kubeconfig that leads through it."""
-    config = yaml.safe_load(pods.cluster.kubeconfig.read_text())
-    where = urlsplit(config["clusters"][0]["cluster"]["server"])
-    async with relayed(where.hostname or "", where.port or 443) as weather:
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{weather.port}"
-        file = scratch / "kubeconfig"
-        file.write_text(json.dumps(config))
-        yield weather, file
-
-
 async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch: Path) -> None:
     """What is said on both sides meanwhile comes, once and in order; runs go on, new ones start, and ends are told."""
     async with (
-        _weather(pods, scratch) as (weather, kubeconfig),
+        pods.weather(scratch) as (weather, kubeconfig),
         opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
         site.visit(grant=GRANT) as visit,
     ):
@@ -303,7 +308,7 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
 
 async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> None:
     """After the patience of both ends; what it cannot delete then, the next one reaps."""
-    async with _weather(pods, scratch) as (weather, kubeconfig):
+    async with pods.weather(scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
         async with opened(backend, scratch) as site, site.visit(grant=GRANT) as visit:
             began = time.monotonic()

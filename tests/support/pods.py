@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -108,6 +111,17 @@ class Pods:
                 yield backend, relay
             finally:
                 await backend.close()
+
+    @contextlib.asynccontextmanager
+    async def weather(self, folder: Path) -> AsyncIterator[tuple[Relay, Path]]:
+        """A network between a kernel and the API that can be cut, and a kubeconfig that leads through it."""
+        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        where = urlsplit(config["clusters"][0]["cluster"]["server"])
+        async with relayed(where.hostname or "", where.port or 443) as relay:
+            config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
+            file = folder / "kubeconfig"
+            file.write_text(json.dumps(config))
+            yield relay, file
 
     async def names(self) -> list[str]:
         """Of all pods that are there."""

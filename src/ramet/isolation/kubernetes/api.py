@@ -26,6 +26,7 @@ T = TypeVar("T")
 _SUBPROTOCOL = "v4.channel.k8s.io"
 _PIECE = 32 * 1024  #: bytes of one message to an attached container
 _MAX_MESSAGE = 1 << 20
+_MESSAGES = 16  #: that were received, and wait for who reads them
 _CALL_S = 10.0
 #: A watch is asked anew this often: one that the network has forgotten is not waited for without end.
 _WATCH_S = 45
@@ -214,6 +215,7 @@ class Api:
                 params={"container": CONTAINER, "stdin": "true", "stdout": "true", "stderr": "true"},
                 subprotocols=[_SUBPROTOCOL],
                 max_message_size_bytes=_MAX_MESSAGE,
+                queue_size=_MESSAGES,
                 keepalive_ping_interval_seconds=None,  # What is said over it has signs of life of its own.
             ) as socket:
                 yield Stream(socket)

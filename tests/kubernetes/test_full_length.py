@@ -1,0 +1,107 @@
+"""Faults as long as they are said to be survived: everybody at the time constants that a server has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from ramet.core.policy import Grant
+from ramet.isolation.conformance.ground import Ground, Site, Visit
+from ramet.wire import frames
+from tests.support.pods import Pods
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(300)]  # the first test makes images
+GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
+PATIENCE_S = 60.0  #: what a server's pods have
+
+
+class Talk:
+    """Numbers that are said to a guest, which says each again."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._channel, self._told = visit.sandbox.channel, json.dumps({"do": "echo", "given": {}, "quiet": False})
+        self.said = self.heard = 0
+        self._over, self._is_last = asyncio.Event(), False
+        self._talking = asyncio.ensure_future(asyncio.gather(self._say(), self._hear()))
+
+    async def over(self) -> None:
+        """Say no more, and wait until all that was said was heard."""
+        self._over.set()
+        async with asyncio.timeout(60):
+            await self._talking
+
+    async def _say(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._is_last:
+            self._is_last = self._over.is_set()
+            number, self.said = self.said, self.said + 1
+            for piece in frames.pack(self._told.encode(), _number(number)):
+                await loop.sock_sendall(self._channel, piece)
+            await asyncio.sleep(0.01)  # What is said in a minute should be as much as somebody says.
+
+    async def _hear(self) -> None:
+        loop, reader = asyncio.get_running_loop(), frames.FrameReader()
+        while not (self._is_last and self.heard == self.said):
+            for frame in reader.feed(await loop.sock_recv(self._channel, 1 << 18)):
+                assert frame.body == _number(self.heard), "each once, and in order"
+                self.heard += 1
+
+
+def _number(number: int) -> bytes:
+    return b"%08d" % number * 32
+
+
+def _ground(folder: Path) -> Ground:
+    ground = Ground("", folder)
+    ground.runs.mkdir(parents=True)
+    return ground
+
+
+async def _ends(visit: Visit) -> None:
+    await visit.tell("leave", code=7)
+    assert (await visit.ended()).code == 7
+
+
+async def test_faults_at_their_full_length(pods: Pods, scratch: Path) -> None:
+    """All at once, each with a pod of its own: what is said on a line meanwhile comes, once and in order."""
+
+    async def a_silent_network(seconds: float) -> None:
+        """Between a pod and its kernel: nothing comes through, and nobody is told so."""
+        ground = _ground(scratch / f"silent-{seconds}")
+        async with pods.dialled(ground.runs, patience_s=PATIENCE_S) as (backend, network):
+            async with Site(ground, backend, await backend.probe()).visit(grant=GRANT) as visit:
+                talk = Talk(visit)
+                await eventually(lambda: talk.heard > 10)
+                network.hush()
+                await asyncio.sleep(seconds)
+                network.mend()
+                before = talk.said
+                await eventually(lambda: talk.heard > before + 10)
+                await talk.over()
+                await _ends(visit)
+
+    async def an_api_that_is_away(seconds: float) -> None:
+        """From a kernel whose pods dial it: a run goes on, and ends; its pod goes once that can be said."""
+        ground = _ground(scratch / "away")
+        async with (
+            pods.weather(scratch) as (weather, kubeconfig),
+            pods.dialled(ground.runs, patience_s=PATIENCE_S, kubeconfig=kubeconfig) as (backend, _),
+            Site(ground, backend, await backend.probe()).visit(grant=GRANT) as visit,
+        ):
+            weather.cut()
+            talk = Talk(visit)
+            await asyncio.sleep(seconds)
+            await talk.over()
+            await _ends(visit)
+            assert weather.refused > 3, "it was asked for all the while"
+            weather.mend()
+
+    async with asyncio.TaskGroup() as group:
+        for seconds in (1, 10, 60):
+            group.create_task(a_silent_network(seconds))
+        group.create_task(an_api_that_is_away(30))
+    assert await pods.names() == []
