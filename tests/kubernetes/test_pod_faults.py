@@ -18,6 +18,7 @@ from lightkube import AsyncClient
 from lightkube.models.core_v1 import ResourceQuotaSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod, ResourceQuota, Secret
+from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy import Grant, Isolation
@@ -202,31 +203,38 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
     assert site.probe.mechanisms["network_policy"]
 
 
-async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(pods: Pods, scratch: Path) -> None:
+@pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
+async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: bool, pods: Pods, scratch: Path) -> None:
     """Of a pod's life: the next kernel of the same folder removes what is there, once."""
     runs = scratch / "runs"
     runs.mkdir()
     image = pods.images["bare"].reference
     with contextlib.ExitStack() as stack:
-        kernels = [stack.enter_context(_doomed(pods, runs, image, step)) for step in STEPS]
-        for step, kernel in zip(STEPS, kernels, strict=True):
+        host = pods.cluster.host if dials else ""
+        kernels = [stack.enter_context(_doomed(pods, runs, image, step, host)) for step in STEPS[dials]]
+        for step, kernel in zip(STEPS[dials], kernels, strict=True):
             assert kernel.stdout is not None, "asked for"
             assert await asyncio.to_thread(kernel.stdout.readline) == f"{step}\n"
         left = await pods.names()
-        assert len(left) == len(STEPS)
+        assert len(left) == (3 if dials else 6), "before it is made, and once it is deleted, there is none"
         backend = pods.backend(runs)
         try:
             assert await backend.reap() == [], "they live"
             for kernel in kernels:
                 kernel.send_signal(signal.SIGKILL)
                 kernel.wait()
-            assert sorted(await backend.reap()) == sorted(f"pod {name}" for name in left)
+            gone = await backend.reap()
+            assert sorted(each for each in gone if each.startswith("pod ")) == sorted(f"pod {name}" for name in left)
+            # The secret of a pod that is deleted goes with it, in the cluster's own time.
+            assert sum(each.startswith("secret ") for each in gone) in ((4, 5) if dials else (0,))
+            assert sum(each.startswith("policy ") for each in gone) == (5 if dials else 0)
             assert await backend.reap() == []
         finally:
             await backend.close()
     await eventually_none(pods)
     async with pods.cluster.client(pods.namespace) as kube:
         assert await _secrets(kube) == []
+        assert [each.metadata.name async for each in kube.list(NetworkPolicy) if each.metadata] == [manifest.POLICY]
     assert [each.name for each in (runs / ".kernels").iterdir()] == ["place"]
 
 
@@ -261,8 +269,8 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
 
 
 @contextlib.contextmanager
-def _doomed(pods: Pods, runs: Path, image: str, step: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.doomed_pods", str(runs), pods.namespace, image, step]
+def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.support.doomed_pods", str(runs), pods.namespace, image, step, host]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.cluster.kubeconfig)}
     ) as process:

@@ -1,11 +1,13 @@
 """A kernel that stops at one step of a pod's life, says so, and waits to be killed there.
 
-Told: the folder of all workspaces, the namespace, the image, and the step, one of STEPS.
+Told: the folder of all workspaces, the namespace, the image, the step, one of STEPS, and how pods are reached: the
+address at which they find this machine, or "" for the attach stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Callable
@@ -16,14 +18,22 @@ from ramet.core.policy import Grant
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.reach import Attach, Attached
+from ramet.isolation.kubernetes.reach import Attach, Attached, Reach
 from ramet.isolation.kubernetes.seen import Seen
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.remote.outside import Machine
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage
 
-STEPS = ("created", "scheduled", "attached", "greeted", "started", "ended")
+_LONG_S = 600  #: of both ends: whoever is gone, is gone because somebody came
+#: By whether pods dial.
+STEPS = {
+    False: ("created", "scheduled", "attached", "greeted", "started", "ended"),
+    True: ("sworn", "created", "owned", "greeted", "deleted"),
+}
 
 
 def stop(here: str) -> None:
@@ -48,9 +58,12 @@ def _after(owner: Any, name: str, here: str, when: Callable[[Any], bool] = lambd
     setattr(owner, name, stopped)
 
 
-async def main(runs: Path, namespace: str, image: str) -> None:
+async def main(runs: Path, namespace: str, image: str, host: str) -> None:
     """One life of a pod, as far as it goes."""
+    _after(Api, "create_secret", "sworn")
     _after(Api, "create_pod", "created", lambda more: not more.get("dry_run"))
+    _after(Api, "patch_secret", "owned")
+    _after(Api, "delete_pod", "deleted")
     _after(Machine, "hello", "greeted")
     see, carry = Pod._see, Attached._carry
 
@@ -65,12 +78,19 @@ async def main(runs: Path, namespace: str, image: str) -> None:
 
     setattr(Pod, "_see", seen)  # noqa: B010 - mypy takes no assignment to a method
     setattr(Attached, "_carry", carried)  # noqa: B010
-    backend = KubernetesBackend(
-        runs,
-        namespace=namespace,
-        image=RuntimeImage(image, "", f"python{PYTHON}"),
-        reach=Attach(patience_s=600),  # Whoever is gone, is gone because somebody came.
-    )
+    async with contextlib.AsyncExitStack() as stack:
+        reach: Reach = Attach(patience_s=_LONG_S)
+        if host:
+            identity = certificates.make([host])
+            landing = await stack.enter_async_context(Landing(host, 0, identity.context))
+            url = f"wss://{host}:{landing.port}{PATH}"
+            reach = Dial(landing, url=url, ca=identity.ca, patience_s=_LONG_S)
+        program = RuntimeImage(image, "", f"python{PYTHON}")
+        await live(runs, KubernetesBackend(runs, namespace=namespace, image=program, reach=reach))
+
+
+async def live(runs: Path, backend: KubernetesBackend) -> None:
+    """The same, once all stops are set."""
     workspace = runs / sys.argv[4]
     workspace.mkdir(parents=True)
     grant = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
@@ -80,7 +100,8 @@ async def main(runs: Path, namespace: str, image: str) -> None:
     sandbox.channel.close()
     await sandbox.wait()
     stop("ended")
+    await sandbox.clean_up()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[5]))
