@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
-from ramet.core.errors import Damaged, Unknown
+from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.images import Furnished
 from ramet.services.contract import PLAIN, Image
 from ramet.services.packaging.oci import places
@@ -68,7 +68,7 @@ class PodImages:
             names = {Path(each).name for each in wanted}
             for info in await self.store.list_images():
                 if names.issuperset(info.bundles):
-                    with suppress(Unknown, Damaged):  # It is deleted just now, or nobody can be spawned from it.
+                    with suppress(RametError):  # It is deleted just now, or nobody can be spawned from it.
                         image = await self.store.image(info.id)
                         self._known.setdefault(frozenset(_seen(image)), image)
         return self._known.get(wanted)
