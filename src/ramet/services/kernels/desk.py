@@ -24,6 +24,7 @@ from ramet.services.app.calls import JSON_BYTES, Call
 from ramet.services.kernels.directory import Directory, Whose, hash_of
 from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
 from ramet.services.kernels.passes import FROM, Passes
+from ramet.services.problems import MEDIA_TYPE, problem_of
 from ramet.services.refusals import TakenOver
 from ramet.store.contract import Seat
 
@@ -66,6 +67,12 @@ class Home(Protocol):
 
     def opens_an_agent(self, key: str) -> bool:
         """Whether this is a key of one of its agents."""
+
+
+class _Said(Struct):
+    """What a problem document says that it is."""
+
+    type: str = ""
 
 
 class _Spawn(Struct):
@@ -155,6 +162,7 @@ class Desk:
 
     async def _of_one(self, call: Call, operation: Operation, name: str, body: Body, is_forwarded: bool) -> Any | None:
         until = asyncio.get_running_loop().time() + self._wait_s
+        may_be_gone = False  #: since a request to remove it was sent, and not answered
         while True:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
             if whose is not None and whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id):
@@ -164,10 +172,15 @@ class Desk:
                 # It is here; or nowhere, which is said in the words of whoever answers here.
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
-                    return None
+                    return await self._removed_here(call, operation) if may_be_gone else None
                 raise _not_mine() if is_forwarded else away()
-            if whose.kernel != self._directory.me and (answer := await self._of_other(call, whose, body, is_forwarded)):
-                return answer
+            if whose.kernel != self._directory.me:
+                try:
+                    answer = await self._of_other(call, whose, body, is_forwarded)
+                except Unreachable:
+                    may_be_gone, answer = operation.method == "DELETE", None
+                if answer is not None:
+                    return answer if not may_be_gone else await self._removed_there(call, operation, answer)
             self._directory.forget(whose)
             if not body.can_be_sent_again:
                 raise away()
@@ -177,8 +190,32 @@ class Desk:
                 raise away()
             await asyncio.sleep(_LOOK_S)
 
+    async def _removed_here(self, call: Call, operation: Operation) -> Any:
+        try:
+            return await self.here(call, operation) or Response(status_code=HTTPStatus.NO_CONTENT)
+        except (NotYours, Unknown) as refused:
+            if await self._is_gone(call, operation, isinstance(refused, Unknown)):
+                return Response(status_code=HTTPStatus.NO_CONTENT)
+            raise
+
+    async def _removed_there(self, call: Call, operation: Operation, answer: Answer) -> Any:
+        if answer.status != HTTPStatus.NOT_FOUND:
+            return answer
+        said = await answer.read()
+        is_part = msgspec.json.decode(said, type=_Said).type == problem_of(Unknown("", "")).type
+        if await self._is_gone(call, operation, is_part):
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        return Response(said, answer.status, media_type=MEDIA_TYPE)
+
+    async def _is_gone(self, call: Call, operation: Operation, is_part: bool) -> bool:
+        """Whether what was to be removed is not there; a part of something, by the word of whoever has that."""
+        return is_part or await self._directory.is_gone(operation.of, call.path(operation.of))
+
     async def _of_other(self, call: Call, whose: Whose, body: Body, is_forwarded: bool) -> Answer | None:
-        """What the kernel says that has it; None where there is none yet, or it has it no more."""
+        """What the kernel says that has it; None where there is none yet, or it has it no more.
+
+        Raises Unreachable where it may have done what may be done again.
+        """
         if is_forwarded:
             raise _not_mine()
         seat = self._directory.seats.get(whose.kernel)
@@ -190,6 +227,8 @@ class Desk:
             _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
             if problem.was_sent and call.request.method == "POST":
                 raise lost() from None
+            if problem.was_sent:
+                raise
             return None
         if answer.status != NOT_MINE:
             return answer
@@ -230,9 +269,12 @@ class Desk:
         until = asyncio.get_running_loop().time() + self._wait_s
         while not self._home.opens_an_agent(call.key):
             seat = self._directory.seats.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
+            answer = None
             if seat is not None:
                 self._directory.by_key.put(hash, seat.name)
-                if (answer := await self._of_other(call, Whose("", seat.name), body, False)) is not None:
+                with suppress(Unreachable):
+                    answer = await self._of_other(call, Whose("", seat.name), body, False)
+                if answer is not None:
                     if answer.status != HTTPStatus.UNAUTHORIZED:
                         return answer
                     await answer.close()

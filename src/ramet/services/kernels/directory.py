@@ -110,6 +110,12 @@ class Directory:
                 id, kernel = self._ids.put(team, named.id), self._kernels.put(named.id, named.kernel)
         return None if kernel is None else Whose(id, kernel)
 
+    async def is_gone(self, kind: str, name: str) -> bool:
+        """Whether no agent, or no team, of that id or name is on record any more, whatever is known here."""
+        if kind == "agent":
+            return await self._store.get(AGENT, name) is None
+        return await self._store.get(TEAM, name) is None and await self._named(name) is None
+
     async def of_run(self, run: str) -> Whose | None:
         """The tree that a run is in, and who has that; None for a run that is not on record."""
         tree = self._trees.get(run)
