@@ -10,9 +10,13 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
+from ramet.host.project import Project
+from ramet.spawn.handle import Handle
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+from tests.trips.approvals_program import lead, model, tools
 
 __all__ = ["postgres"]  # a fixture is used by its name
 TOKEN = "op_both_kernels_have_the_same_one"
@@ -156,3 +160,43 @@ async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> N
 
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).json()["id"] == agent
     assert line.lost == 3
+
+
+async def waits_for_a_person(served: Served) -> Handle:
+    """A tree of that kernel, in which somebody is to pay."""
+    runtime, folder = served.server.runtime, served.server.dir
+    agents = Project.open(None, user_dir=None)
+    handle = await runtime.spawn(lead(model()), "lead both", tools=tools(folder), agents=agents)
+    await eventually(lambda: runtime.trees[handle.id].inbox.pending)
+    return handle
+
+
+async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> None:
+    """Once: whoever is second is told that nothing waits, at either of them."""
+    one, two, _ = both
+    handle = await waits_for_a_person(one)
+    for each in (one, two):
+        [question] = (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
+        assert (question["path"], question["args"]) == ("main/payer", {"amount": 50})
+    path = f"/v1/approvals/{question['id']}"
+
+    assert (await two.ask("POST", path, "agent_nobody", json={"allowed": True})).status_code == 404
+    assert (await two.ask("POST", path, TOKEN, json={"allowed": True, "reason": "due"})).status_code == 204
+    assert (await handle.result()).value == "both are done"
+    for each in (one, two):
+        assert (await each.ask("POST", path, TOKEN, json={"allowed": False})).status_code == 404
+        assert (await each.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"] == []
+
+
+async def test_an_answer_to_a_question_that_may_have_come_is_not_said_to_be_lost_on_nobody(both: Two) -> None:
+    """It was given, and what came back was lost: so nobody hears that no such question waits."""
+    one, two, line = both
+    handle = await waits_for_a_person(one)
+    [question] = (await two.ask("GET", "/v1/approvals", TOKEN)).json()["approvals"]
+    line.loses, line.left = "POST", 1
+
+    answer = await two.ask("POST", f"/v1/approvals/{question['id']}", TOKEN, json={"allowed": True})
+
+    assert answer.status_code == 502, answer.text
+    assert line.lost == 1
+    assert (await handle.result()).value == "both are done"

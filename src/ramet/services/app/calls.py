@@ -106,6 +106,10 @@ class Call:
         """Have pieces of the body that were read come again, before the rest of it."""
         self._put_back = [*pieces, *self._put_back]
 
+    def begin_again(self, body: bytes) -> None:
+        """Have the whole body, which was read, come again, and nothing else."""
+        self._put_back = [body] if body else []
+
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal where it does not, and ClientDisconnect."""
         while self._put_back:

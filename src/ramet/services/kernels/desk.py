@@ -343,21 +343,34 @@ class Desk:
         return msgspec.json.decode(data, type=operation.answers)
 
     async def _of_whoever(self, call: Call, operation: Operation) -> Any:
-        """Whoever knows of it: this kernel, or else another one."""
+        """Whoever knows of it: this kernel, or else another one. Nobody says so while one cannot be asked, or is lost."""
         said = await call.body(JSON_BYTES)
-        call.put_back([said])
-        try:
-            answer = await operation.handle(call)
-            return Response(status_code=204) if answer is None else answer
-        except (Unknown, NotYours) as refused:
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            is_known = await self._are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
+            call.begin_again(said)
+            try:
+                answer = await operation.handle(call)
+                return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
+            except (Unknown, NotYours) as refused:
+                unknown = refused
             for seat in self._directory.others():
-                call.put_back([said])
-                with suppress(Unreachable):
+                call.begin_again(said)
+                try:
                     found = await self._passed_on(call, Body(call), seat)
-                    if found.status != HTTPStatus.NOT_FOUND:
-                        return found
-                    await found.close()
-            raise refused
+                except Unreachable as problem:
+                    if problem.was_sent:
+                        raise lost() from None
+                    is_known = False
+                    continue
+                if found.status != HTTPStatus.NOT_FOUND:
+                    return found
+                await found.close()
+            if is_known:
+                raise unknown
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
 
     async def _is_settled(self) -> bool:
         """Whether all that this kernel has taken over is open."""
