@@ -17,6 +17,7 @@ from ramet.services.contract import (
     CreatedTeam,
     CreateTeam,
     Image,
+    ImageStore,
     Loadable,
     Opening,
     Served,
@@ -77,13 +78,14 @@ class Site:
         rules: Rules | None = None,
         secrets: Mapping[str, str] | None = None,
         backend: Backend | None = None,
+        images: ImageStore | None = None,
     ) -> None:
         self.folder, self.agents = folder, folder / "agents"
         self.clock, self.echo, self.slow = FakeClock(), EchoType(), SlowType()
         self.runtime = AgentRuntime(store=store or MemoryStore(), clock=self.clock, backend=backend)
         types: dict[str, Any] = {"echo": self.echo, "slow": self.slow}
         self.spawner = AgentSpawnerService(
-            self.runtime, types, Images(), self.agents, OPERATOR, rules=rules, secrets=secrets
+            self.runtime, types, images or Images(), self.agents, OPERATOR, rules=rules, secrets=secrets
         )
 
     async def __aenter__(self) -> Site:

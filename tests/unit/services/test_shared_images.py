@@ -20,10 +20,12 @@ from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
 from ramet.services.packaging.shared import DRAFT, PART
 from ramet.services.refusals import InUse
+from ramet.services.spawning.books import Books
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import opened, schema
+from tests.support.sites import Site
 from tests.support.tars import tar
 from tests.support.wheels import wheel
 from tests.unit.services.test_images import installing, made, run
@@ -229,6 +231,35 @@ async def test_what_is_needed_elsewhere_stays(kernels: Kernels) -> None:
     assert (await one.image(image.id)).bundles == (bundle.id,)
 
 
+async def test_an_agent_that_is_born_while_its_image_is_deleted_elsewhere_is_not(
+    kernels: Kernels, postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not on record yet when the other kernel looked; nothing of it is left."""
+    one = await kernels.begin("one")
+    image = await made(one, [(await one.upload(tar(SUMS))).id])
+    rows = Books(kernels.stores["one"])
+    store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
+    packaging = PackagingService(kernels.folder / "two", store=store)
+    async with Site(kernels.folder, store, images=packaging) as site, packaging:
+        team = await site.team()
+        there = await site.agent(team, "there", image=image.id)
+
+        async def elsewhere() -> Sequence[str]:
+            return [row.path for row in await rows.others(())]
+
+        async def check(opening: object) -> None:
+            with pytest.raises(InUse):
+                await one.delete_image(image.id, elsewhere=elsewhere)
+            await site.spawner.kill_agent(there.agent.id, there.nonce)
+            await one.delete_image(image.id, elsewhere=elsewhere)
+
+        monkeypatch.setattr(site.echo, "check", check)
+        with pytest.raises(Unknown, match="image"):
+            await site.agent(team, "late", image=image.id)
+        assert await site.left() == ([], [])
+        assert await site.free(team) == 3
+
+
 async def test_a_kernel_that_is_lost_while_it_deletes_has_deleted_nothing(kernels: Kernels) -> None:
     """Its word that something goes counts no more."""
     one, two = [await kernels.begin(name) for name in ("one", "two")]
@@ -326,6 +357,13 @@ async def test_a_bundle_that_the_store_has_not_whole_is_refused(kernels: Kernels
     store = kernels.stores["two"]
     bundle, other = await one.upload(tar(LARGE)), await one.upload(tar(SUMS))
     image = await made(one, [bundle.id])
+    (small,) = [each for each in await store.list(PART) if len(each.data) < 1000]
+    third = await one.upload(tar({"third.py": b""}))
+    (another,) = [each for each in await store.list(PART) if len(each.data) < 1000 and each.key != small.key]
+    await store.put(PART, small.key, another.data)
+    with pytest.raises(Damaged, match=third.id):
+        await two.loadable(other.id, ())
+    await store.put(PART, small.key, small.data)
     parts = sorted(await store.list(PART), key=lambda each: -len(each.data))
     await store.put(PART, parts[0].key, parts[-1].data)
     with pytest.raises(Damaged, match="what is kept of it is none"):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ramet.core.errors import StoreFailed
+from ramet.core.errors import StoreFailed, Unknown
 from ramet.isolation.folders import RunFolders
 from ramet.services.contract import PLAIN, Image, Loadable
 from ramet.services.spawning.shelves import AgentShelf
@@ -19,11 +19,14 @@ class Images:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
+        self.gone = ""
 
     async def image(self, id: str) -> Image:
         return PLAIN
 
     async def bundle(self, id: str) -> object:
+        if id == self.gone:
+            raise Unknown("bundle", id)
         return id
 
     async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
@@ -80,5 +83,22 @@ async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, ho
         await changing
     assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
     assert shelf.needs == ("old",)
+    assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
+    await shelf.close()
+
+
+async def test_a_bundle_that_is_deleted_elsewhere_while_it_is_loaded_is_not_loaded(tmp_path: pathlib.Path) -> None:
+    """It was not on record yet when the other kernel looked: what is on the shelf is as before."""
+    images = Images(tmp_path)
+    shelf = AgentShelf("agent-0", lambda: RunFolders(tmp_path), images, PLAIN, ())
+    await shelf.open()
+    record = Record(shelf)
+    shelf.keep = record.keep
+    record.go_on.set()
+    await shelf.load("old", lambda _: None)
+    images.gone = "new"
+    with pytest.raises(Unknown):
+        await shelf.load("new", lambda _: None)
+    assert [each.id for each in shelf.loaded] == record.loaded == ["old"]
     assert [each.name for each in shelf.folder.iterdir()] == ["old.py"]
     await shelf.close()
