@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 
 import httpx2
 import pytest
 
-from ramet.core.errors import OverCapacity
+from ramet.core.errors import OverCapacity, Unknown
 from tests.support import postgres
 from tests.support.kernels import Kernel, Kernels, kernels
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
@@ -94,20 +95,37 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
 
 
 async def test_images_outlive_the_kernel_that_they_were_uploaded_to(
-    all_kernels: Kernels, stack: AsyncExitStack
+    all_kernels: Kernels, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its agents go on with theirs at another one, where they have never been; and others are spawned from them."""
+    """Its agents go on with theirs at another one, where they have never been, and others are spawned from them.
+
+    An image that it was making is none, and whoever asks is told so.
+    """
+    deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setenv("RAMET_INSTALLS_ALLOWED", "true")
+    monkeypatch.setenv("RAMET_INSTALLS_PIP_ARGS", f"-i http://127.0.0.1:{deaf.getsockname()[1]}/")
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 2, "cpu": 2, "memory_mb": 1024}, name="crew")
     image = await image_of(one, (await one.upload_bundle(tar(GREETER))).id)
     bob = await spawn_greeter(one, "crew", "bob", image, crew.key)
+    needy = await one.create_image([(await two.upload_bundle(tar({"requirements.txt": b"greeting"}))).id])
+    async with asyncio.timeout(60):
+        while (await two.job(needy.id)).state != "running":  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.01)
     begun[0].kill()
     assert (await two.get_agent(bob.agent.id, key=bob.nonce)).state == "idle"
     assert b"hello from an image" in await greeting(two, bob)
     eve = await spawn_greeter(two, "crew", "eve", image, crew.key)
     assert b"hello from an image" in await greeting(two, eve)
     assert (await two.job(image)).state == "done"
+    failed = await two.job(needy.id)
+    assert failed.error is not None
+    assert (failed.state, failed.image) == ("failed", "")
+    assert "kernel 'one' was lost while it made this image" in failed.error.message
+    assert [each.id for each in await two.list_images()] == [image]
+    with pytest.raises(Unknown, match="image"):
+        await spawn_greeter(two, "crew", "ann", needy.id, crew.key)
 
 
 async def test_a_kernel_that_is_told_to_stop_lets_turns_end_that_only_it_can_end(
