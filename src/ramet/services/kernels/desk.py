@@ -343,7 +343,7 @@ class Desk:
         return msgspec.json.decode(data, type=operation.answers)
 
     async def _of_whoever(self, call: Call, operation: Operation) -> Any:
-        """Whoever knows of it: this kernel, or else another one. Nobody says so while one cannot be asked, or is lost."""
+        """Whoever knows of it: this kernel, or another. Nobody says so while one cannot be asked, or is lost."""
         said = await call.body(JSON_BYTES)
         until = asyncio.get_running_loop().time() + self._wait_s
         while True:
