@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 import subprocess
@@ -137,3 +138,22 @@ def test_an_address_of_nobody_here(host: str) -> None:
     """One that is not this machine's is refused by name."""
     with pytest.raises(InvalidValue, match="listen"):
         tcp_listener(host, 0)
+
+
+async def test_what_is_written_at_an_address_is_sent_at_once() -> None:
+    """An answer is written in parts: by TCP's own ways each would wait until the one before it is acknowledged."""
+    listener = tcp_listener("127.0.0.1", 0)
+    made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(met, sock=listener.socket):
+        reader, writer = await asyncio.open_connection(*listener.socket.getsockname())
+        assert await reader.read() == b""
+        assert await made == 1
+        writer.close()
+        await writer.wait_closed()
+    listener.close()
