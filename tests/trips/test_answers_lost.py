@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Line:
         self.to = ("", 0)
         self.loses, self.left = "GET", 0
         self.lost = 0
+        self.instead: Callable[[], Awaitable[None]] | None = None  #: of carrying a request whose answer is to be lost
         self._server: asyncio.Server | None = None
         self._carrying: set[asyncio.Task[None]] = set()
 
@@ -67,6 +68,9 @@ class Line:
             while piece := await near.read(65536):
                 loses = self.left > 0 and piece.startswith(self.loses.encode() + b" ")
                 self.left -= loses
+                if loses and self.instead is not None:
+                    await self.instead()
+                    break
                 there.write(piece)
         except (ConnectionError, asyncio.CancelledError):
             pass
@@ -200,3 +204,18 @@ async def test_an_answer_to_a_question_that_may_have_come_is_not_said_to_be_lost
     assert answer.status_code == 502, answer.text
     assert line.lost == 1
     assert (await handle.result()).value == "both are done"
+
+
+async def test_what_a_kernel_did_not_answer_that_left_in_order_was_not_begun_there(both: Two) -> None:
+    """A turn that came to it in the moment in which it closed its connections: it is answered, once, by the other."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    await one.ask("GET", f"/v1/agents/{agent}", nonce)
+    line.loses, line.left, line.instead = "POST", 1, one.server.hand_over
+
+    said = await two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello")
+
+    assert said.status_code == 200, said.text
+    assert b"hello" in said.content
+    assert one.echo.opened[0].heard == []
+    assert [each.heard for each in two.echo.opened] == [[(b"hello", "words")]]

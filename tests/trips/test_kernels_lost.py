@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import httpx2
 import pytest
 
 from ramet.core.errors import OverCapacity, Unknown
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import Refused
+from ramet.services.contract import SpawnedAgent
 from tests.support import postgres
 from tests.support.kernels import Kernel, Kernels, kernels
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
@@ -182,6 +186,72 @@ async def test_a_rolling_restart_loses_no_turn(
     assert reader.text == "1 2 3 4 5 6 7 8 9 "
     assert [each.number for each in reader.chunks] == list(range(1, len(reader.chunks) + 1))
     assert reader.chunks[-1].kind == "done"
+
+
+class Load:
+    """Says one thing after the other to each agent, through kernels that are not about to end, until it is over."""
+
+    def __init__(self, clients: dict[str, Client], agents: Sequence[SpawnedAgent], folder: pathlib.Path) -> None:
+        self.clients, self._folder = clients, folder
+        self.under_way = dict.fromkeys(clients, 0)
+        self.said: dict[str, list[str]] = {each.agent.id: [] for each in agents}
+        self.is_over = False
+        self.workers = [asyncio.create_task(self._talk(each)) for each in agents]
+
+    async def _talk(self, agent: SpawnedAgent) -> None:
+        said = self.said[agent.agent.id]
+        while not self.is_over:
+            folder = self._folder / f"{agent.agent.id}-{len(said)}"
+            folder.mkdir()
+            body = counting(3, 9, folder)
+            said.append(json.loads(body)["messages"][0]["content"])
+            await self._say(agent, body)
+
+    async def _say(self, agent: SpawnedAgent, body: bytes) -> None:
+        while True:
+            name = min(self.clients, key=lambda each: self.under_way[each])
+            self.under_way[name] += 1
+            reader = Reader(self.clients[name], agent, body)
+            try:
+                await reader.done
+            except Refused as refused:
+                if refused.status != 503 or reader.chunks:
+                    raise
+                continue  # It was not begun, and may be said again.
+            finally:
+                self.under_way[name] -= 1
+            assert reader.text == "1 2 3 ", reader.chunks
+            assert [each.number for each in reader.chunks] == list(range(1, len(reader.chunks) + 1))
+            return
+
+
+async def test_a_rolling_restart_under_load_answers_every_turn_once(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """Of agents of all kernels; each ends in order and begins again, and no client hears more than: come again."""
+    begun = {name: all_kernels.begin(name) for name in ("one", "two", "three")}
+    clients = {name: await stack.enter_async_context(all_kernels.client(each)) for name, each in begun.items()}
+    agents = []
+    for name, client in clients.items():
+        team = await client.create_team({"agents": 2}, name=name)
+        agents += [await client.spawn_agent(name, each, "slow", key=team.key) for each in ("ann", "bob")]
+    load = Load(dict(clients), agents, tmp_path)
+    for name in begun:
+        del load.clients[name]  # As a Service does, before a kernel is told to end.
+        async with asyncio.timeout(60):
+            while load.under_way[name]:  # noqa: ASYNC110 - they come to their ends
+                await asyncio.sleep(0.01)
+        begun[name].process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(begun[name].process.wait) == 0, begun[name].said
+        begun[name] = all_kernels.begin(name)
+        load.clients[name] = await stack.enter_async_context(all_kernels.client(begun[name]))
+    load.is_over = True
+    await asyncio.gather(*load.workers)
+    one = load.clients["one"]
+    for each in agents:
+        said, told = load.said[each.agent.id], await one.history(each.agent.id, key=each.nonce)
+        assert [one["content"] for one in told if one["role"] == "user"] == said
+        assert [one["content"] for one in told if one["role"] == "assistant"] == ["1 2 3 "] * len(said)
 
 
 async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewhere(

@@ -83,20 +83,24 @@ class HttpServer:
         for each in tuple(self._connections):
             each.end()
 
-    async def stop(self) -> None:
-        """Let what is under way end for a while, and cut the rest. Idempotent."""
+    async def stop(self) -> bool:
+        """Let what is under way end for a while, and cut the rest; whether all ended by itself. Idempotent."""
         self.end()
+        is_done = True
         try:
             async with asyncio.timeout(self._bounds.end_s):
                 while self._connections:
                     await asyncio.wait([each.lost for each in self._connections])
         except TimeoutError:
+            is_done = all(each.is_between() for each in self._connections)
             for each in tuple(self._connections):
                 each.cut()
         if tasks := set(self._state.tasks):
             _, left = await asyncio.wait(tasks, timeout=self._bounds.end_s)
+            is_done = is_done and not left
             for task in left:
                 task.cancel()
+        return is_done
 
     def _connection(self) -> _Connection:
         return _Connection(self._config, self._state, self._bounds, self._connections)

@@ -183,11 +183,17 @@ class Server:
         assert self.kernels is not None, "its store is shared"
         assert self.runtime.journal is not None, "it has a store"
         await self.agents.leave(PATIENCE_S)
+        with contextlib.suppress(RametError):  # Who is not answered from now on looks again who has it.
+            await self.kernels.leave()
+        self._parts.streams.break_off()
+        is_all_answered = await self._http_server.stop()
         for opened in self.runtime.trees.values():
             if opened.recorder.durable is not None:
                 with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
                     await opened.recorder.durable()
         await self.kernels.close()
+        if not is_all_answered:  # As if it were killed: nobody is to hold for undone what may have been done.
+            return
         with contextlib.suppress(RametError):
             await self.runtime.journal.store.close()  # With it goes its seat: the others hear of that.
 

@@ -199,6 +199,9 @@ class Store(Protocol):
         within 2 s, one whose machine is gone within 10 s.
         """
 
+    async def has_left(self, kernel: str, epoch: int) -> bool:
+        """Whether a kernel closed its store in that epoch, and has not begun again: nothing it did is half done."""
+
     async def owner_of(self, tree: str) -> Seat | None:
         """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
 

@@ -34,6 +34,11 @@ class SoleKernel(ABC):
         """Never calls it: there is no other kernel."""
         return self._never()
 
+    async def has_left(self, kernel: str, epoch: int) -> bool:
+        """Never: what was here before is not known."""
+        self._check()
+        return False
+
     async def owner_of(self, tree: str) -> Seat | None:
         """This kernel, for a tree that it has written to or claimed since the store was opened."""
         self._check()

@@ -33,7 +33,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._open: set[EventStream] = set()
-        self._is_over = False
+        self._is_over = self._is_broken = False
 
     def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
         """A response of these events."""
@@ -45,13 +45,21 @@ class Streams:
         for each in tuple(self._open):
             each.end()
 
+    def break_off(self) -> None:
+        """Break all off, since they go on elsewhere; those that begin later break off at once."""
+        self._is_broken = True
+        for each in tuple(self._open):
+            each.break_off()
+
     def __len__(self) -> int:
         return len(self._open)
 
     def enter(self, stream: EventStream) -> None:
         """It is open from now on."""
         self._open.add(stream)
-        if self._is_over:
+        if self._is_broken:
+            stream.break_off()
+        elif self._is_over:
             stream.end()
 
     def leave(self, stream: EventStream) -> None:
@@ -85,6 +93,11 @@ class EventStream:
         self._is_over = True
         self._ready.set()
 
+    def break_off(self) -> None:
+        """Send what is queued, and leave its end open: whoever reads comes again for the rest."""
+        self._is_broken = True
+        self.end()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all, until the events end, the reader is gone or the server stops."""
         self._streams.enter(self)
@@ -95,7 +108,7 @@ class EventStream:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             await self._write(send)
-            if self._is_broken:
+            if self._is_broken and reading.done():
                 with suppress(BrokenOff):
                     await reading  # Not the end, if reading failed: the connection breaks off.
         finally:

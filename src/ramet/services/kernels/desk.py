@@ -225,11 +225,11 @@ class Desk:
             answer = await self._passed_on(call, body, seat)
         except Unreachable as problem:
             _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
-            if problem.was_sent and call.request.method == "POST":
+            if not problem.was_sent or await self._directory.has_left(seat):
+                return None
+            if call.request.method == "POST":
                 raise lost() from None
-            if problem.was_sent:
-                raise
-            return None
+            raise
         if answer.status != NOT_MINE:
             return answer
         await answer.close()
@@ -343,7 +343,7 @@ class Desk:
         return msgspec.json.decode(data, type=operation.answers)
 
     async def _of_whoever(self, call: Call, operation: Operation) -> Any:
-        """Whoever knows of it: this kernel, or another. Nobody says so while one cannot be asked, or is lost."""
+        """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
         said = await call.body(JSON_BYTES)
         until = asyncio.get_running_loop().time() + self._wait_s
         while True:
@@ -359,7 +359,7 @@ class Desk:
                 try:
                     found = await self._passed_on(call, Body(call), seat)
                 except Unreachable as problem:
-                    if problem.was_sent:
+                    if problem.was_sent and not await self._directory.has_left(seat):
                         raise lost() from None
                     is_known = False
                     continue
@@ -378,7 +378,7 @@ class Desk:
 
     async def _are_all_settled(self) -> bool:
         """Whether there are no teams of kernels that are lost, either."""
-        is_one_lost = any(not seat.alive for seat in self._directory.seats.values())
+        is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
         return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
 
     async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:

@@ -23,6 +23,7 @@ from ramet.store.contract import Seat, Store
 V = TypeVar("V")
 _log = logging.getLogger("ramet.serve")
 _KEPT: Final = 100_000
+_LOOK_S: Final = 0.05
 
 
 class _Team(Struct):
@@ -137,8 +138,19 @@ class Directory:
         return any(each.key == hash for each in await self._all())
 
     async def orphans(self) -> list[str]:
-        """Teams that no living kernel has."""
-        return [each.id for each in await self._all() if not self.is_alive(each.kernel)]
+        """Teams that no kernel has which answers."""
+        those_that_answer = {self.me, *(each.name for each in self.others())}
+        return [each.id for each in await self._all() if each.kernel not in those_that_answer]
+
+    async def has_left(self, seat: Seat) -> bool:
+        """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""
+        while True:
+            found = next((each for each in await self._store.kernels() if each.name == seat.name), None)
+            if found is None or not found.alive or found.epoch != seat.epoch:
+                return await self._store.has_left(seat.name, seat.epoch)
+            if found.address:
+                return False
+            await asyncio.sleep(_LOOK_S)  # It is about to.
 
     async def has_changed_hands(self, mine: Collection[str]) -> bool:
         """Whether there is a team that no living kernel has, or one of `mine` is another's, or is no more."""

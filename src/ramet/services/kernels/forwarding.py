@@ -114,6 +114,7 @@ class Forwarder:
         self._httpx: Any = httpx2
         self._transports: dict[str, Any] = {}
         self._under_way: dict[asyncio.Task[Any], str] = {}  #: by the kernel that it is at
+        self._streams: set[asyncio.Task[Any]] = set()  #: that are passed on
 
     async def close(self) -> None:
         """End what is under way, and all connections. Idempotent."""
@@ -125,6 +126,10 @@ class Forwarder:
     async def give_up(self, kernel: str) -> None:
         """End what is under way at a kernel that is lost: nothing more comes of it."""
         await self._end([task for task, at in self._under_way.items() if at == kernel])
+
+    async def break_off(self) -> None:
+        """End the streams that are passed on, in their middle; what is asked elsewhere is still answered."""
+        await self._end(list(self._streams))
 
     async def send(
         self,
@@ -194,7 +199,7 @@ class Forwarder:
             raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
         except self._httpx.TransportError as problem:
             raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
-        return Answer(answer, kernel, self._under_way, self._httpx.TransportError)
+        return Answer(answer, kernel, self._under_way, self._streams, self._httpx.TransportError)
 
     def _url(self, address: str, target: bytes) -> Any:
         base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
@@ -225,9 +230,15 @@ class Answer:
     """What another kernel answers: an ASGI response, or read as a whole; one of both, or `close`."""
 
     def __init__(
-        self, answer: Any, kernel: str, under_way: dict[asyncio.Task[Any], str], lost: type[Exception]
+        self,
+        answer: Any,
+        kernel: str,
+        under_way: dict[asyncio.Task[Any], str],
+        streams: set[asyncio.Task[Any]],
+        lost: type[Exception],
     ) -> None:
         self.status: int = answer.status_code
+        self._streams = streams
         self._answer, self._kernel, self._under_way, self._lost = answer, kernel, under_way, lost
 
     def header(self, name: str) -> str:
@@ -252,10 +263,13 @@ class Answer:
         passing = asyncio.create_task(self._pass_on(send), name="ramet forward")
         leaving = asyncio.create_task(_disconnects(receive), name="ramet forward's client")
         self._under_way[passing] = self._kernel
+        if self.header("content-type").startswith("text/event-stream"):
+            self._streams.add(passing)
         try:
             await asyncio.wait({passing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._under_way.pop(passing, None)
+            self._streams.discard(passing)
             passing.cancel()
             leaving.cancel()
             await asyncio.wait({passing, leaving})

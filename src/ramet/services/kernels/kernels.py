@@ -41,6 +41,11 @@ class Kernels:
         """Tell the others where this kernel answers."""
         await self._store.announce(address)
 
+    async def leave(self) -> None:
+        """Have others ask here no more, and break off what is read of them through this one."""
+        await self._store.announce("")
+        await self._forwarder.break_off()
+
     async def close(self) -> None:
         """Hear no more, and end what is on its way to others. Idempotent."""
         await self.directory.close()

@@ -102,6 +102,9 @@ async def what_lives_is_not_taken_over(place: Place) -> None:
         holds(await store.get("team", "a") is None, "and nothing was written")
         holds((await store.owner_of("left") or Seat("", 0, "", alive=True)).name == "gone", "nor claimed")
         holds(await other.take_over("gone", ["left"], put) is not None, "it is gone")
+        holds(await store.has_left("gone", 1), "it left in order")
+        holds(not await store.has_left("gone", 2), "it did not begin again")
+        holds(not await store.has_left("other", 1), "who lives has not left")
         holds(await store.take_over("other", ["left"], put) is None, "who has it now lives")
         await keep(other, entry(1, tree="left"))
 

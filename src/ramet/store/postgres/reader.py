@@ -132,6 +132,11 @@ class Reader:
         row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
         return None if row is None else Seat(*row)
 
+    def has_left(self, kernel: str, epoch: int) -> bool:
+        """Whether a kernel closed its store in that epoch, and has not begun again."""
+        values = {"kernel": kernel, "epoch": epoch}
+        return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
+
     def _ask(self, work: Callable[[Connection], T]) -> T:
         def once() -> T:
             if self._connection is None:

@@ -299,6 +299,11 @@ class PostgresStore:
         self._usable().watch_kernels()
         return self._watching.add(heard)
 
+    async def has_left(self, kernel: str, epoch: int) -> bool:
+        """Whether a kernel closed its store in that epoch, and has not begun again."""
+        name = _checked("kernel", kernel)
+        return await self._asked(lambda reader: reader.has_left(name, epoch))
+
     async def owner_of(self, tree: str) -> Seat | None:
         """The kernel that a tree belongs to, alive or not; None for one that is over, let go of, or not known."""
         _checked("tree", tree)

@@ -50,6 +50,9 @@ UPDATE {schema}.kernels SET lock = 0, address = '' WHERE name = %(kernel)s AND e
 -- name: tell_kernels
 SELECT pg_notify(%(channel)s, 'kernels')
 
+-- name: has_left
+SELECT FROM {schema}.kernels WHERE name = %(kernel)s AND epoch = %(epoch)s AND lock = 0
+
 -- name: announce
 UPDATE {schema}.kernels SET address = %(address)s WHERE name = %(kernel)s
 
