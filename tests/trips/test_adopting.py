@@ -15,12 +15,14 @@ from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.outcome import Status
 from ramet.core.schedule import Interval
 from ramet.core.ticks import Book, Claim, Due, State
+from ramet.host.kept_results import KeptResults
 from ramet.host.schedules.asked import schedule_of
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.target import target_of
 from ramet.host.steering import Steering
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.spawn.handle import Handle
+from ramet.spawn.reuse import Kept
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off
@@ -94,6 +96,30 @@ async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str
         assert [each.id for each in there] == [session.id]
         async with AgentRuntime(store=stores["one"]) as restarted:
             assert await restarted.resume(llm=ScriptedModel([])) == []
+
+
+async def test_a_result_is_collected_at_any_kernel_whatever_became_of_its_own(
+    stores: dict[str, PostgresStore],
+) -> None:
+    """Of a run that is over; and what was kept for equal calls is had from there as well, instead of working again."""
+    async with AgentRuntime(store=stores["two"]) as two:
+        one = await AgentRuntime(store=stores["one"]).start()
+        handle = await one.spawn(Agent(name="lead", model=ScriptedModel(["found"])), "go")
+        assert (await handle.result()).value == "found"
+        assert one.journal is not None
+        kept = Kept("found", handle.id, one.clock.now())
+        await KeptResults(one.journal, one.clock).put("equal", kept, 3600)
+        assert (await two.result(handle.id)).value == "found"
+        await stores["one"].close()
+        with contextlib.suppress(StoreFailed):
+            await one.stop()
+
+        assert (await two.result(handle.id)).value == "found"
+        assert two.journal is not None
+        assert await KeptResults(two.journal, two.clock).get("equal", 3600) == kept
+        assert await two.resume(llm=ScriptedModel([])) == []
+    async with AgentRuntime(store=stores["three"]) as three:
+        assert (await three.result(handle.id)).value == "found"
 
 
 async def test_what_cannot_go_on_is_named_and_waits_for_a_resume_that_has_what_it_needs(

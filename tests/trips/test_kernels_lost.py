@@ -7,6 +7,7 @@ import json
 import pathlib
 import signal
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 
@@ -252,6 +253,39 @@ async def test_a_rolling_restart_under_load_answers_every_turn_once(
         said, told = load.said[each.agent.id], await one.history(each.agent.id, key=each.nonce)
         assert [one["content"] for one in told if one["role"] == "user"] == said
         assert [one["content"] for one in told if one["role"] == "assistant"] == ["1 2 3 "] * len(said)
+
+
+async def test_a_team_is_exact_while_its_kernel_is_killed_in_the_midst_of_spawns(
+    all_kernels: Kernels, stack: AsyncExitStack
+) -> None:
+    """A hundred at once into ten places, through the others: whoever was told of an agent has it, and there are ten."""
+    begun = [all_kernels.begin(name) for name in ("one", "two", "three")]
+    one, two, three = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 10}, name="crew")
+    born: list[str] = []
+
+    async def spawn(client: Client, number: int) -> str:
+        try:
+            born.append((await client.spawn_agent("crew", f"agent-{number}", "echo", key=crew.key)).agent.id)
+        except OverCapacity:
+            return "full"
+        except Refused as refused:
+            return str(refused.status)
+        return "born"
+
+    spawning = [asyncio.create_task(spawn((two, three)[number % 2], number)) for number in range(100)]
+    await eventually(lambda: len(born) >= 3)
+    begun[0].kill()
+    told = Counter(await asyncio.gather(*spawning))
+    assert set(told) <= {"born", "full", "502", "503"}, told
+    there = {each.id for each in await two.list_agents("crew", key=crew.key)}
+    assert set(born) <= there
+    assert len(there) <= 10
+    free = (await three.get_team("crew", key=crew.key)).free["agents"]
+    assert free == 10 - len(there)
+    more = Counter([await spawn((two, three)[number % 2], 100 + number) for number in range(int(free) + 2)])
+    assert more == Counter({"born": int(free), "full": 2})
+    assert {each.id for each in await three.list_agents("crew", key=crew.key)} == there | set(born)
 
 
 async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewhere(
