@@ -10,6 +10,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from lightkube.resources.core_v1 import Pod
 
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy, ScriptedModel, Session, workspace_tools
 from ramet.core.events import Event, RunEnded, SandboxStarted, ToolEnded
@@ -89,6 +90,21 @@ async def test_trip_b_a_functions_child_has_a_pod_of_its_own(runtime: AgentRunti
     await handle.cancel("no longer needed")
     assert marked(mark) == []
     assert (await handle.result()).status == "cancelled"
+
+
+async def test_a_pod_that_is_deleted_under_a_run_is_that_runs_loss_alone(runtime: AgentRuntime, pods: Pods) -> None:
+    """Whoever waits for it hears whose word it was; what is asked next has a pod of its own."""
+    mark = f"pods-{os.getpid()}-{next(_marks)}"
+    handle = await runtime.start_agent(agents.subtree, Policy(memory_mb=128), (mark, 0))
+    await eventually(lambda: len(marked(mark)) == 1)
+    async with pods.cluster.client(pods.namespace) as kube:
+        [pod] = await pods.names()
+        await kube.delete(Pod, pod, grace_period=0)
+    result = await handle.result()
+    assert (result.status, result.error and result.error.type) == (Status.LOST, "SandboxLost")
+    assert result.error is not None
+    assert result.error.message == f"pod {pod} was deleted, and not by this kernel"
+    assert (await runtime.run_agent(agents.square, Policy(memory_mb=128), (14,))).output == 196
 
 
 async def test_trip_c_a_schedule_fires_in_a_pod_and_is_followed(runtime: AgentRuntime) -> None:
