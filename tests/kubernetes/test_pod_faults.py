@@ -153,11 +153,9 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
     async def full(site: Site, kube: AsyncClient) -> Exit:
         async with site.visit(grant=GRANT) as visit:
             filling = asyncio.ensure_future(kube.exec(visit.sandbox.describe()["pod"], command=fill, stdout=True))
-            try:
-                return await visit.ended()
-            finally:
-                filling.cancel()
-                await asyncio.gather(filling, return_exceptions=True)
+            ended = await visit.ended()
+            await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
+            return ended
 
     async with opened(pods.backend(scratch / "runs"), scratch) as site, pods.cluster.client(pods.namespace) as kube:
         ends = [end for _ in range(2) for end in await asyncio.gather(*(full(site, kube) for _ in range(5)))]

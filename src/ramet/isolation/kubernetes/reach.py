@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from ramet.isolation.remote.line import Line
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _SOON_S, _LATER_S = 0.05, 0.25  #: between two tries to attach: while a container starts, and after _QUICK of them
 _QUICK = 60
+_MAKING_S = 2.0  #: for a connection that is being made when it is not wanted any more
 _WORDS = 2000  #: of standard error, so much is kept
 
 _log = logging.getLogger("ramet.kubernetes")
@@ -87,6 +89,8 @@ class Attached:
         self._line = CarriedLine(patience_s)
         self._connection = 0
         self._tail: deque[bytes] = deque(maxlen=8)
+        self._is_settled = asyncio.Event()  #: no connection is being made at this moment
+        self._is_settled.set()
         self._holding = asyncio.get_running_loop().create_task(self._hold())
 
     @property
@@ -102,6 +106,9 @@ class Attached:
     async def close(self) -> None:
         """See `Reached`."""
         self._line.fail("the pod was let go of")
+        with contextlib.suppress(TimeoutError):  # Of one that is cut off in its TLS handshake, the client lets go late.
+            async with asyncio.timeout(_MAKING_S):
+                await self._is_settled.wait()
         self._holding.cancel()
         await asyncio.gather(self._holding, return_exceptions=True)
 
@@ -109,7 +116,9 @@ class Attached:
         loop, tries, began = asyncio.get_running_loop(), 0, 0.0
         while not self._line.has_ended:
             try:
+                self._is_settled.clear()
                 async with self._api.attach(self._pod) as stream:
+                    self._is_settled.set()
                     began, tries = loop.time(), 0
                     await self._carry(stream)
             except Forbidden as problem:
@@ -118,6 +127,8 @@ class Attached:
                 _log.debug("pod %s: %s", self._pod, problem)
                 if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
                     return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
+            finally:
+                self._is_settled.set()
             tries += 1
             await asyncio.sleep(_SOON_S if tries < _QUICK and loop.time() > began + _SOON_S else _LATER_S)
 
