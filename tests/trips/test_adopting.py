@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import pathlib
+import time
 from collections.abc import AsyncIterator
 
+import psutil
 import psycopg
 import pytest
 
 from ramet import Agent, AgentRuntime, AgentScheduler, Session
 from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.outcome import Status
+from ramet.core.policy import Policy
 from ramet.core.schedule import Interval
 from ramet.core.ticks import Book, Claim, Due, State
 from ramet.host.kept_results import KeptResults
@@ -78,6 +82,48 @@ async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
         assert (await one.result(handle.id)).value == "it goes on"  # as it is on record
         seqs = [each.seq for each in await stores["two"].read(tree=handle.id)]
         assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_guests_of_a_tree_that_went_elsewhere_end_and_that_is_said_once(
+    postgres: Server, stores: dict[str, PostgresStore], tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the kernel lives on that had it: no sandbox is left, and its end here is not on record."""
+    said: list[str] = []
+    async with (
+        AgentRuntime(tmp_path / "one", store=stores["one"], backend="local", grace_s=1.0) as one,
+        AgentRuntime(tmp_path / "two", store=stores["two"], backend="local") as two,
+    ):
+        handle = await one.start_agent(agent=stays, policy=Policy(), on_stdout=said.append)
+        await eventually(lambda: said)
+        before = sandboxes()
+        with cut_off(stores["one"], postgres):
+            assert await (await two.open_store()).claim([handle.id]) == [handle.id]
+        await eventually(lambda: one.trees == {})
+
+        assert len(set(before) & set(sandboxes())) < len(before)
+        lines = [each.getMessage() for each in caplog.records if handle.id in each.getMessage()]
+        assert len([each for each in lines if "a tree ends here" in each]) == 1, lines
+        assert one.get_status()["state"] == "running"
+        events = [each.type for each in await stores["two"].read(tree=handle.id)]
+        assert "run_ended" not in events
+
+
+def sandboxes() -> list[psutil.Process]:
+    """The living processes below this one that are in a pid namespace of their own; some wait for their first run."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            status = pathlib.Path(f"/proc/{each.pid}/status").read_text()
+            inside = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[2:]
+            if inside and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each)
+    return found
+
+
+def stays() -> None:
+    """Say so."""
+    print("here", flush=True)  # noqa: T201
+    time.sleep(3600)
 
 
 async def test_what_a_kernel_left_that_ended_goes_on_at_another(stores: dict[str, PostgresStore]) -> None:
