@@ -33,9 +33,9 @@ class Line:
         self._server: asyncio.Server | None = None
         self._carrying: set[asyncio.Task[None]] = set()
 
-    async def begin(self) -> str:
+    async def begin(self, at: int = 0) -> str:
         """Where the other kernel is reached through it."""
-        self._server = await asyncio.start_server(self._come, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._come, "127.0.0.1", at)
         host, port = self._server.sockets[0].getsockname()
         return f"http://{host}:{port}"
 
@@ -154,6 +154,21 @@ async def test_what_may_be_done_once_is_not_asked_for_again(both: Two) -> None:
     assert line.lost == 3
     assert one.echo.opened[0].heard == [(b"hello", "words")]
     assert [each.opening.path.rpartition("/")[2] for each in one.echo.opened] == ["bob", "eve"]
+
+
+async def test_what_was_never_sent_is_sent_once_it_can_be(both: Two, caplog: pytest.LogCaptureFixture) -> None:
+    """A turn, while its kernel takes no connection: its client waits, and it is done once."""
+    one, two, line = both
+    agent, nonce = await one.agent()
+    (seat,) = [each for each in await (await one.server.runtime.open_store()).kernels() if each.name == "one"]
+    await line.end()
+    with caplog.at_level("INFO", "ramet.serve"):
+        asking = asyncio.create_task(two.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=b"hello"))
+        await eventually(lambda: "cannot be reached" in caplog.text)
+        await line.begin(int(seat.address.rpartition(":")[2]))
+
+    assert (await asking).status_code == 200
+    assert one.echo.opened[0].heard == [(b"hello", "words")]
 
 
 async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> None:
