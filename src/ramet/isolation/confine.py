@@ -66,6 +66,7 @@ class Gates(NamedTuple):
                     unix=network,
                     unmapped=unmapped,
                     sessions=room.walls != "none",
+                    queues=room.walls != "none",
                     others=room.is_apart,
                     served=room.is_apart,
                 )

@@ -32,6 +32,9 @@ UNMAPPED = {"memfd_create": (319, 279), "shmget": (29, 194)}
 #: Leaving a group of processes, by which they could all be ended.
 SESSIONS = {"setsid": (112, 157), "setpgid": (109, 154)}
 
+#: Things of System V, that are all its user's in a namespace, and outlive whoever made them.
+QUEUES = {"msgget": (68, 186), "semget": (64, 190)}
+
 #: What may be done to other processes of the same user, by their pid: here, only to oneself, which is 0.
 OTHERS = {
     "ioprio_set": (251, 30),
@@ -142,7 +145,7 @@ def of(machine: str) -> Machine:
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
     column, audit, has_x32 = known[machine]
-    tables = {**_JUDGED, **UNMAPPED, **SESSIONS, **OTHERS, **DENIED}
+    tables = {**_JUDGED, **UNMAPPED, **SESSIONS, **QUEUES, **OTHERS, **DENIED}
     return Machine(
         audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
     )

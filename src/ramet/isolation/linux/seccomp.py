@@ -49,6 +49,7 @@ def program(
     unix: bool = True,
     unmapped: bool = True,
     sessions: bool = True,
+    queues: bool = True,
     others: bool = True,
     served: bool = True,
     kill: bool = False,
@@ -59,6 +60,7 @@ def program(
     `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
     had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
     which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes.
+    Without `queues`, there are no message queues and semaphores, which others of the same user would have, too.
     Without `others`, nobody changes limits, priority, place or scheduling of another by its pid, or of all its user's.
     Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
     which Landlock does not see.
@@ -103,6 +105,7 @@ def program(
             judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
             code += _when(number[name], judged)
     denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
+    denied += () if queues else numbers.QUEUES
     for name in denied:
         if name in number:
             code += _when(number[name], _return(deny))

@@ -44,6 +44,7 @@ class Asked(NamedTuple):
     unix: bool
     unmapped: bool
     sessions: bool
+    queues: bool
     others: bool
     served: bool
     kill: bool
@@ -116,11 +117,12 @@ def described(asked: Asked, call: Call) -> Verdict:
                 name in numbers.DENIED
                 or (name in numbers.UNMAPPED and not asked.unmapped)
                 or (name in numbers.SESSIONS and not asked.sessions)
+                or (name in numbers.QUEUES and not asked.queues)
             )
     return deny if refused else ALLOW
 
 
-asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 7)
+asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 8)
 FLAGS = (calls.CLONE_NEWUSER, calls.CLONE_NEWPID, calls.CLONE_NEWNS | 17, 0x0001_0F00, 0x003D_0F00, 0xFFFF_FFFF)
 SMALL = (0, 1, 2, 3, 5, 6, 10, 17, 40, 0x802, 0x8_0001, 0x2180, 0x6180, 0x8180, 0x2000_0000, 0x4000_0000, 0x4000_0001)
 interesting = st.sampled_from([*SMALL, *FLAGS, 0x5412, 0x5413, 0x541C, 0x541D, 0x5423])
@@ -144,7 +146,7 @@ def test_the_program_says_what_its_description_says(data: st.DataObject, asked: 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_listed_call_is_judged_as_described(machine: str) -> None:
     """All of them, with arguments of nothing: no draw of luck decides which."""
-    shut = Asked(machine, False, False, False, False, False, False, False)
+    shut = Asked(machine, *[False] * 8)
 
     for name, number in numbers.of(machine).number.items():
         call = Call(number, (0,) * 6, AUDIT[machine])

@@ -160,6 +160,16 @@ def test_who_may_not_leave_its_group_stays_in_it() -> None:
     assert tried(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
 
 
+def test_who_shares_a_user_has_no_queue_in_common() -> None:
+    known = numbers.of(os.uname().machine).number
+    make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
+
+    said = tried(*make, behind=GATE.format("inet=False, queues=False"))
+
+    assert said == ["EPERM", "EPERM"]
+    assert tried(make[1], behind=GATE.format("inet=False")) == ["EINVAL"]  # It was asked for less than none.
+
+
 def test_unix_sockets_and_unmapped_memory_are_separate_words() -> None:
     attempts = ("socket.socket(socket.AF_UNIX)", "os.memfd_create('a') > 0", "socket.socket(socket.AF_INET)")
 
