@@ -13,6 +13,9 @@ from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, S
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import SandboxStarted, ToolEnded
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.local import LocalBackend
+from ramet.isolation.sandbox import ForkedSandbox
 from ramet.models.dialogue import Call, Say
 
 Backend = Literal["bwrap", "local"]
@@ -52,6 +55,40 @@ async def test_a_child_reads_the_folder_from_its_own_sandbox(tmp_path: pathlib.P
     assert (started.backend, started.path) == (backend, "main/1")
     [read] = [event for event in events if isinstance(event, ToolEnded)]
     assert (read.status, "timeout: 3000" in read.preview) == ("ok", True)
+
+
+class Noting(LocalBackend):
+    """One that takes note of what is said of programs."""
+
+    def __init__(self, runs: pathlib.Path) -> None:
+        super().__init__(runs)
+        self.with_programs: list[bool] = []
+
+    async def start(self, spec: SandboxSpec) -> ForkedSandbox:
+        self.with_programs.append(spec.has_programs)
+        return await super().start(spec)
+
+
+async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> None:
+    """By the tools that an agent has, whether it uses them or not."""
+    with_shell = Agent(name="worker", description="Works", instructions="Work.", tools=["Bash"])
+    reader = Agent(name="reader", description="Reads files", instructions="Read.", tools=["Read"])
+    script: dict[str, list[Say | Call | str]] = {
+        "Go": [
+            Call("Agent", {"subagent_type": "worker", "prompt": "one"}),
+            Call("Agent", {"subagent_type": "reader", "prompt": "two"}),
+            "done",
+        ],
+        "one": ["worked"],
+        "two": ["read"],
+    }
+    backend = Noting(tmp_path / "runs")
+    model, tools = ScriptedModel(script=script), workspace_tools()
+    agents = [with_shell, reader]
+    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:  # type: ignore[arg-type]  # as servers do
+        assert (await talk.ask("Go")).value == "done"
+
+    assert backend.with_programs == [True, False]
 
 
 @both

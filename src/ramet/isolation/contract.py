@@ -40,6 +40,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
     shelf: pathlib.Path | None = None  #: a folder below `runs`, to be read: what the host puts there later is seen, too
+    has_programs: bool = False  #: it starts programs in sessions of their own, as the tool Bash does
 
 
 class Exit(NamedTuple):

@@ -34,6 +34,8 @@ from ramet.wire.failures import error_from
 from ramet.wire.requests import Done, StartFunction, Stop, Told
 from ramet.wire.values import Encoded
 
+_WITH_PROGRAMS = frozenset({"Bash", "Grep"})  #: tools that start some, and end all that these have started
+
 #: Ends after which another attempt may help.
 _RETRIED = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status.LOST})
 #: Of what it prints, this much of the newest is kept in memory.
@@ -137,6 +139,7 @@ async def _attempt(
             env=_importing(placement.env(run.info, grant), run.shelf),
             proxy=proxy,
             shelf=run.shelf,
+            has_programs=run.capsule is None and any(tool.name in _WITH_PROGRAMS for tool in run.context.tools),
         )
         async with _inside(run, spec, backend, errands, placement) as inside:
             run.context.emit(
