@@ -14,25 +14,34 @@ from ramet.isolation.kubernetes.images import PodImage
 from tests.support.cluster import Cluster
 from tests.support.pods import IMAGES, NAMESPACE
 
+#: What a pod that runs share does not keep of it, and why.
+NOT_SHARED = {
+    "more_than_is_offered_is_refused": "whoever asks for more than there is between runs of a pod has one of its own",
+    "processes": "who starts more than were granted is ended, not refused: test_team_pods",
+}
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 
 
+@pytest.mark.parametrize("whose", ["backend", "OfATeam"], ids=["run", "team"])
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 async def test_pods_keep_a_backends_promises(
     check: Check,
+    whose: str,
     cluster: Cluster,
     shared_namespace: str,
     pod_images: Mapping[Image, PodImage],
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in tests/conformance, with fewer at once and in a row: each is a pod."""
+    """As in tests/conformance, with fewer at once and in a row: each is a pod, or in that of its team."""
+    if whose == "OfATeam" and check.__name__ in NOT_SHARED:
+        pytest.skip(NOT_SHARED[check.__name__])
     monkeypatch.setattr(endings, "_CROWD", 6)
     monkeypatch.setattr(endings, "_TIMES", 3)
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv(NAMESPACE, shared_namespace)
     monkeypatch.setenv(IMAGES, " ".join(pod_images[kind].reference for kind in ("bare", "llm")))
     try:
-        await run(check, Ground("tests.support.pods:backend", scratch, eyes="tests.support.pods:eyes"))
+        await run(check, Ground(f"tests.support.pods:{whose}", scratch, eyes="tests.support.pods:eyes"))
     except NotHere as why:
         pytest.skip(str(why))

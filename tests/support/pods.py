@@ -11,24 +11,29 @@ import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import yaml
 from httpx2.websockets import WebSocketUpgradeError
 from lightkube import ApiError, AsyncClient
 from lightkube.resources.core_v1 import Namespace, Pod
 
-from ramet.isolation.contract import Image
+from ramet.core.policy import Isolation
+from ramet.core.reservation import Reservation
+from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.kubernetes.shared import fits
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.remote.files import Known, Packed
@@ -54,11 +59,36 @@ except BlockingIOError:
 """
 
 
-def backend(runs: Path) -> KubernetesBackend:
+def backend(runs: Path, team: Reservation | None = None) -> KubernetesBackend:
     """Of this cluster."""
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
-    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=Attach(patience_s=PATIENCE_S))
+    reach = Attach(patience_s=PATIENCE_S)
+    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=reach, team=team)
+
+
+TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
+
+
+class OfATeam:
+    """A backend whose every run is of one team, and so in its pod where that is enough, else in one of its own."""
+
+    def __init__(self, runs: Path) -> None:
+        self._pods = backend(runs, team=TEAM)
+        self.name, self.owner = self._pods.name, self._pods.owner
+        self.adopt, self.reap, self.close = self._pods.adopt, self._pods.reap, self._pods.close
+
+    async def probe(self) -> Probe:
+        """What stands between runs of that pod is less than a pod; and no limit there is the cluster's."""
+        probe = await self._pods.probe()
+        return probe._replace(level=Isolation.L1, mechanisms={**probe.mechanisms, "cgroup_cpu": False})
+
+    async def start(self, spec: SandboxSpec) -> PodSandbox:
+        """See `KubernetesBackend.start`."""
+        spec = replace(spec, grant=msgspec.structs.replace(spec.grant, reservation=TEAM))
+        sandbox = await self._pods.start(spec)
+        assert (sandbox.level is Isolation.L1) is fits(spec), f"{spec} is at {sandbox.level}"
+        return sandbox
 
 
 async def eyes(runs: Path, file: Path) -> bool:

@@ -38,9 +38,11 @@ def free_port() -> int:
 def test_settings_of_pods_are_read(tmp_path: Path) -> None:
     """Paths begin at the file's folder."""
     config = loaded(tmp_path, "pods: {dial: '[fd00::7]:8471', listen: '[::]:9000', ca: ca.pem, pull_secret: hub}\n")
+    shared = loaded(tmp_path, "pods: {per: team}\n")
 
     assert (config.pods.dial, config.pods.listen) == (TcpAddress("fd00::7", 8471), TcpAddress("::", 9000))
     assert (config.pods.ca, config.pods.pull_secret) == (tmp_path / "ca.pem", "hub")
+    assert (config.pods.per, shared.pods.per) == ("run", "team")
 
 
 @pytest.mark.parametrize("dial", ["kernel.example:8471", "0.0.0.0:8471", "10.0.0.1:0", "/run/door", "10.0.0.1"])
@@ -51,6 +53,14 @@ def test_pods_dial_an_address_with_a_port(tmp_path: Path, dial: str) -> None:
     (problem,) = examine(tmp_path / "ramet.yaml", {}, {}).problems
 
     assert problem.field == "pods.dial"
+
+
+def test_whose_a_pod_is_is_one_of_two(tmp_path: Path) -> None:
+    (tmp_path / "ramet.yaml").write_text("pods: {per: tree}\n")
+
+    (problem,) = examine(tmp_path / "ramet.yaml", {}, {}).problems
+
+    assert (problem.field, problem.accepted.partition(" (")[0]) == ("pods.per", "run or team")
 
 
 @pytest.mark.parametrize(

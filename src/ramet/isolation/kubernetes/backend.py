@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed, SpawnRefused
+from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
 from ramet.core.policy import DEFAULTS, Isolation
+from ramet.core.reservation import Reservation
 from ramet.isolation.admission import NO_MOUNTS, absolute
 from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.kubernetes import labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, by_kind
 from ramet.isolation.kubernetes.labels import About
-from ramet.isolation.kubernetes.life import Ground, Pod, told_of
-from ramet.isolation.kubernetes.lookout import Lookout
-from ramet.isolation.kubernetes.podline import PodLine
+from ramet.isolation.kubernetes.life import Pod
+from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
 from ramet.isolation.kubernetes.reaper import reap
-from ramet.isolation.kubernetes.sandbox import PodSandbox
-from ramet.isolation.kubernetes.seen import Trouble, exit_of
-from ramet.isolation.remote.outside import Machine, OnThreshold
+from ramet.isolation.kubernetes.sandbox import Alone, PodSandbox
+from ramet.isolation.kubernetes.seen import exit_of
+from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
+from ramet.isolation.remote.outside import OnThreshold
 
-#: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
-UIDS = range(1_000_000, 2_000_000_000)
-_CLOSE_S = 30.0
-
-_log = logging.getLogger("ramet.kubernetes")
+_SHARED: Image = "llm"  #: of a pod that runs share: a bare one can be had there, too
 
 
 class Standing(NamedTuple):
@@ -81,6 +77,7 @@ class KubernetesBackend:
         start_s: float = 300.0,
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
+        team: Reservation | None = None,
     ) -> None:
         """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
@@ -88,7 +85,8 @@ class KubernetesBackend:
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
         node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
-        one folder of runs know of each other by locks there.
+        one folder of runs know of each other by locks there. `team`: runs with that reservation share a pod of its
+        amounts, as far as what stands between them there is all that they ask for.
         """
         self._runs = Path(absolute(runs))
         self._images: Mapping[Image, PodImage] = {}
@@ -117,10 +115,9 @@ class KubernetesBackend:
         self.on_threshold = on_threshold
         self._api: Api | None = None
         self._presence: Presence | None = None
-        self._ground: Ground | None = None
-        self._pods: set[Pod] = set()
-        self._machines: set[Machine] = set()
-        self._strays: set[asyncio.Task[None]] = set()
+        self._pods: Pods | None = None
+        self._team = team
+        self._shared: TeamPod | None = None
         self._probe: Probe | None = None
         self._probing = asyncio.Lock()
         self._is_closed = False
@@ -146,7 +143,7 @@ class KubernetesBackend:
                 form = self._form(self._images["bare"])
                 egress = self._reach.egress
                 way_out = None if egress is None else manifest.way_out(form, egress)
-                trial = manifest.pod(form, manifest.Berth(name=_name(), run="probe", grant=DEFAULTS, uid=_uid()))
+                trial = manifest.pod(form, manifest.Berth(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid()))
                 probe, is_final = await probing.probe(self._open(), trial, self._classes, way_out)
                 if not is_final:
                     return probe
@@ -158,18 +155,19 @@ class KubernetesBackend:
         probe = await self.probe()
         level, runtime_class = self._level(probe, spec.grant.isolation)
         self._check(spec)
+        if (sandbox := await self._start_in_shared(spec)) is not None:
+            return sandbox
         furnished = await self._furnished(spec)
-        pod = self._make(spec, furnished, runtime_class)
+        pod = self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class))
         try:
             async with asyncio.timeout(self._start_s):
-                sandbox = await self._move_in(pod, spec, furnished, level)
+                return await unless_troubled(pod, self._start(pod, spec, furnished, level))
         except TimeoutError:
             pod.release()
             raise SandboxFailed(f"run {spec.run}: nothing started within {self._start_s:g} s") from None
         except BaseException:
             pod.release()
             raise
-        return sandbox
 
     async def adopt(self, description: Mapping[str, Any]) -> PodSandbox:
         """Raises Gone: what was under way on an attach stream is lost with its kernel."""
@@ -206,22 +204,15 @@ class KubernetesBackend:
     async def close(self) -> None:
         """Delete all its pods; idempotent."""
         self._is_closed = True
-        for pod in self._pods:
-            pod.release()
-        if self._pods:
-            _, late = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
-            for each in late:  # The API is away: they end by themselves, and go with the next reap.
-                each.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        await asyncio.gather(*(machine.close() for machine in list(self._machines)))
-        await asyncio.gather(*self._strays, return_exceptions=True)
+        if self._shared is not None:
+            self._shared.close()
+        if self._pods is not None:
+            await self._pods.close()
         if self._api is not None and self._probe is not None and self._reach.egress is not None:
             with contextlib.suppress(RametError):  # Whoever reaps finds it: its kernel lives no more.
                 await self._api.delete_policy(manifest.way_out_of(self._owner))
-        ground, api, presence = self._ground, self._api, self._presence
-        self._ground = self._api = self._presence = None
-        if ground is not None:
-            await ground.lookout.close()
+        api, presence = self._api, self._presence
+        self._api = self._presence = None
         if api is not None:
             await api.close()
         if presence is not None:
@@ -274,75 +265,74 @@ class KubernetesBackend:
             return Furnished(self._images[spec.image], {})
         return found.beside(mounts)
 
-    def _make(self, spec: SandboxSpec, furnished: Furnished, runtime_class: str | None) -> Pod:
-        name = _name()
+    def _berth(self, spec: SandboxSpec, furnished: Furnished, runtime_class: str | None) -> manifest.Berth:
         there = furnished.places
         mounts = [Path(each) for each in map(absolute, spec.grant.readonly_mounts)]
         mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in there)]
-        files = self._reach.secret(name)
-        berth = manifest.Berth(
-            name=name,
+        return manifest.Berth(
+            name=new_name(),
             run=spec.run,
             grant=spec.grant,
-            uid=_uid(),
+            uid=new_uid(),
             about=self._about(spec.run),
             runtime_class=runtime_class,
             folders=[str(each) for each in mounts if each.is_dir()],
             files=[*(str(each) for each in mounts if not each.is_dir()), *there],
             size_mb=sum(map(_size_mb, mounts)),
-            secret=name if files else None,
         )
-        form = self._form(furnished.image)
-        secret = manifest.secret(form, name, spec.run, berth.about, files) if files else None
-        ground = self._ground
-        if ground is None:
-            selector = labels.selector(owner=self._owner)
-            lookout = Lookout(self._open(), selector, self._remove_stray)
-            ground = self._ground = Ground(
-                api=self._open(), lookout=lookout, reach=self._reach, unschedulable_s=self._unschedulable_s
-            )
-        pod = Pod(ground, manifest.pod(form, berth), secret)
-        self._pods.add(pod)
-        pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
-        return pod
-
-    async def _move_in(self, pod: Pod, spec: SandboxSpec, furnished: Furnished, level: Isolation) -> PodSandbox:
-        """Have a run start in a pod. Raises SandboxFailed with the cluster's words if the pod cannot be had."""
-        starting = asyncio.ensure_future(self._start(pod, spec, furnished, level))
-        try:
-            await asyncio.wait((starting, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                raise SandboxFailed(_failure(pod, pod.troubled.result()))
-            return starting.result()
-        except SandboxFailed as error:
-            if pod.troubled.done() and pod.troubled.result().words not in str(error):
-                raise SandboxFailed(f"{error}; {_failure(pod, pod.troubled.result())}") from error
-            raise
-        finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
 
     async def _start(self, pod: Pod, spec: SandboxSpec, furnished: Furnished, level: Isolation) -> PodSandbox:
-        try:
-            reached = await asyncio.shield(pod.reached)
-        except RametError as error:
-            if isinstance(error, (SandboxFailed, SpawnRefused)):
-                raise
-            raise SandboxFailed(f"run {spec.run}: no pod: {error}") from error
-        machine = Machine(PodLine(reached.line, pod), level=level, on_threshold=self.on_threshold)
-        self._machines.add(machine)
-        pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
-        told_of(pod, lambda trouble: machine.lost(exit_of(trouble)))
+        machine = await self._all.open(pod, ends=exit_of, level=level, on_threshold=self.on_threshold)
         try:
             hello = await machine.hello()
             if level.rank < Isolation.L3.rank and hello.level.rank < Isolation.L1.rank:
                 raise IsolationUnavailable(
                     level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}"
                 )
-            return PodSandbox(await machine.start(spec, furnished.places), machine, pod, self.namespace, spec.run)
+            described = {"run": spec.run, "pod": pod.name, "uid": pod.uid, "namespace": self.namespace}
+            return PodSandbox(await machine.start(spec, furnished.places), Alone(machine, pod), described)
         except BaseException:
             await machine.close()
             raise
+
+    # ---- the runs of a team -----------------------------------------------------------------------------------------
+
+    async def warm(self) -> None:
+        """Probe, and have the pod be made that its team's runs share, if there is to be one and can be."""
+        probe = await self.probe()
+        if self._team is not None and probe.level is not Isolation.L0 and not self._is_closed:
+            if (shared := self._share(self._team)) is not None:
+                shared.warm()
+
+    def _share(self, team: Reservation) -> TeamPod | None:
+        """The pod of a team; None if there is nothing to measure it by."""
+        measure = Measure.of(team)
+        if self._shared is None and measure is not None:
+            form = self._form(self._images[_SHARED])
+
+            def make() -> Pod:
+                about = About(team=team.name)
+                berth = manifest.Berth(name=new_name(), run="", grant=measure.grant, uid=new_uid(), about=about)
+                return self._all.make(form, replace(berth, shared_pids=measure.pids))
+
+            self._shared = TeamPod(
+                team.name,
+                self.namespace,
+                self._all,
+                make,
+                room=measure.room,
+                patience_s=self._start_s,
+                on_threshold=lambda *told: self.on_threshold(*told) if self.on_threshold is not None else None,
+            )
+        return self._shared
+
+    async def _start_in_shared(self, spec: SandboxSpec) -> PodSandbox | None:
+        """None if a run is to have a pod of its own."""
+        team = self._team
+        if team is None or spec.grant.reservation is None or spec.grant.reservation.name != team.name:
+            return None
+        shared = self._share(team) if fits(spec) else None
+        return None if shared is None else await shared.start(spec)
 
     # ---- the cluster ------------------------------------------------------------------------------------------------
 
@@ -353,6 +343,12 @@ class KubernetesBackend:
             self._place = self._place or self._presence.place
             self._kernel = self._kernel or self._presence.kernel
         return self._api
+
+    @property
+    def _all(self) -> Pods:
+        if self._pods is None:
+            self._pods = Pods(self._open(), self._reach, self._owner, unschedulable_s=self._unschedulable_s)
+        return self._pods
 
     @property
     def _owner(self) -> str:
@@ -373,32 +369,6 @@ class KubernetesBackend:
             parent=self._parent,
             cpu_reserved=self._cpu_reserved,
         )
-
-    def _remove_stray(self, name: str) -> None:
-        async def remove() -> None:
-            try:
-                await self._open().delete_pod(name)
-            except RametError as problem:
-                _log.warning("pod %s stays for now: %s", name, problem)
-
-        task = asyncio.get_running_loop().create_task(remove())
-        self._strays.add(task)
-        task.add_done_callback(self._strays.discard)
-
-
-def _failure(pod: Pod, trouble: Trouble) -> str:
-    said, last = "", pod.words.rpartition("\n")[2]
-    if trouble.kind == "exited" and last and last not in trouble.words:
-        said = f"; it said: {pod.words}"
-    return f"pod {pod.name}: {trouble.words}{said}"
-
-
-def _name() -> str:
-    return f"ramet-{secrets.token_hex(6)}"
-
-
-def _uid() -> int:
-    return UIDS.start + secrets.randbelow(len(UIDS))
 
 
 def _size_mb(path: Path) -> int:

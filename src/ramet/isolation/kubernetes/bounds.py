@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ramet.core.policy import DEFAULTS
+from ramet.core.policy import DEFAULTS, Grant
 from ramet.core.reservation import Reservation
 from ramet.isolation.kubernetes import labels
-from ramet.isolation.kubernetes.manifest import KEEPER_CORES, KEEPER_MB, RUN_MB
+from ramet.isolation.kubernetes.manifest import KEEPER_CORES, KEEPER_MB, RUN_MB, memory_of, millicores_of
 
 PREFIX = "ramet-team-"  #: of each namespace of a team, and of no other: deploy/teams/guard.yaml holds kernels to it
 BOUNDS = "ramet-team"  #: the name of a namespace's ResourceQuota and LimitRange
@@ -53,14 +53,19 @@ def namespace(reservation: Reservation, *, place: str, owner: str) -> dict[str, 
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-def quota(reservation: Reservation) -> dict[str, Any]:
-    """All pods of a team together: what it reserves, and what each of its sandboxes costs beside that."""
+def quota(reservation: Reservation, shared: Grant | None = None) -> dict[str, Any]:
+    """All pods of a team together: what it reserves, and what each of its sandboxes costs beside that.
+
+    `shared` is what a pod has that its runs share: what other pods may have is as it would be without that one.
+    """
     many = reservation.sandboxes or USUAL
     hard: dict[str, str] = {}  # Not how many pods: what agents start below them has pods, too.
     if reservation.cpu_cores is not None:
-        hard["limits.cpu"] = f"{math.ceil((reservation.cpu_cores + many * KEEPER_CORES) * 1000)}m"
+        cpu = math.ceil((reservation.cpu_cores + many * KEEPER_CORES) * 1000)
+        hard["limits.cpu"] = f"{cpu + (0 if shared is None else millicores_of(shared))}m"
     if reservation.memory_mb is not None:
-        hard["limits.memory"] = f"{math.ceil(reservation.memory_mb + many * _BESIDE_MB)}Mi"
+        memory = math.ceil(reservation.memory_mb + many * _BESIDE_MB)
+        hard["limits.memory"] = f"{memory + (0 if shared is None else memory_of(shared))}Mi"
     return _object("ResourceQuota", reservation, {"hard": hard})
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from pathlib import Path
 
 from ramet.isolation import probe
+from ramet.isolation.kubernetes import asked
 
 
 def main() -> None:
-    """Called with the patience in seconds, the folder of all workspaces, and the folders of mounts."""
+    """Called with the patience in seconds, and what `ramet.isolation.kubernetes.asked` reads."""
     # What the node can do is tried while the rest is imported: both take a pod's first moments.
     trying = threading.Thread(target=probe.machine, daemon=True)
     trying.start()
@@ -22,10 +22,12 @@ def main() -> None:
 
     from ramet.isolation.kubernetes.streams import run
 
-    patience, runs, *places = sys.argv[1:]
+    patience, *words = sys.argv[1:]
+    pod = asked.read(words)
+    asked.hold(pod)
     given, taken = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    asyncio.run(run(given, taken, float(patience), Path(runs), [Path(each) for each in places], trying))
+    asyncio.run(run(given, taken, float(patience), pod, trying))

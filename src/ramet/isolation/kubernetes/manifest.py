@@ -1,4 +1,4 @@
-"""What is asked of a cluster, as data: the pod of a run, and what keeps a namespace's pods off the network."""
+"""What is asked of a cluster, as data: the pod of a run or of several; what keeps a namespace off the network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy import Grant
-from ramet.isolation.kubernetes import labels
+from ramet.isolation.kubernetes import asked, labels
 
 CONTAINER = "agent"
 POLICY = "ramet-agents"  #: the name of a namespace's NetworkPolicy; others, of a kernel each, begin with it
@@ -54,10 +54,10 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Berth:
-    """One pod: what a run asks of it."""
+    """One pod: what a run asks of it, or what several have in it together."""
 
     name: str
-    run: str
+    run: str  #: empty: of several
     grant: Grant
     uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
     about: labels.About = labels.UNKNOWN
@@ -66,14 +66,16 @@ class Berth:
     files: Sequence[str] = ()  #: likewise, single files, and links to what the image has
     size_mb: int = 0  #: of both
     secret: str | None = None  #: a Secret whose keys are files below SECRET
+    shared_pids: int | None = None  #: of all processes in one that several runs share; it has no end of its own
 
 
 SECRET = "/run/ramet/secret"
 
 
 def pod(form: Form, berth: Berth) -> dict[str, Any]:
-    """The pod of a run. Raises InvalidValue for a mount that no pod can have."""
+    """The pod of a berth. Raises InvalidValue for a mount that no pod can have."""
     grant = berth.grant
+    shared = () if berth.shared_pids is None else (asked.SHARED, str(berth.shared_pids))
     places = _places(form.runs, berth)
     volumes, mounts = _volumes(form, berth, places)
     spec = {
@@ -89,7 +91,6 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},  # One is needed; nobody listens there.
         "terminationGracePeriodSeconds": 0,
-        "activeDeadlineSeconds": math.ceil(grant.timeout_seconds) + SLACK_S,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": berth.uid,
@@ -102,7 +103,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
                 "name": CONTAINER,
                 "image": form.image,
                 "imagePullPolicy": form.pull_policy,
-                "command": [*form.command, form.runs, *places],
+                "command": [*form.command, *shared, form.runs, *places],
                 "stdin": True,
                 "stdinOnce": False,
                 "tty": False,
@@ -123,6 +124,8 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
         ],
         "volumes": volumes,
     }
+    if berth.shared_pids is None:
+        spec["activeDeadlineSeconds"] = math.ceil(grant.timeout_seconds) + SLACK_S
     if berth.runtime_class is not None:
         spec["runtimeClassName"] = berth.runtime_class
     if form.pull_secrets:
@@ -140,11 +143,20 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
 
 def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:
     """What a node keeps for a run, and the most that it gives. Memory is reserved in full, processor time in part."""
-    memory = grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
-    cpu = math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
+    memory, cpu = memory_of(grant), millicores_of(grant)
     disk = grant.workspace_size_mb + extra_mb + LOGS_MB
     limits = {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "ephemeral-storage": f"{disk}Mi"}
     return {"limits": limits, "requests": {**limits, "cpu": f"{max(1, math.ceil(cpu * cpu_reserved))}m"}}
+
+
+def memory_of(grant: Grant) -> int:
+    """MiB of the whole pod."""
+    return grant.memory_mb + KEEPER_MB + 2 * grant.tmpfs_size_mb + RUN_MB
+
+
+def millicores_of(grant: Grant) -> int:
+    """Processor of the whole pod, in thousandths of a core."""
+    return math.ceil((grant.cpu_cores + KEEPER_CORES) * 1000)
 
 
 def _volumes(form: Form, berth: Berth, places: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

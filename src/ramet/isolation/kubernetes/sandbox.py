@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ramet.core.policy import Isolation
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
@@ -14,18 +14,52 @@ from ramet.isolation.kubernetes.life import Pod, removed
 from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.outside import Machine
 
-#: How long a pod may take to answer a kill before it is deleted.
-_DEAF_S = 10.0
 #: How long `clean_up` waits for the API to have deleted the pod, which goes in any case.
 _GONE_S = 10.0
 
 
-class PodSandbox:
-    """A sandbox that has a pod to itself; the pod goes when it is cleaned up."""
+class Stay(Protocol):
+    """What a run has of a pod: all of it, or a part."""
 
-    def __init__(self, inner: RemoteSandbox, machine: Machine, pod: Pod, namespace: str, run: str) -> None:
-        self._inner, self._machine, self._pod = inner, machine, pod
-        self._described = {"run": run, "pod": pod.name, "uid": pod.uid, "namespace": namespace}
+    @property
+    def deaf_s(self) -> float:
+        """How long a kill may be without an answer before the pod is deleted."""
+
+    async def end(self) -> None:
+        """The pod does not answer: delete it, with all that is in it, and have all know that their runs have ended."""
+
+    async def leave(self) -> None:
+        """The run was cleaned up. Idempotent."""
+
+
+class Alone:
+    """The whole of a pod, which goes with its run."""
+
+    deaf_s = 10.0
+
+    def __init__(self, machine: Machine, pod: Pod) -> None:
+        self._machine, self._pod = machine, pod
+
+    async def end(self) -> None:
+        """See `Stay`."""
+        self._pod.release()
+        await asyncio.shield(self._pod.gone)
+        self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
+
+    async def leave(self) -> None:
+        """See `Stay`."""
+        try:
+            await self._machine.close()
+        finally:
+            self._pod.release()
+        await removed(self._pod, _GONE_S)
+
+
+class PodSandbox:
+    """A sandbox in a pod."""
+
+    def __init__(self, inner: RemoteSandbox, stay: Stay, described: Mapping[str, Any]) -> None:
+        self._inner, self._stay, self._described = inner, stay, described
 
     @property
     def channel(self) -> socket.socket:
@@ -57,12 +91,10 @@ class PodSandbox:
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
         """Over the line; whoever cannot be reached so is deleted with its pod."""
         try:
-            async with asyncio.timeout(grace_s + _DEAF_S):
+            async with asyncio.timeout(grace_s + self._stay.deaf_s):
                 return await self._inner.kill(grace_s)
         except TimeoutError:
-            self._pod.release()
-            await asyncio.shield(self._pod.gone)
-            self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
+            await self._stay.end()
             return await self._inner.wait()
 
     async def metrics(self) -> Metrics:
@@ -75,13 +107,11 @@ class PodSandbox:
         await self._inner.sync()
 
     async def clean_up(self) -> None:
-        """What it left comes here, and then the pod goes."""
+        """What it left comes here, and then it is no more in its pod."""
         try:
             await self._inner.clean_up()
-            await self._machine.close()
         finally:
-            self._pod.release()
-        await removed(self._pod, _GONE_S)
+            await self._stay.leave()
 
     def describe(self) -> Mapping[str, Any]:
         return self._described

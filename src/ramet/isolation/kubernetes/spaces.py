@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.core.errors import SandboxFailed
+from ramet.core.policy import Grant
 from ramet.core.reservation import Reservation
 from ramet.isolation.kubernetes import bounds, labels
 from ramet.isolation.kubernetes.api import Forbidden, Missing, Taken, _asked, _client, _config, _deleted, _listed, _made
@@ -37,8 +38,8 @@ class Spaces:
         """Close all connections."""
         await self._client.close()
 
-    async def make(self, reservation: Reservation, *, place: str, owner: str) -> str:
-        """Have a namespace with this reservation's bounds, and its name. Idempotent.
+    async def make(self, reservation: Reservation, *, place: str, owner: str, shared: Grant | None = None) -> str:
+        """Have a namespace with this reservation's bounds, and its name; `shared` as of `bounds.quota`. Idempotent.
 
         A kernel that works as a service account gives itself there what it needs. Raises Forbidden, SandboxFailed,
         Unreachable.
@@ -50,7 +51,7 @@ class Spaces:
         if self._account is not None:
             for role in bounds.ROLES:
                 await self._have(RoleBinding, bounds.binding(reservation, role, self._account))
-        await self._have_soon(ResourceQuota, bounds.quota(reservation))
+        await self._have_soon(ResourceQuota, bounds.quota(reservation, shared))
         await self._have_soon(LimitRange, bounds.limit_range(reservation))
         name = bounds.name_of(reservation.name)
         if self._account is not None:

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from threading import Thread
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, ProtocolError
+from ramet.isolation.kubernetes.asked import Asked
 from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import Packet, PacketReader, pack
 from ramet.isolation.remote.inside import serve
@@ -19,13 +19,13 @@ _READ = 1 << 16
 _HELLO = 1  #: how the first packet of a connection begins, as in `ramet.wire.session`
 
 
-async def run(given: int, taken: int, patience_s: float, runs: Path, places: list[Path], trying: Thread) -> None:
+async def run(given: int, taken: int, patience_s: float, pod: Asked, trying: Thread) -> None:
     """Serve that line until it says so, once `trying` has. Raises Gone if it ends before that, and why."""
     wire = StandardStreams(given, taken, patience_s)
     waiting = asyncio.ensure_future(wire.hold())
     try:
         await in_thread(trying.join, name="ramet-probe")
-        if not await serve(wire.line, runs, places, pod=True):
+        if not await serve(wire.line, pod.runs, pod.places, pod=not pod.is_shared):
             raise Gone(wire.line.why)
     finally:
         await wire.line.close()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ramet.core.errors import RametError, SandboxFailed
+from ramet.core.errors import InvalidValue, RametError, SandboxFailed
 from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import bounds
@@ -17,14 +17,19 @@ from ramet.isolation.kubernetes.api import Forbidden
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.kubernetes.shared import Measure
 from ramet.isolation.kubernetes.spaces import Spaces
+
+Per = Literal["run", "team"]
+PER: tuple[Per, ...] = ("run", "team")  #: whose a pod may be
 
 
 class TeamNamespaces:
     """A `ReservingBackend`: what is reserved is the quota of a namespace, made with the team and removed with it.
 
-    A quota keeps a team within its amounts, and `kubectl` shows it; no node is kept free for it. `options` are those of
-    `KubernetesBackend`, and of the backends of all namespaces alike.
+    A quota keeps a team within its amounts, and `kubectl` shows it; no node is kept free for it. With `per` "team" its
+    runs share a pod there, which is begun with the namespace, as far as that keeps what they ask for. `options` are
+    those of `KubernetesBackend`, and of the backends of all namespaces alike.
     """
 
     name: Literal["kubernetes"] = "kubernetes"
@@ -38,20 +43,26 @@ class TeamNamespaces:
         context: str | None = None,
         door: Door | None = None,
         pull_secrets: Sequence[str] = (),
+        per: Per = "run",
         **options: Any,
     ) -> None:
         """`door` is what all pods dial, begun and ended with this; else they are reached through the API server.
 
-        `pull_secrets` are those of `namespace`; a team's has copies.
+        `pull_secrets` are those of `namespace`; a team's has copies. Raises InvalidValue.
         """
+        if per not in PER:
+            raise InvalidValue("per", per, " or ".join(PER))
         if door is not None:
             options["reach"] = door
         self._door, self._pull_secrets = door, tuple(pull_secrets)
-        self._kubeconfig, self._context = kubeconfig, context
-        self._make: Callable[[str], KubernetesBackend] = lambda each: KubernetesBackend(
-            runs, namespace=each, kubeconfig=kubeconfig, context=context, pull_secrets=pull_secrets, **options
-        )
-        self._home = self._make(namespace)
+        self._kubeconfig, self._context, self._per = kubeconfig, context, per
+
+        def make(each: str, team: Reservation | None = None) -> KubernetesBackend:
+            at: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "pull_secrets": pull_secrets}
+            return KubernetesBackend(runs, namespace=each, team=team, **at, **options)
+
+        self._make = make
+        self._home = make(namespace)
         self._spaces: Spaces | None = None
         self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
 
@@ -159,12 +170,14 @@ class TeamNamespaces:
     async def _made(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()
         marks = self._home.marks
-        namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner)
+        measure = Measure.of(reservation) if self._per == "team" else None
+        shared = None if measure is None else measure.grant
+        namespace = await spaces.make(reservation, place=marks.place, owner=marks.owner, shared=shared)
         for each in self._pull_secrets:
             await spaces.copy_secret(each, self._home.namespace, namespace)
-        backend = self._make(namespace)
+        backend = self._make(namespace, reservation if shared is not None else None)
         try:
-            await backend.probe()
+            await backend.warm()
         except BaseException:
             await backend.close()
             raise

@@ -70,6 +70,7 @@ class RemoteSandbox:
         self._is_final = False  #: its last files were had, or could not be
         self._is_killed = False
         self._warnings = 0
+        self.is_forgotten = False  #: its machine says that nothing of it is left there
         self._cleaning: asyncio.Task[None] | None = None
         self._syncing = asyncio.Lock()
         self.files = Staging(number, spec, post, questions)  #: for `Machine.start`, before it is started
@@ -304,6 +305,7 @@ class RemoteSandbox:
             with contextlib.suppress(RametError, TimeoutError):
                 async with asyncio.timeout(_FORGET_S):
                     await self._questions.ask(lambda ask: Forget(ask=ask, number=self.number))
+                    self.is_forgotten = True
         finally:
             self.end(Exit(-signal.SIGKILL, "lost", "it was not started"))
             self.files.close()

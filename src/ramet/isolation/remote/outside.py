@@ -49,6 +49,8 @@ from ramet.wire.failures import clean
 
 #: Told of a run, what it uses most of, how much, and its limit: as of `ramet.isolation.forking`.
 OnThreshold = Callable[[str, str, float, float], object]
+#: Told of a run that was let go of here, and that its machine did not say to have forgotten: it may live on there.
+OnDeaf = Callable[[str], object]
 
 START_S = 60.0  #: once files are there
 _FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
@@ -61,13 +63,21 @@ _log = logging.getLogger("ramet.remote")
 class Machine:
     """One line to one machine. Make it on a running event loop; it reads the line at once."""
 
-    def __init__(self, line: Line, *, level: Isolation | None = None, on_threshold: OnThreshold | None = None) -> None:
+    def __init__(
+        self,
+        line: Line,
+        *,
+        level: Isolation | None = None,
+        on_threshold: OnThreshold | None = None,
+        on_deaf: OnDeaf | None = None,
+    ) -> None:
         """`level` is what stands between its sandboxes and the host, if that is more than the machine itself has.
 
         Whoever gives it has compared it with what a run asks for; the machine is then not asked about isolation.
         """
         loop = asyncio.get_running_loop()
-        self._line, self._level, self._on_threshold = line, level, on_threshold
+        self._line, self._level = line, level
+        self._on_threshold, self._on_deaf = on_threshold, on_deaf
         self._outbox = Outbox(line)
         self._questions = Questions(self._outbox.post)
         self._hello: asyncio.Future[Hello] = loop.create_future()
@@ -112,7 +122,7 @@ class Machine:
             self._level_of(hello, spec.grant.isolation),
             self._outbox.post,
             self._questions,
-            on_done=lambda number: self._boxes.pop(number, None),
+            on_done=self._let_go,
             do=self._do,
         )
         self._boxes[box.number] = box
@@ -163,6 +173,11 @@ class Machine:
         await asyncio.wait((self._reading,))
         await self._outbox.close()
         await self._line.close()
+
+    def _let_go(self, number: int) -> None:
+        box = self._boxes.pop(number, None)
+        if box is not None and not box.is_forgotten and self.is_open and self._on_deaf is not None:
+            self._on_deaf(box.spec.run)
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -210,6 +210,13 @@ def level_of(field: str, value: Any) -> str:
     return value.strip().upper()
 
 
+def whose_of(field: str, value: Any) -> str:
+    """Whose a pod is: one run's, or all those of a team."""
+    if value not in ("run", "team"):
+        raise InvalidValue(field, value, "run or team")
+    return str(value)
+
+
 def viewers_of(field: str, value: Any) -> str:
     """Who may see something: its operator, or everybody who can reach the server."""
     if value not in ("operator", "public"):

@@ -117,8 +117,9 @@ class BundleSettings(Struct, frozen=True, kw_only=True):
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):
-    """How pods and this server find each other; of the backend `kubernetes`."""
+    """Whose a pod is, and how pods and this server find each other; of the backend `kubernetes`."""
 
+    per: Literal["run", "team"] = "run"
     dial: TcpAddress | None = None  #: where pods reach this server; None: through the API server
     listen: TcpAddress | None = None  #: None: at that port, at every address
     certificate: pathlib.Path | None = None  #: None: one by an authority of the working directory's own

@@ -1,0 +1,38 @@
+"""What the program of a pod is told, behind what its way to the kernel takes: whose the pod is, and its folders."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SHARED = "--shared"  #: and how many processes all runs in it may have together
+
+
+class Asked(NamedTuple):
+    """A pod's command line."""
+
+    pids: int | None  #: of a pod that several runs share; None: it belongs to one at a time
+    runs: Path  #: the folder of all workspaces
+    places: Sequence[Path]  #: the folders of mounts
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several runs are in it at once, and nothing of it is one run's own."""
+        return self.pids is not None
+
+
+def read(words: Sequence[str]) -> Asked:
+    """The end of a command line."""
+    pids = None
+    if words[0] == SHARED:
+        pids, words = int(words[1]), words[2:]
+    runs, *places = map(Path, words)
+    return Asked(pids, runs, places)
+
+
+def hold(asked: Asked) -> None:
+    """Have this process, and all that it starts, be no more than that many: no pod has its user in common."""
+    if asked.pids is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (asked.pids, asked.pids))

@@ -1,0 +1,133 @@
+"""All pods of a kernel in one namespace: made, watched, reached, and removed in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ramet.core.errors import RametError, SandboxFailed, SpawnRefused
+from ramet.core.policy import Isolation
+from ramet.isolation.contract import Exit
+from ramet.isolation.kubernetes import labels, manifest
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.life import Ground, Pod, told_of
+from ramet.isolation.kubernetes.lookout import Lookout
+from ramet.isolation.kubernetes.podline import PodLine
+from ramet.isolation.kubernetes.reach import Reach
+from ramet.isolation.kubernetes.seen import Trouble
+from ramet.isolation.remote.outside import Machine, OnDeaf, OnThreshold
+
+#: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
+UIDS = range(1_000_000, 2_000_000_000)
+_CLOSE_S = 30.0
+
+_log = logging.getLogger("ramet.kubernetes")
+T = TypeVar("T")
+
+
+class Pods:
+    """The pods of one kernel, `owner` by its label. Make it on a running event loop."""
+
+    def __init__(self, api: Api, reach: Reach, owner: str, *, unschedulable_s: float) -> None:
+        self._api, self._reach = api, reach
+        lookout = Lookout(api, labels.selector(owner=owner), self._remove_stray)
+        self._ground = Ground(api=api, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
+        self._pods: set[Pod] = set()
+        self._machines: set[Machine] = set()
+        self._strays: set[asyncio.Task[None]] = set()
+
+    def make(self, form: manifest.Form, berth: manifest.Berth) -> Pod:
+        """Have one made; waits for nothing. Raises InvalidValue for a mount that no pod can have."""
+        files = self._reach.secret(berth.name)
+        secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
+        pod = Pod(self._ground, manifest.pod(form, replace(berth, secret=berth.name if files else None)), secret)
+        self._pods.add(pod)
+        pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
+        return pod
+
+    async def open(
+        self,
+        pod: Pod,
+        *,
+        ends: Callable[[Trouble], Exit],
+        level: Isolation | None = None,
+        on_threshold: OnThreshold | None = None,
+        on_deaf: OnDeaf | None = None,
+    ) -> Machine:
+        """What keeps sandboxes in a pod, once that is there; `ends` says how they end by its trouble. Close it.
+
+        Raises SandboxFailed, SpawnRefused where a quota leaves no room.
+        """
+        try:
+            reached = await asyncio.shield(pod.reached)
+        except RametError as error:
+            if isinstance(error, (SandboxFailed, SpawnRefused)):
+                raise
+            raise SandboxFailed(f"no pod: {error}") from error
+        machine = Machine(PodLine(reached.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
+        self._machines.add(machine)
+        pod.gone.add_done_callback(lambda _: self._machines.discard(machine))
+        told_of(pod, lambda trouble: machine.lost(ends(trouble)))
+        return machine
+
+    async def close(self) -> None:
+        """Delete all of them. Idempotent."""
+        for pod in self._pods:
+            pod.release()
+        if self._pods:
+            _, late = await asyncio.wait([pod.gone for pod in self._pods], timeout=_CLOSE_S)
+            for each in late:  # The API is away: they end by themselves, and go with the next reap.
+                each.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*(machine.close() for machine in list(self._machines)))
+        await asyncio.gather(*self._strays, return_exceptions=True)
+        await self._ground.lookout.close()
+
+    def _remove_stray(self, name: str) -> None:
+        async def remove() -> None:
+            try:
+                await self._api.delete_pod(name)
+            except RametError as problem:
+                _log.warning("pod %s stays for now: %s", name, problem)
+
+        task = asyncio.get_running_loop().create_task(remove())
+        self._strays.add(task)
+        task.add_done_callback(self._strays.discard)
+
+
+async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T]) -> T:
+    """Have something done in a pod. Raises SandboxFailed with the cluster's words if that gets into trouble first."""
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((working, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise SandboxFailed(_failure(pod, pod.troubled.result()))
+        return working.result()
+    except SandboxFailed as error:
+        if pod.troubled.done() and pod.troubled.result().words not in str(error):
+            raise SandboxFailed(f"{error}; {_failure(pod, pod.troubled.result())}") from error
+        raise
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+def new_name() -> str:
+    """For a pod; no other has it."""
+    return f"ramet-{secrets.token_hex(6)}"
+
+
+def new_uid() -> int:
+    """A user for a pod."""
+    return UIDS.start + secrets.randbelow(len(UIDS))
+
+
+def _failure(pod: Pod, trouble: Trouble) -> str:
+    said, last = "", pod.words.rpartition("\n")[2]
+    if trouble.kind == "exited" and last and last not in trouble.words:
+        said = f"; it said: {pod.words}"
+    return f"pod {pod.name}: {trouble.words}{said}"

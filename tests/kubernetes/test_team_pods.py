@@ -1,0 +1,336 @@
+"""Runs of a team in one pod: who is there and who is not, what they reach of each other, and how all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota
+
+from ramet.core.policy import Grant, Isolation
+from ramet.core.reservation import Reservation
+from ramet.isolation.conformance.ground import Ground, Site, Visit
+from ramet.isolation.kubernetes import bounds, labels, shared
+from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.remote import boxed
+from tests.support.cluster import Cluster
+from tests.support.pods import TEAM, Pods, is_going
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+GRANT = Grant(memory_mb=64, pids=32, tmpfs_size_mb=8, workspace_size_mb=8, reservation=TEAM)
+SECRET = "the other run's own"
+
+#: Tries one thing after the other on each process that is named, and tells what it got: "" is success.
+ATTACK = """
+import ctypes, errno, json, os, signal, socket, sys
+victims, paths = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+said = {}
+
+def tries(name, deed):
+    try:
+        deed()
+        said[name] = ""
+    except OSError as problem:
+        said[name] = errno.errorcode[problem.errno]
+    except ValueError:
+        said[name] = "ValueError"
+
+def call(name, *given):
+    if getattr(libc, name)(*given) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+class IoVec(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+def peek(pid):
+    room = ctypes.create_string_buffer(8)
+    mine, theirs = IoVec(ctypes.addressof(room), 8), IoVec(0x400000, 8)
+    if libc.process_vm_readv(pid, ctypes.byref(mine), 1, ctypes.byref(theirs), 1, 0) < 0:
+        if ctypes.get_errno() != errno.EFAULT:  # Allowed, and nothing is there.
+            raise OSError(ctypes.get_errno(), "process_vm_readv")
+
+def trace(pid):
+    call("ptrace", 16, pid, 0, 0)
+    os.waitpid(pid, 0)
+    call("ptrace", 17, pid, 0, 0)
+
+def connect():
+    with socket.socket(socket.AF_UNIX) as peer:
+        try:
+            peer.connect("\\0nobody-listens-there")
+        except ConnectionRefusedError:
+            pass
+
+for pid in victims:
+    for name in ("environ", "cmdline", "maps", "mem", "status", "stat", "fd", "cwd", "root", "task"):
+        path = f"/proc/{pid}/{name}"
+        tries(f"{name} of {pid}", lambda: os.close(os.open(path, os.O_RDONLY)))
+    tries(f"a signal to {pid}", lambda: os.kill(pid, signal.SIGCONT))
+    tries(f"the end of {pid}", lambda: os.kill(pid, 0))
+    tries(f"a signal by pidfd to {pid}", lambda: signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT))
+    tries(f"memory of {pid}", lambda: peek(pid))
+    tries(f"the priority of {pid}", lambda: os.setpriority(os.PRIO_PROCESS, pid, 5))
+    tries(f"the processors of {pid}", lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0)))
+    if pid != 1:
+        tries(f"a trace of {pid}", lambda: trace(pid))
+tries("a queue", lambda: call("msgget", 0, 0))
+tries("semaphores", lambda: call("semget", 0, 1, 0))
+tries("all processes", lambda: os.listdir("/proc"))
+tries("a socket", connect)
+for path in paths:
+    tries(f"reading {path}", lambda: open(path).close())
+    tries(f"changing {path}", lambda: open(path, "a").close())
+    tries(f"replacing {path}", lambda: os.replace(path, path + ".gone"))
+    tries(f"listing above {path}", lambda: os.listdir(os.path.dirname(path)))
+    tries(f"listing above all of {path}", lambda: os.listdir(os.path.dirname(os.path.dirname(path))))
+for path in ("/tmp", "/dev/shm", "/run", "/run/secrets"):
+    tries(f"a file in {path}", lambda: open(f"{path}/found", "x").close())
+print(json.dumps(said))
+"""
+
+
+@contextlib.asynccontextmanager
+async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
+    """A site on a backend, which is closed in the end."""
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        yield Site(Ground("", scratch), backend, await backend.probe())
+    finally:
+        await backend.close()
+
+
+def pod_of(visit: Visit) -> str:
+    """The name of the pod that it is in."""
+    return str(visit.sandbox.describe()["pod"])
+
+
+async def in_pod(kube: AsyncClient, pod: str, *command: str) -> str:
+    """What a command says that is started in a pod by its node, with nothing of ours around it."""
+    said = await kube.exec(pod, command=list(command), stdout=True, stderr=True, decode="utf-8")
+    return str(said.stdout or "")
+
+
+async def processes(kube: AsyncClient, pod: str) -> Mapping[int, str]:
+    """The command line of each process in a pod but of the one that looks."""
+    look = "import os, pathlib; print({int(each.name): (each / 'cmdline').read_text() for each in "
+    look += "pathlib.Path('/proc').iterdir() if each.name.isdigit() and int(each.name) != os.getpid()})"
+    found: Mapping[int, str] = eval(await in_pod(kube, pod, "python3", "-I", "-c", look))
+    return found
+
+
+async def stopped(pods: Pods, pod: str) -> None:
+    """Stop those in a pod by whom ends are noticed."""
+    async with pods.cluster.client(pods.namespace) as kube:
+        zygotes = [str(pid) for pid, line in (await processes(kube, pod)).items() if "zygote" in line]
+        await in_pod(kube, pod, "sh", "-c", f"kill -STOP {' '.join(zygotes)}")
+
+
+async def test_who_is_in_the_teams_pod_and_who_has_one_of_its_own(pods: Pods, scratch: Path) -> None:
+    """Whoever asks for what is not one run's alone in there gets all of it, in another pod; so does who has no team."""
+    other = Reservation(name="another", memory_mb=64)
+    asks: list[dict[str, Any]] = [
+        {"isolation": Isolation.L2},
+        {"secrets": {"token": "x"}},
+        {"reservation": None},
+        {"reservation": other},
+        {"memory_mb": 1025},
+    ]
+    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, contextlib.AsyncExitStack() as stack:
+        inside = [await stack.enter_async_context(site.visit(grant=GRANT)) for _ in range(2)]
+        assert {each.sandbox.level for each in inside} == {Isolation.L1}
+        assert len({pod_of(each) for each in inside}) == 1
+        assert len({(await each.ask("who"))["pid"] for each in inside}) == 2
+        for fields in asks:
+            grant = msgspec.structs.replace(GRANT, **fields)
+            async with site.visit(grant=grant) as alone:
+                assert (alone.sandbox.level, pod_of(alone) == pod_of(inside[0])) == (Isolation.L2, False), fields
+        session = ["python3", "-c", "import subprocess; subprocess.run(['true'], start_new_session=True, check=True)"]
+        async with site.visit(grant=GRANT, has_programs=True) as alone:
+            assert pod_of(alone) != pod_of(inside[0])
+            codes = [
+                (await each.sandbox.run_command(session, timeout_s=30, max_bytes=100)).code
+                for each in (alone, inside[0])
+            ]
+            assert codes == [0, 1]
+        async with pods.cluster.client(pods.namespace) as kube:
+            pod = await kube.get(Pod, pod_of(inside[0]))
+        assert pod.metadata is not None
+        assert (pod.metadata.labels or {})[labels.TEAM] == TEAM.name
+
+
+async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_them(pods: Pods, scratch: Path) -> None:
+    """Files, processes, memory, signals, sockets. What is not behind their walls gets at all of it."""
+    async with (
+        opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site,
+        site.visit(grant=GRANT, env={"TOKEN": SECRET}) as one,
+        site.visit(grant=GRANT) as other,
+        pods.cluster.client(pods.namespace) as kube,
+    ):
+        pod = pod_of(one)
+        assert pod == pod_of(other)
+        await one.ask("write", path="mine", text=SECRET)
+        await one.ask("note", number=signal.SIGCONT)
+        me, them = (await one.ask("who"))["pid"], (await other.ask("who"))["pid"]
+        everybody = await processes(kube, pod)
+        assert {1, me, them} <= everybody.keys()
+        mine = str(one.spec.workspace / "mine")
+        told = [json.dumps(sorted(everybody.keys() - {them})), json.dumps([mine])]
+
+        script = other.spec.workspace / "attack.py"
+        await other.ask("write", path=script.name, text=ATTACK)
+        ran = await other.sandbox.run_command(["python3", "-I", str(script), *told], timeout_s=60, max_bytes=100_000)
+        assert ran.code == 0, ran.stderr
+        said: dict[str, str] = json.loads(ran.stdout)
+        assert len(said) > 30
+        assert [name for name, error in said.items() if not error] == []
+        assert await one.ask("noted") == []
+        assert await one.ask("read", path="mine") == SECRET
+        assert SECRET not in str(await other.ask("environments"))
+
+        free: dict[str, str] = json.loads(await in_pod(kube, pod, "python3", "-I", "-c", ATTACK, *told))
+        reached = {name for name, error in free.items() if not error}
+        assert {
+            f"environ of {me}",
+            f"mem of {me}",
+            "a queue",
+            f"a signal to {me}",
+            f"reading {mine}",
+            "a socket",
+        } <= reached
+        assert {"all processes", f"the priority of {me}", f"a trace of {me}", "a file in /tmp"} <= reached
+
+
+async def test_a_run_that_takes_too_much_is_ended_and_no_other(pods: Pods, scratch: Path) -> None:
+    """Processes and memory are counted for each; who shares the pod with it goes on."""
+    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, site.visit(grant=GRANT) as other:
+        few = msgspec.structs.replace(GRANT, pids=4)
+        async with site.visit(grant=few) as one:
+            await one.tell("spin", seconds=60, processes=8)
+            ended = await one.ended()
+            assert (ended.reason, "processes" in ended.detail) == ("signalled", True), ended
+            assert pod_of(one) == pod_of(other)
+        async with site.visit(grant=GRANT) as one:
+            assert await one.fails("allocate", mb=400) == "MemoryError"
+        assert await other.ask("fork_until", count=10) == 10
+
+
+async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All who are there are told so, at once; whoever starts next has a new pod."""
+    monkeypatch.setattr(shared._Stay, "deaf_s", 0.5)
+    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+            await stopped(pods, pod_of(one))
+            waiting = asyncio.ensure_future(other.ended())
+            ended = await one.sandbox.kill(0)
+            assert ended.reason == "lost"
+            assert re.search(rf"did not end run {one.spec.run} .*was deleted", ended.detail)
+            assert await waiting == ended
+            assert pod_of(one) not in await pods.names()
+        async with site.visit(grant=GRANT) as again:
+            assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+
+
+async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody lives on there because whoever cleaned up had no answer."""
+    monkeypatch.setattr(boxed, "_KILL_S", 0.5)
+    monkeypatch.setattr(boxed, "_FORGET_S", 0.5)
+    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+            await stopped(pods, pod_of(one))
+            waiting = asyncio.ensure_future(other.ended())
+            await one.sandbox.clean_up()
+            ended = await waiting
+            assert (ended.reason, f"did not end run {one.spec.run}" in ended.detail) == ("lost", True)
+        await eventually_none(pods)
+
+
+async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_one(pods: Pods, scratch: Path) -> None:
+    """In the cluster's words, and the team's name."""
+    async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
+        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+            waiting = [asyncio.ensure_future(each.ended()) for each in (one, other)]
+            async with pods.cluster.client(pods.namespace) as kube:
+                await kube.delete(Pod, pod_of(one), grace_period=0)
+            for ended in await asyncio.gather(*waiting):
+                assert ended.reason == "lost"
+                assert re.search(rf"team {TEAM.name} share: pod .* was deleted, and not by this kernel", ended.detail)
+            async with site.visit(grant=GRANT) as again:
+                assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+    assert await pods.names() == []
+
+
+async def test_a_pod_that_cannot_be_had_leaves_each_run_its_own(
+    pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A team may reserve more than any node has: that is told once, and nobody waits for it again."""
+    large = Reservation(name="large", memory_mb=2.0**24)
+    grant = msgspec.structs.replace(GRANT, reservation=large)
+    async with opened(pods.backend(scratch / "runs", team=large, unschedulable_s=0.2), scratch) as site:
+        for _ in range(2):
+            async with site.visit(grant=grant) as visit:
+                assert visit.sandbox.level is Isolation.L2
+    told = [each.getMessage() for each in caplog.records if "no pod for its runs to share" in each.getMessage()]
+    assert (len(told), "team large" in told[0]) == (1, True)
+
+
+async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
+    cluster: Cluster, pods: Pods, scratch: Path
+) -> None:
+    """In its namespace, within a quota that has as much room beside it as there is without it."""
+    team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=256, sandboxes=2)
+    space = bounds.name_of(team.name)
+    backend = TeamNamespaces(
+        scratch / "runs", namespace=pods.namespace, kubeconfig=cluster.kubeconfig, image=pods.images, per="team"
+    )
+    async with cluster.client(space) as kube, opened(backend, scratch) as site:
+        try:
+            await backend.reserve(team)
+
+            async def made() -> list[Pod]:
+                return [each async for each in kube.list(Pod)]
+
+            async with asyncio.timeout(60):
+                while not (there := await made()):  # noqa: ASYNC110 - it is the cluster's to say
+                    await asyncio.sleep(0.05)
+            [pod] = there
+            assert pod.metadata is not None
+            assert pod.spec is not None
+            assert (pod.metadata.labels or {})[labels.TEAM] == team.name
+            assert pod.spec.activeDeadlineSeconds is None
+            quota = await kube.get(ResourceQuota, bounds.BOUNDS)
+            assert quota.spec is not None
+            assert (quota.spec.hard or {}).keys() == {"limits.cpu", "limits.memory"}
+
+            grant = msgspec.structs.replace(GRANT, memory_mb=128, reservation=team)
+            async with site.visit(grant=grant) as one:
+                assert pod_of(one) == pod.metadata.name
+                apart = msgspec.structs.replace(grant, isolation=Isolation.L2)
+                async with site.visit(grant=apart) as alone:  # The quota has room for it.
+                    assert pod_of(alone) != pod.metadata.name
+            assert [each.metadata.name for each in await made() if each.metadata is not None] == [pod.metadata.name]
+            await backend.disband(team.name)
+            assert is_going(await kube.get(Namespace, space))
+            assert await made() == []
+        finally:
+            await backend.disband(team.name)
+
+
+async def eventually_none(pods: Pods) -> None:
+    """Wait until no pod is left."""
+    async with asyncio.timeout(60):
+        while await pods.names():  # noqa: ASYNC110 - it is another's to say
+            await asyncio.sleep(0.05)

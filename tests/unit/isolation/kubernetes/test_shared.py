@@ -1,0 +1,119 @@
+"""Who may be in the pod of a team, how large that is, and what its program is told."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.core.policy import Grant, Isolation
+from ramet.core.reservation import Reservation
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes import asked, bounds, labels, manifest
+from ramet.isolation.kubernetes.shared import Measure, Room, fits
+from ramet.isolation.kubernetes.teams import TeamNamespaces
+from tests.unit.isolation.kubernetes.test_manifest import FORM
+
+WORK = Path("/runs/one/work")
+TEAM = Reservation(name="team", cpu_cores=2, memory_mb=512, sandboxes=4)
+
+
+def spec(**fields: Any) -> SandboxSpec:
+    own = {name: fields.pop(name) for name in ("proxy", "cwd", "has_programs", "shelf", "image") if name in fields}
+    return SandboxSpec(run="one", grant=Grant(**fields), workspace=WORK, **own)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"isolation": Isolation.L1}, {"cwd": WORK / "below"}, {"shelf": Path("/runs/shelf")}, {"image": "llm"}],
+    ids=["nothing", "L1", "cwd", "shelf", "llm"],
+)
+def test_what_is_kept_for_each_may_be_asked_for(fields: dict[str, Any]) -> None:
+    assert fits(spec(**fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"isolation": Isolation.L2},
+        {"isolation": Isolation.FRESH},
+        {"secrets": {"token": "x"}},
+        {"allowed_endpoints": ("example.org",)},
+        {"proxy": Path("/runs/one/proxy")},
+        {"readonly_mounts": ("/data",)},
+        {"cwd": Path("/data")},
+        {"has_programs": True},
+    ],
+    ids=["L2", "fresh", "secrets", "endpoints", "proxy", "mounts", "cwd", "programs"],
+)
+def test_what_would_be_everybodys_there_is_not_for_it(fields: dict[str, Any]) -> None:
+    assert not fits(spec(**fields))
+
+
+def test_where_the_node_keeps_nobody_apart_nobody_fits() -> None:
+    assert not fits(spec(isolation=Isolation.L1), Isolation.L0)
+
+
+def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
+    """And beside them what keeps its runs; each of them has as much as it is granted, until all is taken."""
+    measure = Measure.of(TEAM)
+    assert measure is not None
+    assert measure.room == Room(memory_mb=512, pids=256, disk_mb=1024)
+    assert measure.room.holds(Room.of(Grant(memory_mb=512)))
+    assert not measure.room.minus(Room.of(Grant())).minus(Room.of(Grant())).holds(Room.of(Grant(memory_mb=1)))
+    assert Measure.of(Reservation(name="team", cpu_cores=2)) is None
+
+    berth = manifest.Berth(
+        name="ramet-0", run="", grant=measure.grant, uid=1_000_001, about=labels.About(team="team"),
+        shared_pids=measure.pids,
+    )  # fmt: skip
+    pod = manifest.pod(FORM, berth)
+    (container,) = pod["spec"]["containers"]
+    alone = manifest.pod(FORM, manifest.Berth(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
+
+    assert int(container["resources"]["requests"]["memory"].removesuffix("Mi")) > 512
+    assert container["resources"]["limits"]["cpu"] == "2200m"
+    assert "activeDeadlineSeconds" not in pod["spec"]
+    assert container["command"][-3:] == ["--shared", "320", FORM.runs]
+    assert (pod["metadata"]["labels"][labels.TEAM], labels.RUN in pod["metadata"]["labels"]) == ("team", False)
+    assert container["securityContext"] == alone["spec"]["containers"][0]["securityContext"]
+    assert pod["spec"]["securityContext"].keys() == alone["spec"]["securityContext"].keys()
+
+
+def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
+    measure = Measure.of(TEAM)
+    assert measure is not None
+    usual = bounds.quota(TEAM)["spec"]["hard"]
+    wide = bounds.quota(TEAM, measure.grant)["spec"]["hard"]
+
+    def number(amount: str) -> int:
+        return int(amount.removesuffix("Mi").removesuffix("m"))
+
+    limits = manifest.resources(measure.grant, cpu_reserved=0.1)["limits"]
+    for name, key in (("limits.memory", "memory"), ("limits.cpu", "cpu")):
+        assert number(wide[name]) - number(usual[name]) == number(limits[key])
+
+
+def test_a_program_is_told_whose_its_pod_is() -> None:
+    alone, shared = asked.read(["/runs", "/data"]), asked.read(["--shared", "320", "/runs"])
+
+    assert (alone.is_shared, alone.runs, list(alone.places)) == (False, Path("/runs"), [Path("/data")])
+    assert (shared.is_shared, shared.pids, shared.runs, list(shared.places)) == (True, 320, Path("/runs"), [])
+
+
+def test_who_has_a_pod_alone_has_the_processes_of_its_policy() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+
+    asked.hold(asked.read(["/runs"]))
+
+    assert resource.getrlimit(resource.RLIMIT_NPROC) == before
+
+
+def test_whose_a_pod_is_is_one_of_two(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="run or team") as refused:
+        TeamNamespaces(tmp_path, namespace="agents", image="x", per="agent")  # type: ignore[arg-type]
+
+    assert refused.value.field == "per"
