@@ -421,6 +421,19 @@ CATALOGUE: tuple[Measurement, ...] = (
         most_rounds=2,
     ),
     Measurement(
+        name="team-pod",
+        title="Runs that start in the pod of their team",
+        kind="measure",
+        arguments=("team_pod",),
+        figures=(
+            Figure(key="median_ms", label="start → all gates are shut, median", unit="ms wall", at_most=15),
+            Figure(key="worst_ms", label="the same, worst of 60", unit="ms wall"),
+            _cpu_ms("cpu_ms", "the same, of the kernel's processor time"),
+            Figure(key="first_s", label="the first one, whose pod is made", unit="s wall"),
+        ),
+        most_rounds=2,
+    ),
+    Measurement(
         name="journal",
         title="The journal in SQLite: 1,000,000 events, 20 producers that append 10 before they wait",
         kind="measure",

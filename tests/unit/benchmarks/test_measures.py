@@ -39,6 +39,7 @@ from benchmarks.measures import (
     services,
     state,
     takeover,
+    team_pod,
     tree,
 )
 from tests.support.postgres import absent
@@ -78,8 +79,10 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "services": lambda: services.measure(64, 2, 3),
     "takeover": lambda: takeover.measure(6),
     "state": lambda: state.measure(3, 20),
+    "team-pod": lambda: team_pod.measure(2),
     "tree": lambda: tree.measure(2, 2),
 }
+ON_PODS = {"pods", "team-pod"}
 ON_POSTGRES = {"kept-turn", "kernels-heard", "takeover"}
 BY_NAME = {each.name: each for each in CATALOGUE}
 
@@ -89,7 +92,7 @@ async def test_a_measurement_finds_its_figures(name: str) -> None:
     """What the table shows is measured."""
     if name in ON_POSTGRES and (why := absent()):
         pytest.skip(why)
-    if name == "pods" and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
+    if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")
     found = await SMALL[name]()
 
