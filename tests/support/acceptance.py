@@ -137,7 +137,9 @@ async def at_work(agent: Spoken) -> AsyncIterator[str]:
     """While it waits for a command, which has this mark. Its turn has failed by the end of the block."""
     mark = a_mark()
     turn = asyncio.create_task(agent.say(f"$ sleep {mark}"))
-    await eventually(lambda: begun(mark))
+    await eventually(lambda: turn.done() or begun(mark))
+    if turn.done():  # Before there was anything to wait for: it says why.
+        pytest.fail(f"the agent was not at work: {turn.result()}")
     yield mark
     with pytest.raises(RametError):
         await turn
