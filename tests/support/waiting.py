@@ -8,9 +8,9 @@ import pathlib
 from collections.abc import Callable
 
 
-async def eventually(condition: Callable[[], object]) -> None:
-    """Return once `condition` holds; a test that waits in vain fails after a minute."""
-    async with asyncio.timeout(60):
+async def eventually(condition: Callable[[], object], *, within_s: float = 60) -> None:
+    """Return once `condition` holds; a test that waits in vain fails after a minute, or `within_s`."""
+    async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process, too
             await asyncio.sleep(0.002)
 

@@ -428,7 +428,7 @@ async def test_a_killed_server(server: Server, client: Client, team: CreatedTeam
     async with at_work(agent) as mark:
         before, groups = await agent.info(), groups_of(mark)
         server.end(signal.SIGKILL)
-    await eventually(lambda: begun(mark) is None)
+    await eventually(lambda: begun(mark) is None, within_s=150)  # A pod waits a minute for its kernel to come back.
     server.start()
 
     after = await agent.info()
