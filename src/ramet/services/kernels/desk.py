@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import Request
 from starlette.responses import Response
 
-from ramet.core.errors import Denied, Gone, NotYours, OwnedElsewhere, RametError, Unknown
-from ramet.services.app.answers import Refusal
+from ramet.core.errors import Gone, NotYours, OwnedElsewhere, RametError, Unknown
 from ramet.services.app.calls import JSON_BYTES, Call
 from ramet.services.kernels.directory import Directory, Whose, hash_of
 from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
+from ramet.services.kernels.home import Home
 from ramet.services.kernels.passes import FROM, Passes
+from ramet.services.kernels.passing import Passing
+from ramet.services.kernels.several import Several
+from ramet.services.kernels.unanswered import NOT_MINE, away, lost, not_mine
 from ramet.services.problems import MEDIA_TYPE, problem_of
 from ramet.services.refusals import TakenOver
 from ramet.store.contract import Seat
@@ -35,38 +36,6 @@ _log = logging.getLogger("ramet.serve")
 #: For a team or a tree whose kernel is lost to be taken over by another one.
 WAIT_S: Final = 15.0
 _LOOK_S: Final = 0.05
-#: Says that a kernel has not, or has no more, what it was asked for: the one that forwards looks again who has.
-NOT_MINE: Final = HTTPStatus.MISDIRECTED_REQUEST
-#: Says so where it is not for its client: that a pass was refused.
-REFUSED: Final = "ramet-pass"
-_PROBE: Final = "/v1/models"
-
-
-class Home(Protocol):
-    """What this kernel has."""
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it takes no new work, since it is about to end."""
-
-    def has_agent(self, agent: str) -> bool:
-        """Whether it has an agent of that id, open."""
-
-    def has_team(self, team: str) -> bool:
-        """Whether it has a team of that id or name, with all its agents."""
-
-    @property
-    def teams(self) -> Collection[str]:
-        """The ids of all teams that it has."""
-
-    def has_tree(self, tree: str) -> bool:
-        """Whether a tree is at work here."""
-
-    def is_taking_up(self, team: str) -> bool:
-        """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
-
-    def opens_an_agent(self, key: str) -> bool:
-        """Whether this is a key of one of its agents."""
 
 
 class _Said(Struct):
@@ -85,28 +54,25 @@ class Desk:
     def __init__(
         self, directory: Directory, passes: Passes, forwarder: Forwarder, home: Home, *, wait_s: float = WAIT_S
     ) -> None:
-        self._directory, self._passes, self._forwarder, self._home = directory, passes, forwarder, home
-        self._wait_s = wait_s
+        self._directory, self._home, self._wait_s = directory, home, wait_s
+        self._passing = Passing(passes, forwarder)
+        self._several = Several(directory, self._passing, home, wait_s=wait_s)
 
     async def elsewhere(self, call: Call, operation: Operation) -> Any | None:
         """What another kernel answers to a request, or several do; None where it is to be answered here.
 
         Raises Refusal for a request that pretends to come from a kernel, and where nobody can answer now.
         """
-        try:
-            came_from = self._passes.check(call.request.headers)
-        except Denied as refused:
-            _log.error("a request bears a pass that no kernel of this store gave; do all have the same token?")
-            raise Refusal(HTTPStatus.FORBIDDEN, str(refused), {REFUSED: "refused"}) from None
+        came_from = self._passing.came_from(call.request.headers)
         match operation.of:
             case "here":
                 if self._home.leaves and operation.begins:
                     raise away()
                 return None
             case "everyone":
-                return await self._of_everyone(call, operation, bool(came_from))
+                return await self._several.of_everyone(call, operation, bool(came_from))
             case "whoever":
-                return None if came_from else await self._of_whoever(call, operation)
+                return None if came_from else await self._several.of_whoever(call, operation)
             case "key":
                 return None if came_from else await self._of_key(call, operation)
         body = Body(call)
@@ -114,7 +80,7 @@ class Desk:
         if name is not None:
             return await self._of_one(call, operation, name, body, bool(came_from))
         if operation.of == "query":
-            return await self._of_everyone(call, operation, bool(came_from))
+            return await self._several.of_everyone(call, operation, bool(came_from))
         body.give_back()
         return None
 
@@ -131,7 +97,7 @@ class Desk:
             if operation.of not in ("agent", "team") or not await self._went_elsewhere(operation, call):
                 raise
             problem = TakenOver(operation.of, call.path(operation.of))
-        raise _not_mine() if call.request.headers.get(FROM) else problem
+        raise not_mine() if call.request.headers.get(FROM) else problem
 
     async def _went_elsewhere(self, operation: Operation, call: Call) -> bool:
         name = call.path(operation.of)
@@ -173,7 +139,7 @@ class Desk:
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
                     return await self._removed_here(call, operation) if may_be_gone else None
-                raise _not_mine() if is_forwarded else away()
+                raise not_mine() if is_forwarded else away()
             if whose.kernel != self._directory.me:
                 try:
                     answer = await self._of_other(call, whose, body, is_forwarded)
@@ -217,12 +183,12 @@ class Desk:
         Raises Unreachable where it may have done what may be done again.
         """
         if is_forwarded:
-            raise _not_mine()
+            raise not_mine()
         seat = self._directory.seats.get(whose.kernel)
         if seat is None or not seat.alive or not seat.address:
             return None
         try:
-            answer = await self._passed_on(call, body, seat)
+            answer = await self._passing.on(call, body, seat)
         except Unreachable as problem:
             _log.info("kernel %s cannot be reached at %s: %s", seat.name, seat.address, problem)
             if not problem.was_sent or await self._directory.has_left(seat):
@@ -251,15 +217,6 @@ class Desk:
                 found = await self._directory.of_run(name)
                 return found if found is not None and found.kernel else None  # One that is over is anybody's.
         return await self._directory.of_team(name)
-
-    async def _passed_on(self, call: Call, body: Body, seat: Seat, target: bytes | None = None) -> Answer:
-        headers = self._passes.headers(seat.name)
-        answer = await self._forwarder.send(call, body, seat.name, seat.address, headers, target)
-        if answer.header(REFUSED):
-            await answer.close()
-            _log.error("kernel %s refuses the pass of this one: all kernels of a store have the same token", seat.name)
-            raise away()
-        return answer
 
     # ---- of a key
 
@@ -292,113 +249,6 @@ class Desk:
     async def _holder(self, call: Call) -> Seat | None:
         """The other kernel that has the agent of the key."""
 
-        async def has(seat: Seat) -> Seat | None:
-            headers = {**self._passes.headers(seat.name), "authorization": f"Bearer {call.key}"}
-            try:
-                status = await self._forwarder.ask(seat.address, _PROBE, headers)
-            except Unreachable:
-                return None
-            return seat if status == HTTPStatus.OK else None
-
-        return next(filter(None, await asyncio.gather(*map(has, self._directory.others()))), None)
-
-    # ---- of several
-
-    async def _of_everyone(self, call: Call, operation: Operation, is_forwarded: bool) -> Any | None:
-        """What all kernels answer, as one: without those whose word is that there is nothing for this key.
-
-        None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
-        """
-        assert operation.merge is not None
-        await self._until(self._is_settled if is_forwarded else self._are_all_settled)
-        if is_forwarded:
-            return None
-
-        async def here() -> Any | RametError:
-            scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
-            try:
-                return await operation.handle(Call(Request(scope, call.request.receive), call.parts))
-            except NotYours as refused:
-                return refused
-
-        answers = await asyncio.gather(
-            here(), *(self._told(call, operation, each) for each in self._directory.others())
-        )
-        found = [each for each in answers if each is not None and not isinstance(each, RametError)]
-        if not found and isinstance(answers[0], RametError):
-            raise answers[0]
-        return operation.merge(call, found)
-
-    async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
-        try:
-            target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
-            answer = await self._passed_on(call, Body(call), seat, target)
-            data = await answer.read()
-        except Unreachable:
-            raise away() from None
-        if answer.status == HTTPStatus.NOT_FOUND:
-            return None
-        if answer.status != HTTPStatus.OK:
-            raise away()
-        return msgspec.json.decode(data, type=operation.answers)
-
-    async def _of_whoever(self, call: Call, operation: Operation) -> Any:
-        """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
-        said = await call.body(JSON_BYTES)
-        until = asyncio.get_running_loop().time() + self._wait_s
-        while True:
-            is_known = await self._are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
-            call.begin_again(said)
-            try:
-                answer = await operation.handle(call)
-                return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
-            except (Unknown, NotYours) as refused:
-                unknown = refused
-            for seat in self._directory.others():
-                call.begin_again(said)
-                try:
-                    found = await self._passed_on(call, Body(call), seat)
-                except Unreachable as problem:
-                    if problem.was_sent and not await self._directory.has_left(seat):
-                        raise lost() from None
-                    is_known = False
-                    continue
-                if found.status != HTTPStatus.NOT_FOUND:
-                    return found
-                await found.close()
-            if is_known:
-                raise unknown
-            if asyncio.get_running_loop().time() >= until:
-                raise away()
-            await asyncio.sleep(_LOOK_S)
-
-    async def _is_settled(self) -> bool:
-        """Whether all that this kernel has taken over is open."""
-        return not self._home.is_taking_up("")
-
-    async def _are_all_settled(self) -> bool:
-        """Whether there are no teams of kernels that are lost, either."""
-        is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
-        return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
-
-    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
-        until = asyncio.get_running_loop().time() + self._wait_s
-        while not await is_so():
-            if asyncio.get_running_loop().time() >= until:
-                raise away()
-            await asyncio.sleep(_LOOK_S)
-
-
-def _not_mine() -> Refusal:
-    return Refusal(NOT_MINE, "this kernel has it no more")
-
-
-def lost() -> Refusal:
-    """It was begun where it was to be done, perhaps; nobody knows."""
-    return Refusal(HTTPStatus.BAD_GATEWAY, "the kernel that has it was lost meanwhile: this may have been done, or not")
-
-
-def away() -> Refusal:
-    """What is asked for is there, and nobody can answer for it just now."""
-    detail = "the kernel that has it is away, and no other has taken over from it yet; try again soon"
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"retry-after": "1"})
+        others = list(self._directory.others())
+        known = await asyncio.gather(*(self._passing.knows(call.key, each) for each in others))
+        return next((each for each, knows in zip(others, known, strict=True) if knows), None)

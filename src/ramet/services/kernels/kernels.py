@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ramet.core.errors import RametError
-from ramet.services.kernels.desk import Desk, Home
+from ramet.services.kernels.desk import Desk
 from ramet.services.kernels.directory import Directory
 from ramet.services.kernels.forwarding import Forwarder
+from ramet.services.kernels.home import Home
 from ramet.services.kernels.passes import Passes
 from ramet.store.contract import Store
 

@@ -1,0 +1,117 @@
+"""Requests that are about no kernel's own: all answer them together, or whichever knows of what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.core.errors import NotYours, RametError, Unknown
+from ramet.services.app.calls import JSON_BYTES, Call
+from ramet.services.kernels.directory import Directory
+from ramet.services.kernels.forwarding import Body, Unreachable
+from ramet.services.kernels.home import Home
+from ramet.services.kernels.passing import Passing
+from ramet.services.kernels.unanswered import away, lost
+from ramet.store.contract import Seat
+
+if TYPE_CHECKING:
+    from ramet.services.app.operations import Operation
+
+_LOOK_S: Final = 0.05
+
+
+class Several:
+    """All kernels of a store, asked by this one. `wait_s` is for teams of a lost one to be taken over."""
+
+    def __init__(self, directory: Directory, passing: Passing, home: Home, *, wait_s: float) -> None:
+        self._directory, self._passing, self._home, self._wait_s = directory, passing, home, wait_s
+
+    async def of_everyone(self, call: Call, operation: Operation, is_forwarded: bool) -> Any | None:
+        """What all kernels answer, as one: without those whose word is that there is nothing for this key.
+
+        None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
+        """
+        assert operation.merge is not None
+        await self._until(self._is_settled if is_forwarded else self._are_all_settled)
+        if is_forwarded:
+            return None
+
+        async def here() -> Any | RametError:
+            scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
+            try:
+                return await operation.handle(Call(Request(scope, call.request.receive), call.parts))
+            except NotYours as refused:
+                return refused
+
+        answers = await asyncio.gather(
+            here(), *(self._told(call, operation, each) for each in self._directory.others())
+        )
+        found = [each for each in answers if each is not None and not isinstance(each, RametError)]
+        if not found and isinstance(answers[0], RametError):
+            raise answers[0]
+        return operation.merge(call, found)
+
+    async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
+        try:
+            target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
+            answer = await self._passing.on(call, Body(call), seat, target)
+            data = await answer.read()
+        except Unreachable:
+            raise away() from None
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise away()
+        return msgspec.json.decode(data, type=operation.answers)
+
+    async def of_whoever(self, call: Call, operation: Operation) -> Any:
+        """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
+        said = await call.body(JSON_BYTES)
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            is_known = await self._are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
+            call.begin_again(said)
+            try:
+                answer = await operation.handle(call)
+                return Response(status_code=HTTPStatus.NO_CONTENT) if answer is None else answer
+            except (Unknown, NotYours) as refused:
+                unknown = refused
+            for seat in self._directory.others():
+                call.begin_again(said)
+                try:
+                    found = await self._passing.on(call, Body(call), seat)
+                except Unreachable as problem:
+                    if problem.was_sent and not await self._directory.has_left(seat):
+                        raise lost() from None
+                    is_known = False
+                    continue
+                if found.status != HTTPStatus.NOT_FOUND:
+                    return found
+                await found.close()
+            if is_known:
+                raise unknown
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
+
+    async def _is_settled(self) -> bool:
+        """Whether all that this kernel has taken over is open."""
+        return not self._home.is_taking_up("")
+
+    async def _are_all_settled(self) -> bool:
+        """Whether there are no teams of kernels that are lost, either."""
+        is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
+        return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        until = asyncio.get_running_loop().time() + self._wait_s
+        while not await is_so():
+            if asyncio.get_running_loop().time() >= until:
+                raise away()
+            await asyncio.sleep(_LOOK_S)
