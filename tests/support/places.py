@@ -48,10 +48,11 @@ def kill_at_put(store: Store, when: str, number: int) -> Store:
     ) -> Document:
         nonlocal left
         left -= 1
-        if left == 0 and when == "before":
+        is_last = left == 0  # Another write may begin while this one is under way.
+        if is_last and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         written = await put(kind, key, data, expected=expected, tree=tree)
-        if left == 0:
+        if is_last:
             os.kill(os.getpid(), signal.SIGKILL)
         return written
 
