@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
@@ -124,7 +125,7 @@ async def processes(kube: AsyncClient, pod: str) -> Mapping[int, str]:
     """The command line of each process in a pod but of the one that looks."""
     look = "import os, pathlib; print({int(each.name): (each / 'cmdline').read_text() for each in "
     look += "pathlib.Path('/proc').iterdir() if each.name.isdigit() and int(each.name) != os.getpid()})"
-    found: Mapping[int, str] = eval(await in_pod(kube, pod, "python3", "-I", "-c", look))
+    found: Mapping[int, str] = ast.literal_eval(await in_pod(kube, pod, "python3", "-I", "-c", look))
     return found
 
 
