@@ -56,9 +56,9 @@ class MachineBackend:
         """There."""
         return await (await self.machine()).start(spec)
 
-    async def adopt(self, description: Mapping[str, Any]) -> RemoteSandbox:
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> RemoteSandbox:
         """Raises Gone."""
-        raise Gone(f"run {description.get('run')} ended with its line")
+        raise Gone(f"run {spec.run} ended with its line")
 
     async def reap(self) -> Sequence[str]:
         """A machine ends with its line."""

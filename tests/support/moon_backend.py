@@ -25,8 +25,8 @@ class MoonBackend:
     async def start(self, spec: SandboxSpec) -> Sandbox:
         return await self._local.start(spec)
 
-    async def adopt(self, description: Mapping[str, Any]) -> Sandbox:
-        return await self._local.adopt(description)
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
+        return await self._local.adopt(description, spec)
 
     async def reap(self) -> Sequence[str]:
         return await self._local.reap()

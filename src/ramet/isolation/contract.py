@@ -117,7 +117,13 @@ class Sandbox(Protocol):
         """Let go of everything of the host that it held: descriptors, cgroup. Kills what still lives. Idempotent."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What `adopt` would need, as data."""
+        """What `Backend.adopt` needs of it, as data of JSON."""
+
+    async def let_go(self) -> bool:
+        """Leave it at work for `Backend.adopt` in another process; `clean_up` then ends nothing.
+
+        False, and nothing done, where it ends with this process.
+        """
 
 
 class Probe(NamedTuple):
@@ -148,8 +154,12 @@ class Backend(Protocol):
         field it cannot enforce, SandboxFailed if it could not be started; nothing is left then.
         """
 
-    async def adopt(self, description: Mapping[str, Any]) -> Sandbox:
-        """Take over what another kernel started. Raises Gone where processes die with their kernel."""
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
+        """Go on with what another process had started, and has let go of or was killed over.
+
+        What had been said on its channel, and was not answered, comes there again, and nothing else. Raises Gone where
+        it has ended, or cannot go on without what that process knew; nothing of it is left then.
+        """
 
     async def reap(self) -> Sequence[str]:
         """Remove what dead kernels of this working directory left behind; says what."""

@@ -137,9 +137,9 @@ class Forking:
             keeper.refill_soon()
         return sandbox
 
-    async def adopt(self, description: Mapping[str, Any]) -> ForkedSandbox:
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> ForkedSandbox:
         """Raises Gone: what a zygote forked ends with its kernel."""
-        raise Gone(f"run {description.get('run')} ended with the kernel that had started it")
+        raise Gone(f"run {spec.run} ended with the kernel that had started it")
 
     async def reap(self) -> Sequence[str]:
         """Nothing outlives a kernel but its control groups. Those of other folders go as well, and are not told."""

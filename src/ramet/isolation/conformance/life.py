@@ -192,7 +192,7 @@ async def descriptions(site: Site) -> None:
         holds(json.loads(json.dumps(described)) == described, f"a description is JSON, not {described!r}")
         pid = visit.sandbox.pid
         try:
-            adopted = await site.backend.adopt(described)
+            adopted = await site.backend.adopt(described, visit.spec)
         except Gone:
             pass
         else:
@@ -202,7 +202,7 @@ async def descriptions(site: Site) -> None:
         await visit.ended()
         await visit.sandbox.clean_up()
         try:
-            await site.backend.adopt(described)
+            await site.backend.adopt(described, visit.spec)
         except Gone:
             return
         raise Violation("what has ended cannot be adopted")

@@ -169,9 +169,9 @@ class KubernetesBackend:
             pod.release()
             raise
 
-    async def adopt(self, description: Mapping[str, Any]) -> PodSandbox:
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """Raises Gone: what was under way on an attach stream is lost with its kernel."""
-        raise Gone(f"run {description.get('run')} ended with the kernel that had started it")
+        raise Gone(f"run {spec.run} ended with the kernel that had started it")
 
     async def reap(self) -> Sequence[str]:
         """Delete pods, secrets and policies of this place's dead kernels."""

@@ -115,3 +115,6 @@ class PodSandbox:
 
     def describe(self) -> Mapping[str, Any]:
         return self._described
+
+    async def let_go(self) -> bool:
+        return False

@@ -85,9 +85,11 @@ class TeamNamespaces:
             return await self._home.start(spec)
         return await (await self._team(reservation)).start(spec)
 
-    async def adopt(self, description: Mapping[str, Any]) -> PodSandbox:
+    async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """See `KubernetesBackend`."""
-        return await self._home.adopt(description)
+        reservation = spec.grant.reservation
+        backend = self._home if reservation is None else await self._team(reservation)
+        return await backend.adopt(description, spec)
 
     async def reserve(self, reservation: Reservation) -> None:
         """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then."""

@@ -192,18 +192,27 @@ class RemoteSandbox:
             await asyncio.wait({self._cleaning})
 
     def describe(self) -> Mapping[str, Any]:
-        """Enough for a later kernel to say that it has gone."""
+        """Enough to say that it has gone; whoever has its machine knows more."""
         return {"run": self.spec.run, "pid": -1}
+
+    async def let_go(self) -> bool:
+        """No: whoever has its machine may."""
+        return False
 
     # ---- what its machine says --------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """It was started. Raises ProtocolError if that was said before."""
+    def begin(self, *, is_adopted: bool = False) -> None:
+        """It was started; `is_adopted`: for another kernel, so that this one has none of its files.
+
+        Raises ProtocolError if that was said before.
+        """
         if self._was_started or self.started.done():
             if self._cleaning is None:
                 raise ProtocolError(f"sandbox {self.number} starts twice")
             return
         self._was_started = True
+        if is_adopted:
+            self.files.begin_anew()
         if self._cleaning is None:
             self._is_attached = True
             self._duplex.attach(self._inner)

@@ -14,20 +14,42 @@ from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 class Duplex:
     """One stream each way; what comes before there is a socket is kept. The socket is closed when both have ended."""
 
-    def __init__(self, number: int, stream: int, post: Post, *, on_done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, number: int, stream: int, post: Post, *, first: bytes = b"", on_done: Callable[[], None] = lambda: None
+    ) -> None:
+        """`first` is written to the socket before what comes: see `Incoming`."""
         self._number, self._stream, self._post, self._on_done = number, stream, post, on_done
         self._socket: socket.socket | None = None
         self._outgoing: Outgoing | None = None
-        self._incoming = Incoming(number, stream, post, on_end=self._came)
+        self._incoming = Incoming(number, stream, post, first=first, on_end=self._came)
         self._has_come = self._has_gone = self._is_closed = False
 
-    def attach(self, end: socket.socket, *, before: tuple[Outgoing, ...] = ()) -> None:
-        """From now on it is this one, and ours."""
+    def attach(
+        self,
+        end: socket.socket,
+        *,
+        before: tuple[Outgoing, ...] = (),
+        first: bytes = b"",
+        on_data: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """From now on it is this one, and ours; `before`, `first` and `on_data` are of `Outgoing`."""
         self._socket = end
         self._outgoing = Outgoing(
-            end.fileno(), self._number, self._stream, self._post, before=before, on_end=self._went
+            end.fileno(),
+            self._number,
+            self._stream,
+            self._post,
+            before=before,
+            first=first,
+            on_data=on_data,
+            on_end=self._went,
         )
         self._incoming.attach(end.fileno())
+
+    @property
+    def unwritten(self) -> bytes:
+        """What came and the socket has not taken."""
+        return self._incoming.unwritten
 
     def take(self, data: bytes) -> None:
         """See `Incoming.take`."""

@@ -1,4 +1,8 @@
-"""The program of a machine: it keeps sandboxes there by the backend `local`, and does what a line says."""
+"""The program of a machine: it keeps sandboxes there by the backend `local`, and does what a line says.
+
+What it keeps outlives a line: a kernel that comes on the next one may adopt it. What the next one does not adopt ends
+with the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,12 @@ import contextlib
 import os
 import platform
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import InvalidValue, ProtocolError, RametError, SandboxFailed, Unknown
+from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
 from ramet.isolation import trees
 from ramet.isolation.admission import absolute
 from ramet.isolation.local import LocalBackend
@@ -20,6 +24,7 @@ from ramet.isolation.remote import messages
 from ramet.isolation.remote.kept import Kept
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import (
+    Adopt,
     Answer,
     Credit,
     Data,
@@ -36,6 +41,7 @@ from ramet.isolation.remote.messages import (
     Start,
     Started,
     Threshold,
+    Word,
 )
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.streamline import piped
@@ -46,18 +52,25 @@ _LAST_WORDS_S = 2.0
 _OTHERS_TURN = 64  #: frames after which everybody else may do something
 
 
-async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
-    """Say hello and do what is said, until the line ends for good or says so; nothing is left then. Whether it said so.
+@contextlib.asynccontextmanager
+async def keeper(runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> AsyncIterator[Keeper]:
+    """What is kept here, line by line; nothing is left of it in the end.
 
     `runs` is the same path as on the kernel's host. `places` are other folders that mounts may be written to: a mount
     at one of them or below it comes from the host, any other is what this machine has there. `pod` is as of
-    `LocalBackend`. Raises ProtocolError.
+    `LocalBackend`.
     """
-    machine = _Machine(line, runs, places, pod=pod)
+    made = Keeper(runs, places, pod=pod)
     try:
-        return await machine.work()
+        yield made
     finally:
-        await machine.close()
+        await made.close()
+
+
+async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> bool:
+    """A `keeper` of one line: whether that said that it is over."""
+    async with keeper(runs, places, pod=pod) as kept:
+        return await kept.serve(line)
 
 
 def main(runs: str, *places: str) -> None:
@@ -81,22 +94,39 @@ async def _main(runs: Path, places: Sequence[Path]) -> None:
             await line.close()
 
 
-class _Machine:
-    """What one line has here."""
+class Keeper:
+    """What is kept here, on whichever line there is; `close` it, or use `keeper`."""
 
-    def __init__(self, line: Line, runs: Path, places: Sequence[Path], *, pod: bool) -> None:
-        self._line, self._runs = line, runs
+    def __init__(self, runs: Path, places: Sequence[Path] = (), *, pod: bool = False) -> None:
+        self._runs = runs
         self._places = [runs, *places]
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
-        self._outbox = Outbox(line)
+        self._outbox: Outbox | None = None  #: of the line that there is
         self._kept: dict[int, Kept] = {}
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
-    async def work(self) -> bool:
-        """Until the line ends, or says so: True."""
+    async def serve(self, line: Line) -> bool:
+        """Say hello and do what is said, until the line ends for good or says that all is over; whether it said so.
+
+        Nothing is left if it did. Otherwise what was started goes on, and waits for a kernel that adopts it on the
+        next line. Raises ProtocolError.
+        """
+        outbox = self._outbox = Outbox(line)
+        try:
+            if has_left := await self._work(line):
+                await self.close()
+                await outbox.flush(_LAST_WORDS_S)
+            return has_left
+        finally:
+            self._outbox = None
+            await self._detach()
+            await outbox.close()
+
+    async def _work(self, line: Line) -> bool:
         probe = await self._backend.probe()
-        self._outbox.post(
+        self._post(
             Hello(
                 version=messages.VERSION,
                 python=platform.python_version(),
@@ -107,7 +137,7 @@ class _Machine:
             )
         )
         count = 0
-        while (frame := await self._line.receive()) is not None:
+        while (frame := await line.receive()) is not None:
             word = messages.from_kernel(frame.control)
             if isinstance(word, Leave):
                 return True
@@ -118,18 +148,38 @@ class _Machine:
         return False
 
     async def close(self) -> None:
-        """End all. What was put here goes, as far as it can."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        """End all. What was put here goes, as far as it can. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._end_tasks()
         await asyncio.gather(*(kept.close() for kept in self._kept.values()), return_exceptions=True)
         await self._backend.close()
         for number in list(self._kept):
             with contextlib.suppress(OSError):
                 await self._clear(number)
-        await self._outbox.flush(_LAST_WORDS_S)
-        await self._outbox.close()
+
+    async def _detach(self) -> None:
+        """The line has ended: what was not started by then goes, all else waits for the next one."""
+        await self._end_tasks()
+        for number, kept in list(self._kept.items()):
+            if kept.was_begun:
+                kept.detach()
+            else:
+                await kept.close()
+                with contextlib.suppress(OSError):
+                    await self._clear(number)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _post(self, word: Word, body: bytes = b"") -> None:
+        """Have it said on the line that there is; what is said while there is none is said to nobody."""
+        if self._outbox is not None:
+            self._outbox.post(word, body)
 
     def _take(self, word: messages.FromKernel, body: bytes) -> None:
         match word:
@@ -151,6 +201,8 @@ class _Machine:
             case Start():
                 kept = self._new(word.number)
                 kept.starting = self._do(self._start(kept, word))
+            case Adopt():
+                self._answer(word.ask, lambda: self._adopt(word))
             case Measure():
                 self._answer(word.ask, lambda: self._measure(word))
             case Run():
@@ -164,14 +216,14 @@ class _Machine:
 
     def _new(self, number: int) -> Kept:
         if number not in self._kept:
-            self._kept[number] = Kept(number, self._outbox.post, self._runs)
+            self._kept[number] = Kept(number, self._post, self._runs)
         return self._kept[number]
 
     def _known(self, number: int) -> Kept:
         try:
             return self._kept[number]
         except KeyError:
-            raise Unknown("sandbox", str(number), ()) from None
+            raise Gone(f"there is no sandbox {number}") from None
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -185,9 +237,9 @@ class _Machine:
                 value, body = await work()
             except Exception as error:  # Whatever it is, the kernel waits for an answer.
                 info, fields = errors_to_fields(error)
-                self._outbox.post(Answer(ask=ask, error=info, fields=fields))
+                self._post(Answer(ask=ask, error=info, fields=fields))
             else:
-                self._outbox.post(Answer(ask=ask, value=value), body)
+                self._post(Answer(ask=ask, value=value), body)
 
         self._do(answer())
 
@@ -216,11 +268,15 @@ class _Machine:
         except Exception as problem:  # Whatever it is, the kernel waits for an answer.
             error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
             info, fields = errors_to_fields(error)
-            self._outbox.post(Refused(number=word.number, error=info, fields=fields))
+            self._post(Refused(number=word.number, error=info, fields=fields))
             return
         self._used.setdefault(Path(word.workspace), set()).add(kept.number)
-        self._outbox.post(Started(number=word.number))
+        self._post(Started(number=word.number))
         kept.begin()
+
+    async def _adopt(self, word: Adopt) -> tuple[Any, bytes]:
+        self._known(word.number).adopt()
+        return None, b""
 
     async def _measure(self, word: Measure) -> tuple[Any, bytes]:
         return list(await self._known(word.number).box.metrics()), b""
@@ -255,7 +311,7 @@ class _Machine:
     def _near_a_limit(self, run: str, resource: str, used: float, limit: float) -> None:
         for kept in self._kept.values():
             if kept.run == run:
-                self._outbox.post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
+                self._post(Threshold(number=kept.number, resource=resource, used=used, limit=limit))
 
 
 def _link(root: Path, to: Path) -> None:

@@ -26,6 +26,7 @@ from ramet.isolation.remote.messages import (
     Start,
 )
 from ramet.isolation.remote.streams import Incoming, Outgoing, Post
+from ramet.isolation.remote.tape import Tape
 from ramet.isolation.remote.travel import Arrival, Departure
 
 MAX_CONNECTIONS = 128  #: to the proxy, at a time
@@ -50,6 +51,10 @@ class Kept:
         self._streams: dict[int, Incoming | Outgoing | Duplex | Arrival | Departure] = {}
         self._listener: socket.socket | None = None
         self._next = FIRST_OF_MACHINE
+        self._tape = Tape()
+        self._printing: tuple[Outgoing | Duplex, ...] = ()  #: on the line that there is: what it says
+        self._unwritten = b""  #: what came on the line before, and it has not read
+        self._end: Ended | None = None
         self._ending: asyncio.Task[None] | None = None
         self._fetching = asyncio.Lock()
         self._is_closed = False
@@ -61,10 +66,17 @@ class Kept:
             raise Gone(f"sandbox {self.number} was not started")
         return self._box
 
+    @property
+    def was_begun(self) -> bool:
+        """Whether it was started, and a kernel was told so."""
+        return self._ending is not None
+
     def take(self, stream: int, data: bytes) -> None:
         """What came in a stream; where that has ended here, nothing."""
         where = self._streams.get(stream)
         if isinstance(where, Incoming | Duplex | Arrival):
+            if stream == CHANNEL:
+                self._tape.told(data)
             where.take(data)
 
     def grant(self, stream: int, size: int) -> None:
@@ -118,13 +130,34 @@ class Kept:
 
     def begin(self) -> None:
         """Its streams and its end are told from now on."""
-        box, post = self.box, self._post
-        out = Outgoing(box.stdout, self.number, STDOUT, post)
-        err = Outgoing(box.stderr, self.number, STDERR, post)
-        channel = Duplex(self.number, CHANNEL, post)
+        self._listen_to(self.box, b"")
+        self._ending = asyncio.get_running_loop().create_task(self._until_its_end(self.box))
+
+    def adopt(self) -> None:
+        """The same, to a kernel that was not there at its beginning. Raises Gone where that cannot go on with it."""
+        if self._ending is None or self._printing or self._is_closed:
+            raise Gone(f"sandbox {self.number} was not started, or its line has it")
+        self._listen_to(self.box, self._tape.again())
+        if self._end is not None:
+            self._tell_end(self._end)
+
+    def detach(self) -> None:
+        """The line has ended. What is under way there goes with it; the sandbox waits for the next one."""
+        channel = self._streams.get(CHANNEL)
+        if isinstance(channel, Duplex):
+            self._unwritten = channel.unwritten
+        for stream in list(self._streams):
+            self.drop(stream)
+        self._printing, self._next, self._known = (), FIRST_OF_MACHINE, {}
+
+    def _listen_to(self, box: Sandbox, again: bytes) -> None:
+        number, post = self.number, self._post
+        out, err = Outgoing(box.stdout, number, STDOUT, post), Outgoing(box.stderr, number, STDERR, post)
+        channel = Duplex(number, CHANNEL, post, first=self._unwritten)
+        self._printing, self._unwritten = (out, err, channel), b""
         self._streams |= {STDOUT: out, STDERR: err, CHANNEL: channel}
-        channel.attach(socket.socket(fileno=os.dup(box.channel.fileno())), before=(out, err))
-        self._ending = asyncio.get_running_loop().create_task(self._tell_end(box, (out, err, channel)))
+        end = socket.socket(fileno=os.dup(box.channel.fileno()))
+        channel.attach(end, before=(out, err), first=again, on_data=self._tape.said)
 
     async def fetch(self, stream: int) -> Packed:
         """Send what has changed in its workspace; what has gone is in the answer."""
@@ -158,21 +191,22 @@ class Kept:
         if self._box is not None:
             await self._box.clean_up()
 
-    async def _tell_end(self, box: Sandbox, streams: tuple[Outgoing | Duplex, ...]) -> None:
+    async def _until_its_end(self, box: Sandbox) -> None:
         code, reason, detail, cpu_seconds, peak_mb = await box.wait()
-        for each in streams:  # What it said last comes before the word of its end.
-            each.drain()
-        self._post(
-            Ended(
-                number=self.number,
-                code=code,
-                reason=reason,
-                detail=detail,
-                cpu_seconds=cpu_seconds,
-                peak_mb=peak_mb,
-            ),
-            b"",
+        self._end = Ended(
+            number=self.number,
+            code=code,
+            reason=reason,
+            detail=detail,
+            cpu_seconds=cpu_seconds,
+            peak_mb=peak_mb,
         )
+        self._tell_end(self._end)
+
+    def _tell_end(self, end: Ended) -> None:
+        for each in self._printing:  # What it said last comes before the word of its end.
+            each.drain()
+        self._post(end, b"")
 
     def _check_new(self, stream: int) -> None:
         if stream < FIRST_OF_KERNEL or stream % 2 or stream in self._streams:
@@ -201,7 +235,7 @@ class Kept:
             return
         with contextlib.suppress(OSError):
             end, _ = self._listener.accept()
-            if sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
+            if not self._printing or sum(isinstance(each, Duplex) for each in self._streams.values()) > MAX_CONNECTIONS:
                 end.close()
                 return
             stream, self._next = self._next, self._next + 2

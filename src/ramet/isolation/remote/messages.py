@@ -20,7 +20,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.contract import Image
 
-VERSION = 1
+VERSION = 2
 MAX_PIECE = 64 * 1024  #: bytes of one `Data`
 WINDOW = 256 * 1024  #: bytes of one stream that may be under way
 
@@ -94,6 +94,17 @@ class Start(Word, frozen=True, kw_only=True, tag="start"):
     env: Mapping[str, str] = {}
     proxied: bool = False  #: connections to the host's proxy come as streams that the machine opens
     shelf: str | None = None
+
+
+class Adopt(Word, frozen=True, kw_only=True, tag="adopt"):
+    """Go on with a sandbox that another kernel had started here, on another line; answered once it is this line's.
+
+    What is not answered on its channel comes again, and its end does; streams to a proxy have broken. Answered with
+    Gone where there is none, or it cannot go on without that kernel.
+    """
+
+    ask: Number
+    number: Number
 
 
 class Signal(Word, frozen=True, kw_only=True, tag="signal"):
@@ -207,7 +218,7 @@ class Answer(Word, frozen=True, kw_only=True, tag="answer"):
     fields: Mapping[str, Any] = {}
 
 
-FromKernel = Data | Credit | Put | Link | Start | Signal | Measure | Run | Fetch | Forget | Leave
+FromKernel = Data | Credit | Put | Link | Start | Adopt | Signal | Measure | Run | Fetch | Forget | Leave
 FromMachine = Data | Credit | Hello | Started | Refused | Ended | Connected | Threshold | Answer
 
 _encoder = msgspec.json.Encoder()

@@ -7,7 +7,6 @@ is bounded by windows; a word out of turn, or one about what is not there, is th
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ramet.core.errors import (
+    Gone,
     InvalidValue,
     IsolationUnavailable,
     ProtocolError,
@@ -31,6 +31,7 @@ from ramet.isolation.remote.asking import Questions, told
 from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import (
+    Adopt,
     Answer,
     Connected,
     Credit,
@@ -83,7 +84,7 @@ class Machine:
         self._hello: asyncio.Future[Hello] = loop.create_future()
         self._ended: asyncio.Future[Exit] = loop.create_future()
         self._boxes: dict[int, RemoteSandbox] = {}
-        self._numbers = itertools.count(1)
+        self._last_number = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._reading = loop.create_task(self._read())
@@ -116,16 +117,7 @@ class Machine:
         _check(spec)
         for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
             await each.until_forgotten()  # An attempt before this one: what it left there goes first.
-        box = RemoteSandbox(
-            next(self._numbers),
-            spec,
-            self._level_of(hello, spec.grant.isolation),
-            self._outbox.post,
-            self._questions,
-            on_done=self._let_go,
-            do=self._do,
-        )
-        self._boxes[box.number] = box
+        box = self._box_of(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
                 await asyncio.gather(*(self._link(path, to) for path, to in (there or {}).items()))
@@ -139,6 +131,33 @@ class Machine:
                 raise SandboxFailed(f"run {spec.run}: nothing started in time on its machine") from None
             raise
         return box
+
+    async def adopt(self, number: int, spec: SandboxSpec) -> RemoteSandbox:
+        """Go on with what another kernel had it start under that number; nothing was started on this line before.
+
+        What is not answered on its channel comes there again. Raises Gone where that cannot be, SandboxFailed.
+        """
+        hello = await self.hello()
+        if not self.is_open or number <= self._last_number:
+            raise SandboxFailed("the machine is closed, or has that number from this kernel")
+        _check(spec)
+        box = self._box_of(number, spec, hello)
+        box.begin(is_adopted=True)
+        try:
+            async with asyncio.timeout(START_S):
+                await self._questions.ask(lambda ask: Adopt(ask=ask, number=number))
+        except BaseException as error:
+            self._do(box.clean_up())
+            if isinstance(error, TimeoutError):
+                raise Gone(f"run {spec.run}: its machine does not answer") from None
+            raise
+        return box
+
+    async def leave_be(self) -> None:
+        """End this side of the line: what is there goes on, for a kernel that adopts it. Idempotent."""
+        self.lost(Exit(-signal.SIGKILL, "lost", "it was left to another kernel"))
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def lost(self, exit: Exit) -> None:
         """The machine is known to be gone: all its sandboxes end so, at once. The first word of it stands."""
@@ -173,6 +192,13 @@ class Machine:
         await asyncio.wait((self._reading,))
         await self._outbox.close()
         await self._line.close()
+
+    def _box_of(self, number: int, spec: SandboxSpec, hello: Hello) -> RemoteSandbox:
+        """Raises IsolationUnavailable, SandboxFailed."""
+        level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
+        box = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
+        self._boxes[number], self._last_number = box, number
+        return box
 
     def _let_go(self, number: int) -> None:
         box = self._boxes.pop(number, None)

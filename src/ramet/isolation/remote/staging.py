@@ -35,6 +35,11 @@ class Staging:
         self._next = FIRST_OF_KERNEL
         self._streams: dict[int, Arrival | Departure] = {}
         self._shelf: Known | None = None  #: as it is there
+        self._is_strange = False  #: its workspace was another kernel's, and has not been here
+
+    def begin_anew(self) -> None:
+        """It was another kernel's: all of its workspace comes with the next `fetch`, in place of what is here."""
+        self._is_strange = True
 
     async def send_all(self, there: Sequence[str] = ()) -> None:
         """What it starts with goes there: workspace, mounts, shelf. Mounts at paths of `there` or below are there.
@@ -77,8 +82,9 @@ class Staging:
         asked = asyncio.ensure_future(
             self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
         )
+        whole = self._is_strange
         unpacking = asyncio.ensure_future(
-            arrival.unpacked(workspace, max_bytes=most, max_entries=most // disk.ENTRY_BYTES)
+            arrival.unpacked(workspace, max_bytes=most, max_entries=most // disk.ENTRY_BYTES, whole=whole)
         )
         try:
             await asyncio.wait((asked, unpacking), return_when=asyncio.FIRST_COMPLETED)
@@ -87,6 +93,7 @@ class Staging:
                 await asked
             refused = await unpacking
             answer, body = await asked
+            self._is_strange = False
             await in_thread(lambda: files.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
             used = await in_thread(lambda: disk.used_bytes(workspace, most=most), name="ramet-folder")
             if used > most:

@@ -30,22 +30,29 @@ class Outgoing:
         post: Post,
         *,
         before: Sequence[Outgoing] = (),
+        first: bytes = b"",
+        on_data: Callable[[bytes], None] = lambda _: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """What can be read from those `before` goes first: it was said before what is said here."""
+        """What can be read from those `before` goes first: it was said before what is said here.
+
+        `first` goes before what is read; `on_data` is told of what is read, before it goes.
+        """
         self._fd, self._number, self._stream, self._post = fd, number, stream, post
-        self._before, self._on_end = before, on_end
+        self._before, self._first, self._on_data, self._on_end = before, memoryview(first), on_data, on_end
         self._credit = WINDOW
         self._loop = asyncio.get_running_loop()
         self._is_open = self._is_reading = True
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._read)
+        self._send_first()
 
     def grant(self, size: int) -> None:
         """So much more may be sent. Raises ProtocolError for more than was."""
         if self._credit + size > WINDOW:
             raise ProtocolError(f"stream {self._stream} of {self._number} is given credit for what was not sent")
         self._credit += size
+        self._send_first()
         if self._is_open and not self._is_reading and self._credit > 0:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._read)
@@ -64,12 +71,17 @@ class Outgoing:
         """Send one piece; False if there is none now, or ever."""
         for each in self._before:
             each.drain()
+        self._send_first()
+        if not self._credit:
+            self._stop_reading()
+            return False
         try:
             data = os.read(self._fd, min(self._credit, MAX_PIECE))
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:  # Reset: whoever was at the other end has gone.
             data = b""
+        self._on_data(data)
         self._credit -= len(data)
         self._post(Data(number=self._number, stream=self._stream), data)
         if not data:
@@ -78,6 +90,13 @@ class Outgoing:
         elif not self._credit:
             self._stop_reading()
         return bool(data)
+
+    def _send_first(self) -> None:
+        while self._first and self._credit and self._is_open:
+            size = min(self._credit, MAX_PIECE, len(self._first))
+            piece, self._first = self._first[:size], self._first[size:]
+            self._credit -= size
+            self._post(Data(number=self._number, stream=self._stream), bytes(piece))
 
     def _stop_reading(self) -> None:
         if self._is_reading:
@@ -88,12 +107,18 @@ class Outgoing:
 class Incoming:
     """Writes what comes to a descriptor, as it takes it; where nobody takes it any more, it is counted and dropped."""
 
-    def __init__(self, number: int, stream: int, post: Post, *, on_end: Callable[[], None] = lambda: None) -> None:
-        """`on_end` is called once, when all was written, or can no longer be, and no more comes."""
+    def __init__(
+        self, number: int, stream: int, post: Post, *, first: bytes = b"", on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """`first` is written before what comes: it came on another line, and no credit is given for it.
+
+        `on_end` is called once, when all was written, or can no longer be, and no more comes.
+        """
         self._number, self._stream, self._post, self._on_end = number, stream, post, on_end
         self._loop = asyncio.get_running_loop()
         self._fd = -1
-        self._pieces: deque[memoryview] = deque()
+        self._pieces: deque[memoryview] = deque([memoryview(first)] if first else [])
+        self._foreign = len(first)  #: of what is to be written, so much came on another line
         self._room = WINDOW  #: what may still come
         self._owed = 0  #: what was taken, and no credit was given for
         self._has_end = self._is_broken = self._is_writing = self._is_over = False
@@ -124,6 +149,11 @@ class Incoming:
             self._pieces.append(memoryview(data))
         if not self._is_writing:
             self._write()
+
+    @property
+    def unwritten(self) -> bytes:
+        """What came and is not written."""
+        return b"".join(self._pieces)
 
     def end(self) -> None:
         """Nothing more comes; what came is written. Idempotent."""
@@ -172,7 +202,9 @@ class Incoming:
         self._look_for_end()
 
     def _credit(self, size: int) -> None:
-        self._owed += size
+        foreign = min(self._foreign, size)
+        self._foreign -= foreign
+        self._owed += size - foreign
         if self._owed >= _WORTH_TELLING and not self._has_end:
             self._room += self._owed
             self._post(Credit(number=self._number, stream=self._stream, size=self._owed), b"")

@@ -1,0 +1,173 @@
+"""What was said on the channel of a function and is not answered: enough to say it again to another kernel.
+
+The machine that keeps a sandbox has it, where it outlives the kernel. A request is kept until its answer has come, word
+for word; so is the wish to hear of a child's end, and the last word. What an agent has besides in its kernel's memory
+alone goes with that kernel: a conversation, or changes of a state that are in no commit. Then nobody can go on with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramet.core.errors import Gone, ProtocolError
+from ramet.wire import requests
+from ramet.wire.frames import MAX_BODY, MAX_CONTROL
+from ramet.wire.requests import Answer, Done, Ended, Record, Request, Said, StartConversation, Told, UseState, Watch
+
+MAX_KEPT = 8 * 1024 * 1024  #: bytes of all that is not answered
+
+_HEADER = struct.Struct("!II")
+_CHANGING = frozenset(
+    {"set", "remove", "checkout", "merge", "drop"}
+)  #: of a working copy, or more than once of a store
+_SETTLING = frozenset({"commit", "discard"})  #: answered, it leaves nothing in a working copy
+
+
+class Tape:
+    """Of one sandbox, from its first word on."""
+
+    def __init__(self) -> None:
+        self._said, self._told = _Cutter(MAX_KEPT), _Cutter(0)
+        self._open: dict[int | str, tuple[Said, bytes | None]] = {}  #: in the order in which they were said
+        self._size = 0
+        self._changes = self._settled = 0  #: of the working copy of its state: made, and known to be kept or dropped
+        self._marks: dict[int, int] = {}  #: what a request settles once it is answered
+        self._never = ""  #: why nobody can ever go on with it
+
+    def said(self, data: bytes) -> None:
+        """Bytes from inside, as they go to the kernel."""
+        try:
+            for control, frame in self._said.cut(data):
+                self._take_said(requests.from_guest(control), frame)
+        except ProtocolError as broken:  # The kernel ends it for that.
+            self._never = str(broken)
+
+    def told(self, data: bytes) -> None:
+        """Bytes from the kernel, as they go inside."""
+        try:
+            for control, _ in self._told.cut(data):
+                self._take_told(requests.from_host(control))
+        except ProtocolError as broken:
+            self._never = str(broken)
+
+    def again(self) -> bytes:
+        """What another kernel is to hear first; what comes from inside later follows on it.
+
+        Raises Gone: it cannot go on without what its kernel alone knew.
+        """
+        if self._never:
+            raise Gone(self._never)
+        if self._changes > self._settled:
+            raise Gone("it had changed its state, and its kernel alone knew how")
+        if self._told.is_partial:
+            raise Gone("it has half of a word of its kernel's")
+        frames = [frame for _, frame in self._open.values()] + [self._said.partial]
+        if any(frame is None for frame in frames):
+            raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had asked were not answered")
+        return b"".join(frame for frame in frames if frame is not None)
+
+    def _take_said(self, said: Said, frame: bytes | None) -> None:
+        match said:
+            case Request():
+                if isinstance(said, UseState):
+                    self._changes += said.do in _CHANGING
+                    if said.do in _SETTLING:
+                        self._marks[said.id] = self._changes
+                self._keep(said.id, said, frame)
+            case Watch():
+                self._keep(said.run, said, frame)
+            case Done():
+                self._keep("", said, frame)
+            case Record():
+                self._never = "its conversation was with its kernel"
+
+    def _take_told(self, told: Told) -> None:
+        match told:
+            case Answer():
+                self._drop(told.id)
+                mark = self._marks.pop(told.id, 0)
+                if told.error is None:
+                    self._settled = max(self._settled, mark)
+            case Ended():
+                self._drop(told.run)
+            case StartConversation():
+                self._never = "its conversation was with its kernel"
+
+    def _keep(self, key: int | str, said: Said, frame: bytes | None) -> None:
+        if frame is not None and self._size + len(frame) > MAX_KEPT:
+            frame = None
+        self._drop(key)
+        self._open[key] = said, frame
+        self._size += len(frame or b"")
+
+    def _drop(self, key: int | str) -> None:
+        _, frame = self._open.pop(key, (None, None))
+        self._size -= len(frame or b"")
+
+
+class _Cut(NamedTuple):
+    """A frame that has come: its control part, and all of it as it came if that was to be kept."""
+
+    control: bytes
+    whole: bytes | None
+
+
+class _Cutter:
+    """Cuts a stream of bytes into frames, of which it keeps no more than `most` bytes beside the control part."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._head = bytearray()  #: of the frame under way: its header, its control part, and its body if that is kept
+        self._lengths: tuple[int, int] | None = None
+        self._left = 0  #: bytes of a body that is not kept, to come
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._head)
+
+    @property
+    def partial(self) -> bytes | None:
+        """What has come of the frame under way; None if that was not kept."""
+        return None if self._lengths is not None and not self._keeps else bytes(self._head)
+
+    @property
+    def _keeps(self) -> bool:
+        return self._lengths is not None and _HEADER.size + sum(self._lengths) <= self._most
+
+    def cut(self, data: bytes) -> Iterator[_Cut]:
+        """Take bytes; the frames that they complete. Raises ProtocolError for what begins none."""
+        at = 0
+        while at < len(data):
+            at = self._more(data, at)
+            if self._lengths is None and len(self._head) == _HEADER.size:
+                control, body = self._lengths = _HEADER.unpack(self._head)
+                if not 1 <= control <= MAX_CONTROL or body > MAX_BODY:
+                    raise ProtocolError("what announces no frame")
+                self._left = 0 if self._keeps else body
+            elif self._lengths is not None and not self._missing and not self._left:
+                head, control = bytes(self._head), self._lengths[0]
+                whole = head if self._keeps else None
+                self._head.clear()
+                self._lengths = None
+                yield _Cut(head[_HEADER.size : _HEADER.size + control], whole)
+
+    @property
+    def _missing(self) -> int:
+        """Bytes that are to come into the head."""
+        if self._lengths is None:
+            return _HEADER.size - len(self._head)
+        control, body = self._lengths
+        return _HEADER.size + control + (body if self._keeps else 0) - len(self._head)
+
+    def _more(self, data: bytes, at: int) -> int:
+        """Take what belongs to the frame under way, as far as there is; returns where the rest begins."""
+        if missing := self._missing:
+            end = min(len(data), at + missing)
+            self._head += data[at:end]
+            return end
+        end = min(len(data), at + self._left)
+        self._left -= end - at
+        return end
