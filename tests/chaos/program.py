@@ -20,6 +20,8 @@ from ramet.core.budget import RESOURCES
 from ramet.core.errors import StoreFailed
 from ramet.host.project import Project
 from ramet.host.sandboxes import BackendName
+from ramet.isolation.contract import Backend
+from ramet.isolation.folders import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from tests.chaos import functions
@@ -67,12 +69,22 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
         (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))
 
 
+def outliving(folder: pathlib.Path) -> Backend:
+    """Sandboxes that a killed kernel leaves at work."""
+    from tests.support.outliving import OutlivingBackend
+
+    runs = RunFolders(folder).root
+    runs.mkdir(0o700, parents=True, exist_ok=True)
+    return OutlivingBackend(runs)
+
+
 Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]
-TRIPS: dict[str, tuple[Trip, BackendName | None]] = {
+TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | None]] = {
     "models": (tree_of_models, None),
     "letters": (partial(tree_of_models, brief="write letters"), None),
     "local": (nested_functions, "local"),
     "bwrap": (nested_functions, "bwrap"),
+    "outliving": (nested_functions, outliving),
     "schedule": (schedule, None),
 }
 
@@ -81,7 +93,8 @@ async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[
     """Go on with what is there, or begin."""
     store = _store(folder, server)
     make_deadly(store, kill, folder / "deaths")
-    begin, backend = TRIPS[trip]
+    begin, where = TRIPS[trip]
+    backend = where(folder) if callable(where) else where
     async with AgentRuntime(folder, store=store, grace_s=1.0, backend=backend) as runtime:
         print("up", flush=True)  # noqa: T201 - whoever kills at a random moment counts from here
         handle = await begin(runtime, folder)

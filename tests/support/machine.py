@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,10 +12,16 @@ from ramet.isolation import runtime
 from ramet.isolation.launch import become
 from ramet.isolation.linux import calls
 from ramet.isolation.remote import inside
+from ramet.isolation.remote.streamline import StreamLine
+
+PATIENCE_S = 30.0  #: without a kernel
 
 
-def main(scratch: Path, runs: Path, uid: int) -> None:
-    """Serve standard input and output. Nothing that is written in /tmp or in `scratch` can be seen from outside."""
+def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> None:
+    """Serve standard input and output, or one kernel after the other that comes to a listening socket.
+
+    Nothing that is written in /tmp or in `scratch` can be seen from outside.
+    """
     folders = [Path(each) for each in runtime.find().folders]
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
@@ -30,7 +38,24 @@ def main(scratch: Path, runs: Path, uid: int) -> None:
     os.chown(runs, uid, uid)
     become(uid, uid, [str(each) for each in (*folders, runs)])
     os.environ.clear()
-    inside.main(str(runs), "/tmp")
+    if listener is None:
+        inside.main(str(runs), "/tmp")
+    else:
+        asyncio.run(_serve_all(socket.socket(fileno=listener), runs))
+
+
+async def _serve_all(listener: socket.socket, runs: Path) -> None:
+    listener.setblocking(False)
+    async with inside.keeper(runs, [Path("/tmp")]) as kept:
+        while True:
+            async with asyncio.timeout(PATIENCE_S):
+                end, _ = await asyncio.get_running_loop().sock_accept(listener)
+            line = StreamLine(*await asyncio.open_unix_connection(sock=end))
+            try:
+                if await kept.serve(line):
+                    return
+            finally:
+                await line.close()
 
 
 def _stand_in(path: Path, fd: int) -> None:
@@ -42,4 +67,4 @@ def _stand_in(path: Path, fd: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -156,6 +156,7 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     sender: str
     kind: str
     text: str = ""
+    asked: str = ""  #: the request of a sandbox that sent it, as no other of its tree's
 
 
 class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
@@ -257,12 +258,14 @@ class Compacted(Event, frozen=True, kw_only=True, tag="compacted"):
 
 
 class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
-    """A process was started for this run: where, and what stands between it and the host."""
+    """A process was started for this run, or adopted: where, and what stands between it and the host."""
 
     backend: str
     level: str
     attempt: int = 1
     policy: dict[str, Any] = {}  #: what it has, without the values of variables and secrets
+    sandbox: dict[str, Any] = {}  #: where another kernel finds it, if it can outlive this one
+    adopted: bool = False  #: it was not started now, but had outlived the kernel that had started it
 
 
 class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):

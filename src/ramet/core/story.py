@@ -25,7 +25,9 @@ from ramet.core.events import (
     ModelCharged,
     RunEnded,
     RunResumed,
+    RunRetried,
     RunSpawned,
+    SandboxStarted,
     StateChanged,
     ToolStarted,
     TurnEnded,
@@ -76,6 +78,7 @@ class RunStory:
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
+    sandbox: SandboxStarted | None = None  #: the newest of the turn that it is in, if it may have outlived its kernel
     usage: Usage = NOTHING_USED
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class TreeStory:
     def __init__(self) -> None:
         self.runs: dict[str, RunStory] = {}
         self.moves: list[Move] = []
+        self.mailed: set[str] = set()  #: requests of sandboxes that led to mail
         self.seq = 0
 
     def tell_all(self, events: Iterable[Event]) -> TreeStory:
@@ -173,12 +177,19 @@ class TreeStory:
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
+                run.sandbox = run.sandbox if isinstance(event, RunResumed) else None
                 if run.result is not None:
                     self._back(run)
             case TurnEnded():
                 run.turn_status = event.status
-                run.is_in_turn, run.state = False, "idle"
+                run.is_in_turn, run.state, run.sandbox = False, "idle", None
+            case SandboxStarted():
+                run.sandbox = event if event.sandbox else None
+            case RunRetried():
+                run.sandbox = None
             case MailPushed():
+                if event.asked:
+                    self.mailed.add(event.asked)
                 if run.result is not None and event.kind != "notice":
                     self._back(run)
                 run.seen.append(event.mail_id)
@@ -201,7 +212,7 @@ class TreeStory:
                     run.approvals.pop(event.approval_id, None)
             case RunEnded():
                 self._close_questions(run)
-                run.result, run.state, run.is_in_turn = event.result, "ended", False
+                run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
                 self._settle(run, None)
                 self.moves.append(Move(run.id, CLOSED))
 

@@ -28,8 +28,6 @@ PASSED_OVER = frozenset(
         events.IntentionRecorded,
         events.IntentionDecided,
         events.HookFailed,
-        events.SandboxStarted,
-        events.RunRetried,
         events.ThresholdCrossed,
         events.EndpointAsked,
         events.CommandRun,

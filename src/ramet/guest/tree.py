@@ -15,7 +15,7 @@ from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result, Status
 from ramet.guest.link import Link
 from ramet.models.plain import clean
-from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.context import Created, RunView, SpawnHandle, SpawnRequest, StopReceipt, ToolUseContext
 from ramet.wire import capsule, requests, values
 from ramet.wire.objects import json_body
 
@@ -115,6 +115,10 @@ class ChannelTree:
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
         """Nothing: a sandbox begins anew, and compositions work in the host."""
         return None
+
+    def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
+        """None: what goes on here has not been away."""
+        return ()
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""

@@ -92,7 +92,7 @@ class ToolProcesses:
         self, context: ToolUseContext, tool: str, packed: Capsule, spec: SandboxSpec
     ) -> tuple[Finished | None, Exit | None]:
         """Its last word, and how it ended if that was waited for."""
-        inside = Inside(await started(await self._sandboxes.local(), spec), Door(_Deaf()))
+        inside = Inside(await started((await self._sandboxes.local()).start(spec)), Door(_Deaf()))
         box = inside.box
         try:
             inside.streams = tuple(Stream(os.dup(fd)) for fd in (box.stdout, box.stderr))

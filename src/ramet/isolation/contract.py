@@ -119,12 +119,6 @@ class Sandbox(Protocol):
     def describe(self) -> Mapping[str, Any]:
         """What `Backend.adopt` needs of it, as data of JSON."""
 
-    async def let_go(self) -> bool:
-        """Leave it at work for `Backend.adopt` in another process; `clean_up` then ends nothing.
-
-        False, and nothing done, where it ends with this process.
-        """
-
 
 class Probe(NamedTuple):
     """What a backend offers on this machine, found by trying what must fail."""
@@ -155,7 +149,7 @@ class Backend(Protocol):
         """
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
-        """Go on with what another process had started, and has let go of or was killed over.
+        """Go on with what another process had started, which has ended since then without a word to it.
 
         What had been said on its channel, and was not answered, comes there again, and nothing else. Raises Gone where
         it has ended, or cannot go on without what that process knew; nothing of it is left then.

@@ -129,10 +129,6 @@ class ForkedSandbox:
         """Enough for a later kernel to say that it has gone."""
         return {"run": self._run, "pid": self._child.pid}
 
-    async def let_go(self) -> bool:
-        """No: it ends with its kernel."""
-        return False
-
     def _finish(self) -> Exit:
         if self._exit is None:
             self._exit = self._judged(self._child.ended.result())

@@ -10,13 +10,14 @@ import base64
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
+from ramet.core.ids import RunId
 from ramet.core.policy import Grant
 from ramet.models.plain import plain
 from ramet.spawn.run import Run
@@ -43,6 +44,8 @@ def described(
         "persistent": run.persistent,
         "key": key_of(request),
     }
+    if request.asked:
+        birth["asked"] = request.asked
     if request.begins_at:
         birth["begins_at"] = request.begins_at
     if shared or answers:
@@ -70,6 +73,14 @@ def keyed(run: Run, request: SpawnRequest) -> SpawnRequest:
     content = _content_of(request)
     run.spawned[content] += 1
     return dataclasses.replace(request, key=f"{content}#{run.spawned[content]}")
+
+
+def count_again(run: Run, known: Iterable[tuple[RunId, str]]) -> None:
+    """Go on with counting what a run asks for, behind births on `known` (parents and keys): it is not run again."""
+    for parent, key in known:
+        content, _, number = key.rpartition("#")
+        if parent == run.info.id and number.isdecimal():
+            run.spawned[content] = max(run.spawned[content], int(number))
 
 
 def _content_of(request: SpawnRequest) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.outcome import ErrorInfo, Status
-from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
+from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
 from ramet.isolation.output import Stream
 from ramet.spawn.door import Door, Finished
 
@@ -26,23 +27,29 @@ class Inside:
     door: Door
     streams: tuple[Stream, ...] = ()
     is_gone: bool = False  #: no process of it is left
+    is_adopted: bool = False  #: it was at work before this kernel was
+    described: dict[str, Any] = field(default_factory=dict)  #: where another kernel finds it, if one can
 
 
-async def started(backend: Backend, spec: SandboxSpec) -> Sandbox:
-    """Start a sandbox; a cancel in that moment leaves none behind."""
-    starting = asyncio.ensure_future(backend.start(spec))
+async def started(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
+    """Start or adopt a sandbox; a cancel in that moment leaves none behind."""
+    task = asyncio.ensure_future(starting)
     try:
-        return await asyncio.shield(starting)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await to_its_end(_unwanted(starting))
+        await to_its_end(_unwanted(task))
         raise
+
+
+async def ended(box: Sandbox) -> None:
+    """End a sandbox that nobody wants to hear."""
+    await box.kill(0)
+    await box.clean_up()
 
 
 async def _unwanted(starting: asyncio.Future[Sandbox]) -> None:
     with contextlib.suppress(Exception):
-        box = await starting
-        await box.kill(0)
-        await box.clean_up()
+        await ended(await starting)
 
 
 async def hear_out(inside: Inside) -> Finished | None:

@@ -51,6 +51,7 @@ class Errands:
         self._children: dict[str, ChildHandle] = {}
         self._deeds = Deeds(run, step) if conversation is None else None  #: of code alone
         self.door: Door | None = None
+        self.sandbox = ""  #: whose these are, as no other in the world, if that can outlive its kernel
         self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply]]] = {
             requests.Spawn: self._spawn,
             requests.Cancel: self._cancel,
@@ -69,11 +70,16 @@ class Errands:
             requests.FireHook: self._fire_hook,
         }
 
+    def go_on(self) -> None:
+        """Its sandbox has outlived a kernel: it knows the children that it had there, and asks for no more of them."""
+        self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_born`
+
     # ---- what the door calls
 
     async def answer(self, request: Request, body: bytes) -> Reply:
         """Do what is asked."""
-        current_call.set(self._call)  # The door gives each request a task of its own.
+        asked = f"{self.sandbox}.{request.id}" if self.sandbox else ""
+        current_call.set(self._call._replace(asked=asked))  # The door gives each request a task of its own.
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
         return await self._do[type(request)](request, body)

@@ -27,8 +27,8 @@ class Post:
         """Number mail behind `number`: what another process numbered has been seen, and would be taken for that."""
         self._numbers = itertools.count(number + 1)
 
-    def deliver(self, run: Run, text: str, *, sender: str, kind: Kind) -> str:
-        """Put mail into a run's mailbox and say what becomes of it. Raises MailRefused."""
+    def deliver(self, run: Run, text: str, *, sender: str, kind: Kind, asked: str = "") -> str:
+        """Put mail into a run's mailbox, say what becomes of it; `asked` as of `CurrentCall`. Raises MailRefused."""
         if run.state is State.STOPPED:
             raise MailRefused(run.info.path, "it was stopped, and what was stopped is not resumed")
         if run.state is State.EXPIRED:
@@ -44,11 +44,11 @@ class Post:
             run.context.mailbox.check_room(mail)  # Before anything changes.
             self._revive(run)
             run.wakes += 1
-            self._push(run, mail)
+            self._push(run, mail, asked)
             self._supervisor.fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it goes on with your message in the background."
         idle = run.state is State.IDLE and run.wakes < MAX_WAKES
-        self._push(run, mail)
+        self._push(run, mail, asked)
         self._supervisor.consider(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
 
@@ -65,9 +65,11 @@ class Post:
         self._push(above, Mail(id=f"end:{run.info.id}:{run.lives}", sender=run.info.path, text=text, kind="notice"))
         self._supervisor.consider(above)
 
-    def _push(self, run: Run, mail: Mail) -> None:
+    def _push(self, run: Run, mail: Mail, asked: str = "") -> None:
         if run.context.mailbox.push(mail):
-            run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
+            run.context.emit(
+                MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text, asked=asked
+            )
 
     def _revive(self, run: Run) -> None:
         """Bring a finished run back, with what its limits leave it. Raises MailRefused, having changed nothing."""

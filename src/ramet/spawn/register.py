@@ -38,6 +38,8 @@ class Register:
         self.runs: dict[RunId, Run] = {}  #: living, and finished ones whose history is kept
         self.tombstones: dict[str, Tombstone] = {}
         self.known_births: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
+        self.asked_births: dict[str, Run] = {}  #: by the request of a sandbox that led to them, of such a process
+        self.asked_mail: set[str] = set()  #: likewise, requests that led to mail
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: of each name that was asked for, the newest given
         self._finished: OrderedDict[RunId, None] = OrderedDict()

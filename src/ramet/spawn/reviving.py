@@ -62,6 +62,7 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     """
     story.close_open()
     tree.post.go_on(story.newest_mail)
+    tree.register.asked_mail |= story.mailed
     budgets = _budgets(story)
     runs: dict[str, Run] = {}
     for each in story.runs.values():
@@ -188,6 +189,7 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     else:
         rests = story.state == State.IDLE and not _left_nothing(run)
         run.state = State.IDLE if rests else State.STARTING
+        run.left_in = story.sandbox
         if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
             run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
         if run.capsule is None and run.grant is not None:
@@ -195,6 +197,8 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     register.enter_again(run)
     if birth.get("key") and parent is not None:
         register.known_births[parent.info.id, birth["key"]] = run
+    if birth.get("asked"):
+        register.asked_births[birth["asked"]] = run
     tree.spawner.house_again(run)
     return run
 

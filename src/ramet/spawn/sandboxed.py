@@ -22,6 +22,7 @@ from ramet.core.rights import IMPORTS
 from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.output import Stream
+from ramet.spawn.adopting import adopted, described, mark_of
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
@@ -55,13 +56,16 @@ async def work_inside(
     backend = await placement.backend(run.grant)
     talk = Conversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
-    attempt = 1
+    left_in, run.left_in = run.left_in, None
+    attempt = left_in.attempt if left_in is not None else 1
     if run.turns > 1 or run.resumes:
         run.folder.resumed()
     try:
         while True:
             job = talk or FunctionJob(run, attempt)
-            verdict = await _attempt(run, job, Errands(run, step, talk), backend, placement, attempt)
+            errands = Errands(run, step, talk)
+            verdict = await _attempt(run, job, errands, backend, placement, attempt, left_in)
+            left_in = None
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
                 return verdict
@@ -122,7 +126,13 @@ class FunctionJob:
 
 
 async def _attempt(
-    run: Run, job: FunctionJob | Conversation, errands: Errands, backend: Backend, placement: Placement, attempt: int
+    run: Run,
+    job: FunctionJob | Conversation,
+    errands: Errands,
+    backend: Backend,
+    placement: Placement,
+    attempt: int,
+    left_in: SandboxStarted | None,
 ) -> Verdict:
     grant, folder = run.grant, run.folder
     assert grant is not None, "who works inside has a grant"
@@ -141,15 +151,18 @@ async def _attempt(
             shelf=run.shelf,
             has_programs=run.capsule is None and any(tool.name in _WITH_PROGRAMS for tool in run.context.tools),
         )
-        async with _inside(run, spec, backend, errands, placement) as inside:
+        async with _inside(run, spec, backend, errands, placement, left_in) as inside:
             run.context.emit(
                 SandboxStarted,
                 backend=backend.name,
                 level=inside.box.level,
                 attempt=attempt,
                 policy=describe(grant),
+                sandbox=inside.described,
+                adopted=inside.is_adopted,
             )
-            await inside.door.tell(*job.start())
+            if not inside.is_adopted:
+                await inside.door.tell(*job.start())
             if isinstance(job, Conversation):
                 inside.door.beside(job.attend(inside.door.tell))
             finished = None
@@ -188,14 +201,24 @@ def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
 
 @asynccontextmanager
 async def _inside(
-    run: Run, spec: SandboxSpec, backend: Backend, errands: Errands, placement: Placement
+    run: Run,
+    spec: SandboxSpec,
+    backend: Backend,
+    errands: Errands,
+    placement: Placement,
+    left_in: SandboxStarted | None,
 ) -> AsyncGenerator[Inside]:
     """A sandbox while it is needed. However this is left, no process of it is left, and nothing is listened to."""
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
-    inside = Inside(await started(backend, spec), Door(errands))
+    known = await adopted(run, spec, backend, left_in)
+    inside = Inside(known or await started(backend.start(spec)), Door(errands), is_adopted=known is not None)
     box = inside.box
     try:
+        inside.described = await described(box, backend)
+        errands.sandbox = mark_of(inside.described)
+        if inside.is_adopted:
+            errands.go_on()
         run.box, errands.door = box, inside.door
         for name, fd, file in (("stdout", box.stdout, folder.stdout), ("stderr", box.stderr, folder.stderr)):
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes what it reads.

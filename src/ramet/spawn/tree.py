@@ -10,7 +10,7 @@ from ramet.core.errors import Denied, MailRefused, Unknown
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
-from ramet.spawn.births import key_of, keyed
+from ramet.spawn.births import count_again, key_of, keyed
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import spawnable
 from ramet.spawn.post import Post
@@ -21,7 +21,7 @@ from ramet.spawn.spawner import Spawner
 from ramet.spawn.supervisor import Supervisor
 from ramet.spawn.verdict import partial
 from ramet.spawn.waiting import wait_at_most
-from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.context import Created, RunView, SpawnRequest, StopReceipt, ToolUseContext, current_call
 from ramet.tools.envelope import report
 from ramet.wire.requests import Stated, UseState
 
@@ -42,6 +42,10 @@ class RunTree:
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:
         """Give birth below the run of this context. Raises SpawnRefused, Unknown, InvalidValue."""
         run = self._run_of(parent)
+        if asked := _asked_by(run):
+            if (born := self.register.asked_births.get(asked)) is not None:
+                return self.handle(born)  # This request led to it, and its sandbox has not heard so.
+            request = dataclasses.replace(request, asked=asked)
         request = keyed(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
@@ -59,6 +63,14 @@ class RunTree:
         known = self.register.known_births
         return next((key for run, key in known if run == parent.run.id and key.startswith(prefix)), None)
 
+    def go_on(self, parent: ToolUseContext) -> Sequence[Handle]:
+        """The children that this run has from a process that has ended; what it asks for from now on is new."""
+        run, register = self._run_of(parent), self.register
+        count_again(run, register.known_births)
+        for each in [each for each in register.known_births if each[0] == run.info.id]:
+            del register.known_births[each]
+        return [self.handle(each) for each in register.runs.values() if each.parent is run]
+
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
         return spawnable(self._run_of(parent), self.register.services)
@@ -68,7 +80,10 @@ class RunTree:
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
-        return self.post.deliver(target, text, sender=sender.run.path, kind="agent")
+        asked = _asked_by(self._run_of(sender))
+        if asked in self.register.asked_mail:
+            return f"Delivered to {target.info.path}."
+        return self.post.deliver(target, text, sender=sender.run.path, kind="agent", asked=asked)
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker. Raises Unknown, Denied."""
@@ -141,3 +156,9 @@ class RunTree:
         if not run.is_below(own):
             raise Denied(f"{verb} {target}", "it is not below you")
         return run
+
+
+def _asked_by(run: Run) -> str:
+    """The request of the run's sandbox that this is; empty for anything else."""
+    call = current_call.get()
+    return call.asked if call is not None and call.context is run.context else ""

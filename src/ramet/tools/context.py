@@ -88,6 +88,7 @@ class SpawnRequest:
     shelf: pathlib.Path | None = None  #: the host's: inside it is read and imported from, also what comes there later
     call_id: CallId | None = None
     key: str = ""  #: tells births of one run apart that no tool call asked for
+    asked: str = ""  #: the request of a sandbox that asks for it, as of `CurrentCall`
 
 
 class StopReceipt(NamedTuple):
@@ -147,6 +148,12 @@ class Tree(Protocol):
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
         """The key, beginning like this, of a birth that this run had asked for in a process that has ended."""
+
+    def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
+        """The children that this run has from a process that has ended, for one that is not run again from its start.
+
+        Every birth that it asks for from now on is a new one.
+        """
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
@@ -381,6 +388,7 @@ class CurrentCall(NamedTuple):
     context: ToolUseContext
     call_id: CallId
     step_id: StepId
+    asked: str = ""  #: the request of a sandbox that it is: one that comes again after a kernel's end is the same
 
 
 current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)

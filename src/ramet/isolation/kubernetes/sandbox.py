@@ -115,6 +115,3 @@ class PodSandbox:
 
     def describe(self) -> Mapping[str, Any]:
         return self._described
-
-    async def let_go(self) -> bool:
-        return False

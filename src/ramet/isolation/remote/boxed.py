@@ -195,10 +195,6 @@ class RemoteSandbox:
         """Enough to say that it has gone; whoever has its machine knows more."""
         return {"run": self.spec.run, "pid": -1}
 
-    async def let_go(self) -> bool:
-        """No: whoever has its machine may."""
-        return False
-
     # ---- what its machine says --------------------------------------------------------------------------------------
 
     def begin(self, *, is_adopted: bool = False) -> None:

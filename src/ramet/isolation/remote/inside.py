@@ -134,6 +134,7 @@ class Keeper:
                 mechanisms=probe.mechanisms,
                 missing=probe.missing,
                 remedy=probe.remedy,
+                kept=tuple(self._kept),
             )
         )
         count = 0

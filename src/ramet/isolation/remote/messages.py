@@ -166,6 +166,7 @@ class Hello(Word, frozen=True, kw_only=True, tag="hello"):
     mechanisms: Mapping[str, bool]
     missing: tuple[str, ...] = ()
     remedy: str = ""
+    kept: tuple[Number, ...] = ()  #: sandboxes that it has from lines before this one
 
 
 class Started(Word, frozen=True, kw_only=True, tag="started"):

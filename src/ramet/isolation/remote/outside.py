@@ -133,13 +133,15 @@ class Machine:
         return box
 
     async def adopt(self, number: int, spec: SandboxSpec) -> RemoteSandbox:
-        """Go on with what another kernel had it start under that number; nothing was started on this line before.
+        """Go on with what another kernel had it start under that number.
 
         What is not answered on its channel comes there again. Raises Gone where that cannot be, SandboxFailed.
         """
         hello = await self.hello()
-        if not self.is_open or number <= self._last_number:
-            raise SandboxFailed("the machine is closed, or has that number from this kernel")
+        if not self.is_open:
+            raise SandboxFailed("the machine is closed")
+        if number not in hello.kept or number in self._boxes:
+            raise Gone(f"run {spec.run}: its machine has not kept it")
         _check(spec)
         box = self._box_of(number, spec, hello)
         box.begin(is_adopted=True)
@@ -152,12 +154,6 @@ class Machine:
                 raise Gone(f"run {spec.run}: its machine does not answer") from None
             raise
         return box
-
-    async def leave_be(self) -> None:
-        """End this side of the line: what is there goes on, for a kernel that adopts it. Idempotent."""
-        self.lost(Exit(-signal.SIGKILL, "lost", "it was left to another kernel"))
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     def lost(self, exit: Exit) -> None:
         """The machine is known to be gone: all its sandboxes end so, at once. The first word of it stands."""
@@ -197,7 +193,7 @@ class Machine:
         """Raises IsolationUnavailable, SandboxFailed."""
         level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
         box = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._let_go, do=self._do)
-        self._boxes[number], self._last_number = box, number
+        self._boxes[number], self._last_number = box, max(self._last_number, number)
         return box
 
     def _let_go(self, number: int) -> None:
@@ -250,6 +246,7 @@ class Machine:
             if not isinstance(word, Hello) or word.version != messages.VERSION:
                 raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
             self._hello.set_result(word)
+            self._last_number = max(word.kept, default=0)
             return
         if body and not isinstance(word, Data | Answer):
             raise ProtocolError("a body where none belongs")
