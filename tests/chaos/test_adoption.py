@@ -1,4 +1,4 @@
-"""A kernel is killed over functions in sandboxes that outlive it: the next one goes on with them, and repeats nothing."""
+"""A kernel is killed over functions in sandboxes that outlive it: the next goes on with them, and repeats nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,135 @@
+"""A kernel is killed over functions in sandboxes that outlive it: the next goes on with them, and repeats nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+from collections import Counter
+
+import pytest
+
+from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
+from tests.chaos.checks import read
+from tests.chaos.deadly import Kill
+from tests.chaos.functions import FOUND, RUNS
+from tests.chaos.kernels import inheriting_orphans, start
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+
+MOMENTS = (
+    "before:state_changed:1",
+    "after:state_changed:1",
+    "before:state_changed:2",
+    "after:state_changed:2",
+    "before:state_changed:3",
+    "after:state_changed:3",
+    "before:state_changed:4",
+    "after:state_changed:4",
+    "before:state_changed:5",
+    "after:state_changed:5",
+    "before:state_changed:6",
+    "after:state_changed:6",
+    "before:state_changed:7",
+    "after:state_changed:7",
+    "before:state_changed:8",
+    "after:state_changed:8",
+    "before:run_spawned:1",
+    "after:run_spawned:1",
+    "before:run_spawned:2",
+    "after:run_spawned:2",
+    "before:run_spawned:3",
+    "after:run_spawned:3",
+    "before:run_spawned:4",
+    "after:run_spawned:4",
+    "before:run_spawned:5",
+    "after:run_spawned:5",
+    "before:run_spawned:6",
+    "after:run_spawned:6",
+    "before:run_spawned:7",
+    "after:run_spawned:7",
+    "before:turn_started:1",
+    "after:turn_started:1",
+    "before:turn_started:2",
+    "after:turn_started:2",
+    "before:turn_started:3",
+    "after:turn_started:3",
+    "before:turn_started:4",
+    "after:turn_started:4",
+    "before:turn_started:5",
+    "after:turn_started:5",
+    "before:turn_started:6",
+    "after:turn_started:6",
+    "before:turn_started:7",
+    "after:turn_started:7",
+    "before:sandbox_started:1",
+    "after:sandbox_started:1",
+    "before:sandbox_started:2",
+    "after:sandbox_started:2",
+    "before:sandbox_started:3",
+    "after:sandbox_started:3",
+    "before:sandbox_started:4",
+    "after:sandbox_started:4",
+    "before:sandbox_started:5",
+    "after:sandbox_started:5",
+    "before:sandbox_started:6",
+    "after:sandbox_started:6",
+    "before:sandbox_started:7",
+    "after:sandbox_started:7",
+    "before:turn_ended:1",
+    "after:turn_ended:1",
+    "before:turn_ended:2",
+    "after:turn_ended:2",
+    "before:turn_ended:3",
+    "after:turn_ended:3",
+    "before:turn_ended:4",
+    "after:turn_ended:4",
+    "before:turn_ended:5",
+    "after:turn_ended:5",
+    "before:turn_ended:6",
+    "after:turn_ended:6",
+    "before:turn_ended:7",
+    "after:turn_ended:7",
+    "before:run_ended:1",
+    "after:run_ended:1",
+    "before:run_ended:2",
+    "after:run_ended:2",
+    "before:run_ended:3",
+    "after:run_ended:3",
+    "before:run_ended:4",
+    "after:run_ended:4",
+    "before:run_ended:5",
+    "after:run_ended:5",
+    "before:run_ended:6",
+    "after:run_ended:6",
+    "before:run_ended:7",
+    "after:run_ended:7",
+)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_who_goes_on_begins_nothing_anew(moment: str, tmp_path: pathlib.Path) -> None:
+    """Every run that had a sandbox on record still has it, and each was born once, whenever the kernel was killed."""
+    with inheriting_orphans():
+        kernel = await start("outliving", tmp_path, Kill.parse(moment))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        before = _events(await read(tmp_path))
+        kernel = await start("outliving", tmp_path)
+        assert await kernel.end() == 0, kernel.words
+
+    after = _events(await read(tmp_path))
+    assert json.loads((tmp_path / "ended").read_text())["status"] == "completed"
+    ends = {each.run: each.result for each in after if isinstance(each, RunEnded)}
+    births = [each for each in after if isinstance(each, RunSpawned)]
+    assert len(births) == len(ends) == RUNS, [each.path for each in births]
+    assert ends[births[0].run].value == FOUND
+    begun = Counter(each.run for each in after if isinstance(each, SandboxStarted) and not each.adopted)
+    at_work = {each.run for each in before if isinstance(each, SandboxStarted)}
+    assert all(begun[run] == 1 for run in at_work), "it was called again"
+    adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
+    assert adopted == at_work - {each.run for each in before if isinstance(each, RunEnded)}
+
+
+def _events(trees: dict[str, list[Event]]) -> list[Event]:
+    return [each for tree in trees.values() for each in tree]

@@ -1,0 +1,139 @@
+"""What is kept of a channel: every word that is not answered, as it was said, however the bytes were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.core.errors import Gone
+from ramet.core.outcome import ErrorInfo
+from ramet.isolation.remote.tape import MAX_KEPT, Tape
+from ramet.wire import frames, requests
+from ramet.wire.frames import FrameReader
+from ramet.wire.requests import Answer, Done, Ended, Note, Output, Record, Said, Spawn, StartFunction, Told, UseState
+
+START = StartFunction(run="r", path="r", name="f")
+NOT_GIVEN = requests.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
+
+
+def packed(word: Said | Told, body: bytes = b"") -> bytes:
+    return b"".join(bytes(piece) for piece in frames.pack(requests.encode(word), body))
+
+
+def cut(take: Callable[[bytes], None], data: bytes, sizes: Sequence[int]) -> None:
+    """Give it piece by piece."""
+    at = 0
+    for size in (*sizes, len(data)):
+        take(data[at : at + size])
+        at += size
+
+
+def said_again(tape: Tape) -> list[Said]:
+    return [requests.from_guest(frame.control) for frame in FrameReader().feed(tape.again())]
+
+
+SIZES = st.lists(st.integers(1, 40), max_size=30)
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=200), max_size=12),
+    answered=st.sets(st.integers(0, 11)),
+    sizes=SIZES,
+    back=SIZES,
+    late=st.binary(min_size=1, max_size=100),
+    cut_at=st.integers(1, 100),
+)
+def test_what_is_not_answered_comes_again_as_it_was_said(
+    bodies: list[bytes], answered: set[int], sizes: list[int], back: list[int], late: bytes, cut_at: int
+) -> None:
+    """In its order; and the beginning of what was being said follows, so that its rest fits on."""
+    tape = Tape()
+    words = [packed(Spawn(id=at), body) for at, body in enumerate(bodies)]
+    last = packed(Spawn(id=99), late)
+    begun = last[: min(cut_at, len(last) - 1)]
+
+    tape.told(packed(START, b"capsule"))
+    cut(tape.said, b"".join(words) + begun, sizes)
+    cut(tape.told, b"".join(packed(Answer(id=at), b"answer" * at) for at in sorted(answered)), back)
+
+    assert tape.again() == b"".join(word for at, word in enumerate(words) if at not in answered) + begun
+    tape.said(last[len(begun) :])
+    assert said_again(tape)[-1] == Spawn(id=99)
+
+
+def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
+    """Until that end was told; what needs no answer is gone."""
+    tape = Tape()
+    for word in (requests.Watch(run="one"), requests.Watch(run="two"), Note(text="n"), Done(ok=True)):
+        tape.said(packed(word))
+    tape.told(packed(Ended(run="one", status="completed", exit_code=0), b"value"))
+
+    assert said_again(tape) == [requests.Watch(run="two"), Done(ok=True)]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([(True, Record(), b"{}")], "conversation"),
+        ([(False, NOT_GIVEN, b"")], "conversation"),
+        ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
+        ([(True, UseState(id=1, do="set", name="k"), b"1"), (False, Answer(id=1), b"")], "state"),
+        ([(True, UseState(id=1, do="set"), b"1"), (True, UseState(id=2, do="commit"), b"")], "state"),
+        ([(True, Spawn(id=1), b"x" * MAX_KEPT)], "8 MiB"),
+        ([(True, Spawn(id=each), b"x" * (MAX_KEPT // 3)) for each in (1, 2, 3)], "8 MiB"),
+    ],
+)
+def test_nobody_goes_on_with_what_a_kernel_alone_knew(words: list[tuple[bool, Said | Told, bytes]], why: str) -> None:
+    """A conversation, changes that are in no commit, more than is kept."""
+    tape = Tape()
+    for is_said, word, body in words:
+        (tape.said if is_said else tape.told)(packed(word, body))
+
+    with pytest.raises(Gone, match=why):
+        tape.again()
+
+
+def test_what_could_not_be_gone_on_with_can_be_again() -> None:
+    """A commit that was answered, a large word that was."""
+    tape = Tape()
+    tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
+    tape.said(packed(Spawn(id=3), b"x" * MAX_KEPT) + packed(Output(id=4, target="t")))
+    for answered in (1, 2, 3):
+        tape.told(packed(Answer(id=answered)))
+
+    assert said_again(tape) == [Output(id=4, target="t")]
+
+
+def test_a_commit_that_was_refused_settles_nothing() -> None:
+    """Its changes are still in the kernel's memory alone."""
+    tape = Tape()
+    tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
+    error = ErrorInfo(type="Conflict", message="no")
+    tape.told(packed(Answer(id=1)) + packed(Answer(id=2, error=error)))
+
+    with pytest.raises(Gone, match="state"):
+        tape.again()
+
+
+@pytest.mark.parametrize("half", [1, 8, 20])
+def test_half_a_word_of_a_kernels_cannot_be_made_whole(half: int) -> None:
+    """Its rest went with that kernel."""
+    tape = Tape()
+    tape.told(packed(Answer(id=1), b"body" * 100)[:half])
+
+    with pytest.raises(Gone, match="half"):
+        tape.again()
+
+
+@pytest.mark.parametrize("nonsense", [b"\0" * 8, b"\xff" * 8, b"\0\0\0\1\0\0\0\0{"])
+def test_who_breaks_the_rules_is_not_gone_on_with(nonsense: bytes) -> None:
+    """In either direction; and it does no harm."""
+    for direction in ("said", "told"):
+        tape = Tape()
+        getattr(tape, direction)(nonsense)
+        getattr(tape, direction)(b"more")
+        with pytest.raises(Gone):
+            tape.again()
