@@ -44,14 +44,17 @@ class OutlivingBackend:
 
     async def start(self, spec: SandboxSpec) -> OutlivingSandbox:
         """There."""
-        return OutlivingSandbox(await (await self.machine()).start(spec))
+        return self._known(await (await self.machine()).start(spec))
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> OutlivingSandbox:
         """What an earlier kernel of this folder had started there."""
         try:
-            return OutlivingSandbox(await (await self.machine()).adopt(description["number"], spec))
+            return self._known(await (await self.machine()).adopt(description["number"], spec))
         except OSError as problem:
             raise Gone(str(problem)) from problem
+
+    def _known(self, box: RemoteSandbox) -> OutlivingSandbox:
+        return OutlivingSandbox(box, {"machine": self._path.stat().st_ino, "number": box.number})
 
     async def reap(self) -> Sequence[str]:
         """It ends by itself."""
@@ -93,12 +96,12 @@ class OutlivingBackend:
 class OutlivingSandbox:
     """A sandbox there, that says where it is."""
 
-    def __init__(self, inner: RemoteSandbox) -> None:
-        self._inner = inner
+    def __init__(self, inner: RemoteSandbox, described: Mapping[str, Any]) -> None:
+        self._inner, self._described = inner, described
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def describe(self) -> Mapping[str, Any]:
-        """Its number."""
-        return {"number": self._inner.number}
+        """Its machine, and its number there."""
+        return self._described

@@ -117,7 +117,7 @@ class Sandbox(Protocol):
         """Let go of everything of the host that it held: descriptors, cgroup. Kills what still lives. Idempotent."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What `Backend.adopt` needs of it, as data of JSON."""
+        """What `Backend.adopt` needs of it, as data of JSON: no other sandbox ever has the same."""
 
 
 class Probe(NamedTuple):

@@ -103,6 +103,7 @@ class Keeper:
         self._backend = LocalBackend(runs, on_threshold=self._near_a_limit, pod=pod, places=places)
         self._outbox: Outbox | None = None  #: of the line that there is
         self._kept: dict[int, Kept] = {}
+        self._last = 0  #: the highest number that there was
         self._used: dict[Path, set[int]] = {}  #: who has what was put there
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -135,6 +136,7 @@ class Keeper:
                 missing=probe.missing,
                 remedy=probe.remedy,
                 kept=tuple(self._kept),
+                last=self._last,
             )
         )
         count = 0
@@ -217,7 +219,7 @@ class Keeper:
 
     def _new(self, number: int) -> Kept:
         if number not in self._kept:
-            self._kept[number] = Kept(number, self._post, self._runs)
+            self._kept[number], self._last = Kept(number, self._post, self._runs), max(self._last, number)
         return self._kept[number]
 
     def _known(self, number: int) -> Kept:

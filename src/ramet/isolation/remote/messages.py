@@ -1,6 +1,6 @@
 """What a kernel and a machine that keeps sandboxes for it say to each other, in frames of `ramet.wire.frames`.
 
-Sandboxes have numbers, given by the kernel, never used twice on one line. Bytes go in streams: `Data` of at most
+Sandboxes have numbers, given by the kernel, never used twice on one machine. Bytes go in streams: `Data` of at most
 MAX_PIECE, an empty body is the stream's end. A sender has WINDOW bytes of each stream to send, and more as it is given
 `Credit`: whoever does not read slows down nobody but that stream. What breaks these rules is a ProtocolError, and the
 end of the line. The kernel believes nothing that comes from there but about sandboxes on that machine.
@@ -167,6 +167,7 @@ class Hello(Word, frozen=True, kw_only=True, tag="hello"):
     missing: tuple[str, ...] = ()
     remedy: str = ""
     kept: tuple[Number, ...] = ()  #: sandboxes that it has from lines before this one
+    last: Number = 0  #: the highest number that it ever had
 
 
 class Started(Word, frozen=True, kw_only=True, tag="started"):

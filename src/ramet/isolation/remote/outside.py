@@ -246,7 +246,7 @@ class Machine:
             if not isinstance(word, Hello) or word.version != messages.VERSION:
                 raise ProtocolError(f"a machine's first word is a hello of version {messages.VERSION}")
             self._hello.set_result(word)
-            self._last_number = max(word.kept, default=0)
+            self._last_number = word.last
             return
         if body and not isinstance(word, Data | Answer):
             raise ProtocolError("a body where none belongs")
