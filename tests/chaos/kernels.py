@@ -107,7 +107,8 @@ class Orphans:
         """Leave none to other tests."""
         for pid in self._living():
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with contextlib.suppress(ChildProcessError):  # It was somebody else's by then.
+                os.waitpid(pid, 0)
 
     def _living(self) -> set[int]:
         left = _children() - self._ours

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -69,6 +70,31 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
         (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))
 
 
+async def stopped(runtime: AgentRuntime, folder: pathlib.Path) -> None:
+    """A function that is told to stop; over once its process is gone, as a later kernel sees it."""
+    for handle in await runtime.resume():
+        result = await handle.result()
+        while bearing((folder / "name").read_text()):  # noqa: ASYNC110 - nobody tells of other machines' processes
+            await asyncio.sleep(0.005)
+        (folder / "ended").write_text(str(result.status))
+        return
+    (folder / "name").write_text(name := f"stays {secrets.token_hex(4)}")
+    is_there = asyncio.Event()
+    handle = await runtime.spawn(functions.stay, args=(name,), policy=Policy(), on_output=lambda *_: is_there.set())
+    await is_there.wait()
+    await handle.cancel("enough")
+
+
+def bearing(name: str) -> list[str]:
+    """Processes of this name, on whichever machine that this one can be."""
+    found = list[str]()
+    for each in pathlib.Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if each.read_text() == f"{name}\n":
+                found.append(each.parent.name)
+    return found
+
+
 def outliving(folder: pathlib.Path) -> Backend:
     """Sandboxes that a killed kernel leaves at work."""
     from tests.support.outliving import OutlivingBackend
@@ -85,6 +111,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "local": (nested_functions, "local"),
     "bwrap": (nested_functions, "bwrap"),
     "outliving": (nested_functions, outliving),
+    "stopped": (stopped, outliving),
     "schedule": (schedule, None),
 }
 

@@ -15,6 +15,7 @@ from tests.chaos.checks import read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
+from tests.chaos.program import bearing
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
@@ -50,6 +51,19 @@ async def test_who_goes_on_begins_nothing_anew(moment: str, tmp_path: pathlib.Pa
     assert all(begun[run] == 1 for run in at_work), "it was called again"
     adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
     assert adopted == at_work - {each.run for each in before if isinstance(each, RunEnded)}
+
+
+async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path) -> None:
+    """Its sandbox is ended by the next kernel, not left to itself."""
+    with inheriting_orphans():
+        kernel = await start("stopped", tmp_path, Kill.parse("after:state_changed:1"))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        assert bearing((tmp_path / "name").read_text())
+
+        kernel = await start("stopped", tmp_path)
+
+        assert await kernel.end() == 0, kernel.words
+    assert (tmp_path / "ended").read_text() == "cancelled"
 
 
 def _events(trees: dict[str, list[Event]]) -> list[Event]:

@@ -19,6 +19,7 @@ from ramet.core.events import Notice, SandboxStarted
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.box import ended, started
 from ramet.spawn.run import Run
+from ramet.spawn.services import Placement
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -37,6 +38,21 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left_in: Sandbo
     with suppress(RametError):
         await ended(box)
     return None
+
+
+def dismiss(run: Run, placement: Placement | None) -> None:
+    """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it."""
+    left_in, run.left_in = run.left_in, None
+    if left_in is not None and run.grant is not None and run.folder is not None and placement is not None:
+        spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
+        placement.later(_dismissed(left_in, spec, placement))
+
+
+async def _dismissed(left_in: SandboxStarted, spec: SandboxSpec, placement: Placement) -> None:
+    with suppress(RametError):  # Gone, most likely.
+        backend = await placement.backend(spec.grant)
+        if backend.name == left_in.backend:
+            await ended(await backend.adopt(left_in.sandbox, spec))
 
 
 async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
+from ramet.spawn.adopting import dismiss
 from ramet.spawn.answer import answer
 from ramet.spawn.granting import takes_one
 from ramet.spawn.reuse import reused
@@ -82,6 +83,7 @@ async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement
     """Do the work of a turn, where the run works."""
     if run.grant is not None:
         if run.resumes and run.capsule is None and _has_answered(run.context.history):
+            dismiss(run, placement)
             return Verdict(Status.COMPLETED, answer(run))  # It had answered when its process ended.
         assert placement is not None, "who has a grant has a place"
         await run.context.settled()
