@@ -78,7 +78,7 @@ class RunStory:
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
-    sandbox: SandboxStarted | None = None  #: the newest of the turn that it is in, if it may have outlived its kernel
+    sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     usage: Usage = NOTHING_USED
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class TreeStory:
                     self._back(run)
             case TurnEnded():
                 run.turn_status = event.status
-                run.is_in_turn, run.state, run.sandbox = False, "idle", None
+                run.is_in_turn, run.state = False, "idle"
             case SandboxStarted():
                 run.sandbox = event if event.sandbox else None
             case RunRetried():

@@ -27,6 +27,8 @@ from ramet.wire.objects import json_object
 from ramet.wire.requests import Request, Said
 from ramet.wire.values import Encoded
 
+#: What leads to more than its answer.
+_LASTING = requests.Spawn | requests.PerformTask | requests.CreateAgent | requests.Send | requests.Cancel
 #: Characters of a text that goes to a guest in one piece.
 MAX_TEXT = 100_000
 #: Of an ended child: characters of each text, and files by name. In JSON a character may take six bytes, and a frame's
@@ -82,7 +84,10 @@ class Errands:
         current_call.set(self._call._replace(asked=asked))  # The door gives each request a task of its own.
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
-        return await self._do[type(request)](request, body)
+        reply = await self._do[type(request)](request, body)
+        if self.sandbox and isinstance(request, _LASTING):  # Once it is answered, it is never said again.
+            await self._run.context.settled()
+        return reply
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Take what needs no answer. Raises ProtocolError."""

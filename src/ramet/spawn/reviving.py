@@ -191,7 +191,7 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     else:
         rests = story.state == State.IDLE and not _left_nothing(run)
         run.state = State.IDLE if rests else State.STARTING
-        run.left_in = story.sandbox
+        run.left_in = story.sandbox if story.is_in_turn or _left_nothing(run) else None
         if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
             run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
         if run.capsule is None and run.grant is not None:

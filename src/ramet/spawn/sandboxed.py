@@ -8,6 +8,7 @@ import os
 import typing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +64,39 @@ async def work_inside(
     try:
         while True:
             job = talk or FunctionJob(run, attempt)
-            errands = Errands(run, step, talk)
-            verdict = await _attempt(run, job, errands, backend, placement, attempt, left_in)
+            at = _Attempt(attempt, backend, placement, left_in)
+            verdict = await _attempt(run, job, Errands(run, step, talk), at)
             left_in = None
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
+                if run.task is not None:
+                    run.task.add_done_callback(at.is_told)
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = verdict.error.message[:500] if verdict.error is not None else ""
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
+            at.is_told()
             await run.context.clock.sleep(wait_s)
             await asyncio.to_thread(run.folder.clear_workspace)
             attempt += 1
     finally:
         run.context.slot.end_call()
         placement.later(asyncio.to_thread(run.folder.ended))
+
+
+@dataclass
+class _Attempt:
+    """One attempt at a turn: which, and where."""
+
+    number: int
+    backend: Backend
+    placement: Placement
+    left_in: SandboxStarted | None  #: a sandbox in which an earlier kernel had begun it
+    told: asyncio.Event = field(default_factory=asyncio.Event)  #: what came of it is on its way onto the record
+
+    def is_told(self, _: object = None) -> None:
+        """Somebody has seen to that."""
+        self.told.set()
 
 
 async def _end_children(run: Run, verdict: Verdict) -> None:
@@ -125,16 +144,8 @@ class FunctionJob:
         return values.decode(body, done.json_size, returns=_returns(self._run))
 
 
-async def _attempt(
-    run: Run,
-    job: FunctionJob | Conversation,
-    errands: Errands,
-    backend: Backend,
-    placement: Placement,
-    attempt: int,
-    left_in: SandboxStarted | None,
-) -> Verdict:
-    grant, folder = run.grant, run.folder
+async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, at: _Attempt) -> Verdict:
+    grant, folder, placement = run.grant, run.folder, at.placement
     assert grant is not None, "who works inside has a grant"
     assert folder is not None, "who works inside has a folder"
     run.left = Left()
@@ -151,12 +162,12 @@ async def _attempt(
             shelf=run.shelf,
             has_programs=run.capsule is None and any(tool.name in _WITH_PROGRAMS for tool in run.context.tools),
         )
-        async with _inside(run, spec, backend, errands, placement, left_in) as inside:
+        async with _inside(run, spec, errands, at) as inside:
             run.context.emit(
                 SandboxStarted,
-                backend=backend.name,
+                backend=at.backend.name,
                 level=inside.box.level,
-                attempt=attempt,
+                attempt=at.number,
                 policy=describe(grant),
                 sandbox=inside.described,
                 adopted=inside.is_adopted,
@@ -200,22 +211,15 @@ def _importing(env: Mapping[str, str], shelf: Path | None) -> Mapping[str, str]:
 
 
 @asynccontextmanager
-async def _inside(
-    run: Run,
-    spec: SandboxSpec,
-    backend: Backend,
-    errands: Errands,
-    placement: Placement,
-    left_in: SandboxStarted | None,
-) -> AsyncGenerator[Inside]:
+async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -> AsyncGenerator[Inside]:
     """A sandbox while it is needed. However this is left, no process of it is left, and nothing is listened to."""
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
-    known = await adopted(run, spec, backend, left_in)
-    inside = Inside(known or await started(backend.start(spec)), Door(errands), is_adopted=known is not None)
+    known = await adopted(run, spec, at.backend, at.left_in)
+    inside = Inside(known or await started(at.backend.start(spec)), Door(errands), is_adopted=known is not None)
     box = inside.box
     try:
-        inside.described = await described(box, backend)
+        inside.described = await described(box, at.backend)
         errands.sandbox = mark_of(inside.described)
         if inside.is_adopted:
             errands.go_on()
@@ -230,7 +234,18 @@ async def _inside(
         try:
             await to_its_end(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
         finally:
-            placement.later(box.clean_up())  # What is left is the host's own: no result waits for that.
+            later = _forgotten(run, box, at) if inside.described and inside.is_gone else box.clean_up()
+            at.placement.later(later)  # What is left is the host's own: no result waits for that.
+
+
+async def _forgotten(run: Run, box: Sandbox, at: _Attempt) -> None:
+    """Let go of a sandbox once what came of it is on record: until then its last word could be asked for again."""
+    try:
+        await at.told.wait()
+        with contextlib.suppress(RametError):
+            await run.context.settled()
+    finally:
+        await box.clean_up()
 
 
 async def _end(inside: Inside, run: Run) -> None:

@@ -186,11 +186,6 @@ class RemoteSandbox:
             self._cleaning = self._do(self._clean_up())
         await asyncio.shield(self._cleaning)
 
-    async def until_forgotten(self) -> None:
-        """Return once its machine has forgotten it, if that was begun."""
-        if self._cleaning is not None:
-            await asyncio.wait({self._cleaning})
-
     def describe(self) -> Mapping[str, Any]:
         """Enough to say that it has gone; whoever has its machine knows more."""
         return {"run": self.spec.run, "pid": -1}

@@ -116,7 +116,7 @@ class Machine:
             raise SandboxFailed("the machine is closed")
         _check(spec)
         for each in [each for each in self._boxes.values() if each.spec.workspace == spec.workspace]:
-            await each.until_forgotten()  # An attempt before this one: what it left there goes first.
+            await each.clean_up()  # An attempt before this one: what it left there goes first.
         box = self._box_of(self._last_number + 1, spec, hello)
         try:
             async with asyncio.timeout(_FILES_S + spec.grant.workspace_size_mb):
