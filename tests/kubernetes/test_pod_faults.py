@@ -25,12 +25,13 @@ from ramet.core.policy import Grant, Isolation
 from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.backend import KubernetesBackend, Standing
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.kernels import Standing
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
-from tests.support.pods import PATIENCE_S, Pods
+from tests.support.pods import PATIENCE_S, Pods, pod_of
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
@@ -53,7 +54,7 @@ async def test_a_pod_that_is_deleted_under_a_turn_is_lost(pods: Pods, scratch: P
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
             waiting = asyncio.ensure_future(one.ended())
             async with pods.cluster.client(pods.namespace) as kube:
-                await kube.delete(Pod, one.sandbox.describe()["pod"], grace_period=0)
+                await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             ended = await waiting
             assert (ended.reason, "not by this kernel" in ended.detail) == ("lost", True)
             assert await other.ask("who")
@@ -117,7 +118,7 @@ async def test_a_quota_that_is_used_up_refuses_a_birth(pods: Pods, scratch: Path
                 await backend.start(site.spec(grant=GRANT))
             assert refusal.value.limit == "quota"
             assert await visit.ask("who")
-            made = [visit.sandbox.describe()["pod"]]
+            made = [pod_of(visit.sandbox)]
             async with asyncio.timeout(60):
                 while await _secrets(kube) != made:  # noqa: ASYNC110 - it is another's to say
                     await asyncio.sleep(0.05)
@@ -152,7 +153,7 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
 
     async def full(site: Site, kube: AsyncClient) -> Exit:
         async with site.visit(grant=GRANT) as visit:
-            filling = asyncio.ensure_future(kube.exec(visit.sandbox.describe()["pod"], command=fill, stdout=True))
+            filling = asyncio.ensure_future(kube.exec(pod_of(visit.sandbox), command=fill, stdout=True))
             ended = await visit.ended()
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             return ended
@@ -193,12 +194,12 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
         pods.cluster.client(pods.namespace) as kube,
         site.visit(grant=GRANT) as visit,
     ):
-        pod = await kube.get(Pod, visit.sandbox.describe()["pod"])
+        pod = await kube.get(Pod, pod_of(visit.sandbox))
         assert pod.metadata is not None
         marked = pod.metadata.labels or {}
         assert (marked[labels.TREE], marked["a"], marked[labels.MANAGED]) == ("run-tree", "b", "ramet")
         assert (pod.metadata.annotations or {})[labels.TEAM] == "a team"
-        assert pod.metadata.uid == visit.sandbox.describe()["uid"]
+        assert visit.sandbox.describe() == {}, "on the attach stream it ends with its kernel"
     assert site.probe.mechanisms["network_policy"]
 
 
@@ -223,13 +224,16 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: boo
                 kernel.send_signal(signal.SIGKILL)
                 kernel.wait()
             gone = await backend.reap()
-            assert sorted(each for each in gone if each.startswith("pod ")) == sorted(f"pod {name}" for name in left)
+            waiting = {f"pod {each}" for each in await pods.names()}  # for another kernel, if they dial and had begun
+            assert waiting <= {f"pod {each}" for each in left} if dials else not waiting
+            assert {each for each in gone if each.startswith("pod ")} == {f"pod {each}" for each in left} - waiting
             # The secret of a pod that is deleted goes with it, in the cluster's own time.
-            assert sum(each.startswith("secret ") for each in gone) in ((4, 5) if dials else (0,))
+            secrets = sum(each.startswith("secret ") for each in gone)
+            assert secrets + len(waiting) in ((4, 5) if dials else (0,))
             assert sum(each.startswith("policy ") for each in gone) == (5 if dials else 0)
             assert await backend.reap() == []
         finally:
-            await backend.close()
+            await backend.close()  # There is no other.
     await eventually_none(pods)
     async with pods.cluster.client(pods.namespace) as kube:
         assert await _secrets(kube) == []
@@ -262,7 +266,7 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
             goes_on.set()
             assert await reaping == []
             assert await visit.ask("who")
-            assert await pods.names() == [visit.sandbox.describe()["pod"]]
+            assert await pods.names() == [pod_of(visit.sandbox)]
             assert [each.split()[0] for each in await one.reap()] == ["pod"], "who is said not to live, does not"
             assert (await visit.ended()).reason == "lost"
 
@@ -306,7 +310,7 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
             assert await other.ask("who")
             weather.cut()
             async with pods.cluster.client(pods.namespace) as kube:
-                await kube.delete(Pod, other.sandbox.describe()["pod"], grace_period=0)
+                await kube.delete(Pod, pod_of(other.sandbox), grace_period=0)
             weather.mend()
             assert (await other.ended()).reason == "lost"
         await visit.tell("leave", code=7)

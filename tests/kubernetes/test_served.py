@@ -22,7 +22,7 @@ from ramet.services.config.pods import Standings
 from ramet.services.config.reading import load
 from ramet.store.postgres import PostgresStore
 from tests.support.cluster import Cluster, remove_namespaces
-from tests.support.pods import Pods
+from tests.support.pods import Pods, pod_of
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
 
@@ -103,7 +103,7 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
             for machine, store in zip(machines, stores, strict=True):
                 sandbox = await _started(machine, scratch / store.kernel)
                 open_ones.push_async_callback(sandbox.clean_up)
-                names.append(sandbox.describe()["pod"])
+                names.append(pod_of(sandbox))
             await one.reserve(team)
             async with pods.cluster.client(space) as kube:
                 assert (await kube.get(Secret, "login")).type == LOGIN

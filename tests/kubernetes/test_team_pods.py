@@ -19,12 +19,12 @@ from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota
 
 from ramet.core.policy import Grant, Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation.conformance.ground import Ground, Site, Visit
+from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.kubernetes import bounds, labels, shared
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.remote import boxed
 from tests.support.cluster import Cluster
-from tests.support.pods import TEAM, Pods, is_going
+from tests.support.pods import TEAM, Pods, is_going, pod_of
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 GRANT = Grant(memory_mb=64, pids=32, tmpfs_size_mb=8, workspace_size_mb=8, reservation=TEAM)
@@ -110,11 +110,6 @@ async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
         await backend.close()
 
 
-def pod_of(visit: Visit) -> str:
-    """The name of the pod that it is in."""
-    return str(visit.sandbox.describe()["pod"])
-
-
 async def in_pod(kube: AsyncClient, pod: str, *command: str) -> str:
     """What a command says that is started in a pod by its node, with nothing of ours around it."""
     said = await kube.exec(pod, command=list(command), stdout=True, stderr=True, decode="utf-8")
@@ -149,22 +144,25 @@ async def test_who_is_in_the_teams_pod_and_who_has_one_of_its_own(pods: Pods, sc
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site, contextlib.AsyncExitStack() as stack:
         inside = [await stack.enter_async_context(site.visit(grant=GRANT)) for _ in range(2)]
         assert {each.sandbox.level for each in inside} == {Isolation.L1}
-        assert len({pod_of(each) for each in inside}) == 1
+        assert len({pod_of(each.sandbox) for each in inside}) == 1
         assert len({(await each.ask("who"))["pid"] for each in inside}) == 2
         for fields in asks:
             grant = msgspec.structs.replace(GRANT, **fields)
             async with site.visit(grant=grant) as alone:
-                assert (alone.sandbox.level, pod_of(alone) == pod_of(inside[0])) == (Isolation.L2, False), fields
+                assert (alone.sandbox.level, pod_of(alone.sandbox) == pod_of(inside[0].sandbox)) == (
+                    Isolation.L2,
+                    False,
+                ), fields
         session = ["python3", "-c", "import subprocess; subprocess.run(['true'], start_new_session=True, check=True)"]
         async with site.visit(grant=GRANT, has_programs=True) as alone:
-            assert pod_of(alone) != pod_of(inside[0])
+            assert pod_of(alone.sandbox) != pod_of(inside[0].sandbox)
             codes = [
                 (await each.sandbox.run_command(session, timeout_s=30, max_bytes=100)).code
                 for each in (alone, inside[0])
             ]
             assert codes == [0, 1]
         async with pods.cluster.client(pods.namespace) as kube:
-            pod = await kube.get(Pod, pod_of(inside[0]))
+            pod = await kube.get(Pod, pod_of(inside[0].sandbox))
         assert pod.metadata is not None
         assert (pod.metadata.labels or {})[labels.TEAM] == TEAM.name
 
@@ -177,8 +175,8 @@ async def test_two_runs_of_a_pod_reach_nothing_of_each_other_nor_of_what_keeps_t
         site.visit(grant=GRANT) as other,
         pods.cluster.client(pods.namespace) as kube,
     ):
-        pod = pod_of(one)
-        assert pod == pod_of(other)
+        pod = pod_of(one.sandbox)
+        assert pod == pod_of(other.sandbox)
         await one.ask("write", path="mine", text=SECRET)
         await one.ask("note", number=signal.SIGCONT)
         me, them = (await one.ask("who"))["pid"], (await other.ask("who"))["pid"]
@@ -219,7 +217,7 @@ async def test_a_run_that_takes_too_much_is_ended_and_no_other(pods: Pods, scrat
             await one.tell("spin", seconds=60, processes=8)
             ended = await one.ended()
             assert (ended.reason, "processes" in ended.detail) == ("signalled", True), ended
-            assert pod_of(one) == pod_of(other)
+            assert pod_of(one.sandbox) == pod_of(other.sandbox)
         async with site.visit(grant=GRANT) as one:
             assert await one.fails("allocate", mb=400) == "MemoryError"
         assert await other.ask("fork_until", count=10) == 10
@@ -232,15 +230,15 @@ async def test_who_cannot_be_ended_inside_is_ended_with_the_pod(
     monkeypatch.setattr(shared._Stay, "deaf_s", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
-            await stopped(pods, pod_of(one))
+            await stopped(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.ended())
             ended = await one.sandbox.kill(0)
             assert ended.reason == "lost"
             assert re.search(rf"did not end run {one.spec.run} .*was deleted", ended.detail)
             assert await waiting == ended
-            assert pod_of(one) not in await pods.names()
+            assert pod_of(one.sandbox) not in await pods.names()
         async with site.visit(grant=GRANT) as again:
-            assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+            assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
 
 
 async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
@@ -251,7 +249,7 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
     monkeypatch.setattr(boxed, "_FORGET_S", 0.5)
     async with opened(pods.backend(scratch / "runs", team=TEAM), scratch) as site:
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
-            await stopped(pods, pod_of(one))
+            await stopped(pods, pod_of(one.sandbox))
             waiting = asyncio.ensure_future(other.ended())
             await one.sandbox.clean_up()
             ended = await waiting
@@ -265,12 +263,12 @@ async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
             waiting = [asyncio.ensure_future(each.ended()) for each in (one, other)]
             async with pods.cluster.client(pods.namespace) as kube:
-                await kube.delete(Pod, pod_of(one), grace_period=0)
+                await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
             for ended in await asyncio.gather(*waiting):
                 assert ended.reason == "lost"
                 assert re.search(rf"team {TEAM.name} share: pod .* was deleted, and not by this kernel", ended.detail)
             async with site.visit(grant=GRANT) as again:
-                assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+                assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
     assert await pods.names() == []
 
 
@@ -318,10 +316,10 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
 
             grant = msgspec.structs.replace(GRANT, memory_mb=128, reservation=team)
             async with site.visit(grant=grant) as one:
-                assert pod_of(one) == pod.metadata.name
+                assert pod_of(one.sandbox) == pod.metadata.name
                 apart = msgspec.structs.replace(grant, isolation=Isolation.L2)
                 async with site.visit(grant=apart) as alone:  # The quota has room for it.
-                    assert pod_of(alone) != pod.metadata.name
+                    assert pod_of(alone.sandbox) != pod.metadata.name
             assert [each.metadata.name for each in await made() if each.metadata is not None] == [pod.metadata.name]
             await backend.disband(team.name)
             assert is_going(await kube.get(Namespace, space))

@@ -25,7 +25,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 
 from ramet.core.policy import Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation.contract import Image, Probe, SandboxSpec
+from ramet.isolation.contract import Image, Probe, Sandbox, SandboxSpec
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
@@ -157,6 +157,12 @@ class Pods:
         """Of all pods that are there."""
         async with self.cluster.client(self.namespace) as kube:
             return [each.metadata.name or "" async for each in kube.list(Pod) if each.metadata is not None]
+
+
+def pod_of(sandbox: Sandbox) -> str:
+    """The name of the pod that it is in."""
+    assert isinstance(sandbox, PodSandbox)
+    return sandbox.pod
 
 
 def settings_of(cluster: Cluster, namespace: str) -> dict[str, str]:

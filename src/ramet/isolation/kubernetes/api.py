@@ -71,7 +71,8 @@ class Api:
         self.namespace = namespace
         self._config = _config(kubeconfig, context)
         self._client: AsyncClient = _client(self._config, namespace)
-        self._http: httpx2.AsyncClient | None = None  #: of attach streams, which stay open: no pool of a size
+        #: Of attach streams, which stay open: no pool of a size. And of what the client cannot ask.
+        self._http: httpx2.AsyncClient | None = None
 
     async def close(self) -> None:
         """Close all connections."""
@@ -93,16 +94,19 @@ class Api:
         return look(await _asked(self._client.get(Pod, name)))
 
     async def patch_pod(self, name: str, patch: Mapping[str, Any]) -> None:
-        """Merge into a pod's object. Raises Missing, Forbidden, Unreachable."""
+        """Merge into a pod's object. Raises Missing, Forbidden, Unreachable, Taken if the patch is of another one."""
         from lightkube.resources.core_v1 import Pod
 
         await _asked(self._client.patch(Pod, name, dict(patch)))
 
-    async def delete_pod(self, name: str) -> None:
-        """At once, without a grace. Raises Forbidden, Unreachable; what is not there is no error."""
-        from lightkube.resources.core_v1 import Pod
+    async def delete_pod(self, name: str, *, uid: str = "", version: str = "") -> None:
+        """At once, without a grace; what is not there is no error.
 
-        await _deleted(self._client.delete(Pod, name, grace_period=0))
+        With `uid` or `version`, only a pod that has these. Raises Taken for any other, Forbidden, Unreachable.
+        """
+        known = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": known}
+        await _deleted(self._delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}", options))
 
     async def create_secret(self, manifest: Mapping[str, Any]) -> None:
         """Raises Taken, Forbidden, SandboxFailed, Unreachable."""
@@ -204,15 +208,31 @@ class Api:
         answer = await _asked(self._client.create(review))
         return answer.status is not None and answer.status.allowed
 
-    @asynccontextmanager
-    async def attach(self, name: str) -> AsyncIterator[Stream]:
-        """The streams of a pod's container. Raises NotYet, Forbidden, Unreachable, also while they are used."""
+    async def _delete(self, path: str, options: Mapping[str, Any]) -> None:
+        """The client has no way to say more of a deletion than its grace."""
+        from lightkube import ApiError
+
+        answer = await self._plain.request("DELETE", path, json=options)
+        if not answer.is_success:
+            raise ApiError(request=answer.request, response=answer)
+
+    @property
+    def _plain(self) -> httpx2.AsyncClient:
         if self._http is None:
             self._http = _http(self._config)
+        return self._http
+
+    @asynccontextmanager
+    async def attach(self, name: str, *, outputs: bool = True) -> AsyncIterator[Stream]:
+        """The streams of a pod's container, or its standard input alone.
+
+        Raises NotYet, Forbidden, Unreachable, also while they are used.
+        """
+        out = "true" if outputs else "false"
         try:
-            async with self._http.websocket(
+            async with self._plain.websocket(
                 f"/api/v1/namespaces/{self.namespace}/pods/{name}/attach",
-                params={"container": CONTAINER, "stdin": "true", "stdout": "true", "stderr": "true"},
+                params={"container": CONTAINER, "stdin": "true", "stdout": out, "stderr": out},
                 subprotocols=[_SUBPROTOCOL],
                 max_message_size_bytes=_MAX_MESSAGE,
                 queue_size=_MESSAGES,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,29 +15,21 @@ from ramet.core.policy import DEFAULTS, Isolation
 from ramet.core.reservation import Reservation
 from ramet.isolation.admission import NO_MOUNTS, absolute
 from ramet.isolation.contract import Image, Probe, SandboxSpec
-from ramet.isolation.kubernetes import labels, manifest, probing
+from ramet.isolation.kubernetes import alone, labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, by_kind
+from ramet.isolation.kubernetes.kernels import Kernels, Standing
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
+from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
-from ramet.isolation.kubernetes.reaper import reap
-from ramet.isolation.kubernetes.sandbox import Alone, PodSandbox
-from ramet.isolation.kubernetes.seen import exit_of
+from ramet.isolation.kubernetes.reaper import Reaper
+from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
 from ramet.isolation.remote.outside import OnThreshold
 
 _SHARED: Image = "llm"  #: of a pod that runs share: a bare one can be had there, too
-
-
-class Standing(NamedTuple):
-    """A kernel among those of a place, where they share a database and no disk."""
-
-    place: str
-    kernel: str  #: a name that no other process has, or has had
-    living: Collection[str]  #: kernels that live, by such names
 
 
 class Marks(NamedTuple):
@@ -110,11 +101,12 @@ class KubernetesBackend:
         self._pull_secrets, self._placement, self._parent = tuple(pull_secrets), dict(placement or {}), parent
         self._cpu_reserved, self._about, self._standing = cpu_reserved, about, standing
         self._reach: Reach = reach or Attach()
-        self._kernel = self._place = ""
         self._start_s, self._unschedulable_s = start_s, unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
-        self._presence: Presence | None = None
+        self._first: Standing | None = None  #: what was said of this kernel's when that was asked first
+        self._kernels: Kernels | None = None
+        self._reaper: Reaper | None = None
         self._pods: Pods | None = None
         self._team = team
         self._shared: TeamPod | None = None
@@ -125,7 +117,7 @@ class KubernetesBackend:
     @property
     def marks(self) -> Marks:
         """What is ours in the cluster bears these; known once the cluster was asked."""
-        return Marks(self._place, self._owner)
+        return Marks(self._kin.place, self._owner)
 
     @property
     def owner(self) -> tuple[int, int] | None:
@@ -138,8 +130,8 @@ class KubernetesBackend:
             if self._probe is None:
                 if self._find_images is not None and not self._images:
                     self._images = by_kind(await self._find_images())
-                if self._standing is not None and not self._place:
-                    self._place, self._kernel, _ = await self._standing()
+                if self._standing is not None and self._first is None:
+                    self._first = await self._standing()
                 form = self._form(self._images["bare"])
                 egress = self._reach.egress
                 way_out = None if egress is None else manifest.way_out(form, egress)
@@ -158,52 +150,49 @@ class KubernetesBackend:
         if (sandbox := await self._start_in_shared(spec)) is not None:
             return sandbox
         furnished = await self._furnished(spec)
-        pod = self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class))
-        try:
-            async with asyncio.timeout(self._start_s):
-                return await unless_troubled(pod, self._start(pod, spec, furnished, level))
-        except TimeoutError:
-            pod.release()
-            raise SandboxFailed(f"run {spec.run}: nothing started within {self._start_s:g} s") from None
-        except BaseException:
-            pod.release()
-            raise
+        return await alone.start(
+            spec,
+            pods=self._all,
+            pod=self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class)),
+            places=furnished.places,
+            level=level,
+            within_s=self._start_s,
+            on_threshold=self.on_threshold,
+        )
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
-        """Raises Gone: what was under way on an attach stream is lost with its kernel."""
-        raise Gone(f"run {spec.run} ended with the kernel that had started it")
+        """See `ramet.isolation.contract.Backend`: a pod of its own that dials. Raises Gone for any other."""
+        try:
+            level, _ = self._level(await self.probe(), spec.grant.isolation)
+        except IsolationUnavailable as problem:
+            raise Gone(f"run {spec.run}: {problem}") from problem
+        return await alone.adopt(
+            description,
+            spec,
+            pods=self._all,
+            kernels=self._kin,
+            level=level,
+            on_threshold=self.on_threshold,
+        )
 
     async def reap(self) -> Sequence[str]:
-        """Delete pods, secrets and policies of this place's dead kernels."""
+        """Delete pods, secrets and policies of this place's dead kernels; later, what waits for another kernel."""
         if (await self.probe()).level is Isolation.L0:
             return ()
-        return await self._reap(self._open())
+        return await self.reap_in(self.namespace)
 
     async def reap_in(self, namespace: str) -> Sequence[str]:
         """The same in another namespace. Raises Forbidden, Unreachable."""
         await self.probe()
-        api = Api(namespace, self._kubeconfig, self._context)
-        try:
-            return await self._reap(api)
-        finally:
-            await api.close()
-
-    async def _reap(self, api: Api) -> Sequence[str]:
-        presence = self._presence
-        assert presence is not None, "opened by the probe"
-
-        def owner_of(kernel: str) -> str:
-            return labels.digest(api.namespace, self._place, kernel)
-
-        async def living(standing: Callable[[], Awaitable[Standing]]) -> Collection[str]:
-            return (self._kernel, *(await standing()).living)
-
-        asked = None if self._standing is None else partial(living, self._standing)
-        return await reap(api, presence, self._place, owner_of, asked)
+        if self._reaper is None:
+            self._reaper = Reaper(self._kin, lambda each: Api(each, self._kubeconfig, self._context))
+        return await self._reaper.reap(namespace)
 
     async def close(self) -> None:
         """Delete all its pods; idempotent."""
         self._is_closed = True
+        if self._reaper is not None:
+            await self._reaper.close()
         if self._shared is not None:
             self._shared.close()
         if self._pods is not None:
@@ -211,12 +200,12 @@ class KubernetesBackend:
         if self._api is not None and self._probe is not None and self._reach.egress is not None:
             with contextlib.suppress(RametError):  # Whoever reaps finds it: its kernel lives no more.
                 await self._api.delete_policy(manifest.way_out_of(self._owner))
-        api, presence = self._api, self._presence
-        self._api = self._presence = None
+        api, kernels = self._api, self._kernels
+        self._api = self._kernels = None
         if api is not None:
             await api.close()
-        if presence is not None:
-            presence.leave()
+        if kernels is not None:
+            kernels.leave()
 
     # ---- one run ----------------------------------------------------------------------------------------------------
 
@@ -281,20 +270,6 @@ class KubernetesBackend:
             size_mb=sum(map(_size_mb, mounts)),
         )
 
-    async def _start(self, pod: Pod, spec: SandboxSpec, furnished: Furnished, level: Isolation) -> PodSandbox:
-        machine = await self._all.open(pod, ends=exit_of, level=level, on_threshold=self.on_threshold)
-        try:
-            hello = await machine.hello()
-            if level.rank < Isolation.L3.rank and hello.level.rank < Isolation.L1.rank:
-                raise IsolationUnavailable(
-                    level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}"
-                )
-            described = {"run": spec.run, "pod": pod.name, "uid": pod.uid, "namespace": self.namespace}
-            return PodSandbox(await machine.start(spec, furnished.places), Alone(machine, pod), described)
-        except BaseException:
-            await machine.close()
-            raise
-
     # ---- the runs of a team -----------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
@@ -339,9 +314,7 @@ class KubernetesBackend:
     def _open(self) -> Api:
         if self._api is None:
             self._api = Api(self.namespace, self._kubeconfig, self._context)
-            self._presence = Presence(self._runs)
-            self._place = self._place or self._presence.place
-            self._kernel = self._kernel or self._presence.kernel
+            self._kernels = Kernels(Presence(self._runs), self._first, self._standing)
         return self._api
 
     @property
@@ -351,8 +324,13 @@ class KubernetesBackend:
         return self._pods
 
     @property
+    def _kin(self) -> Kernels:
+        assert self._kernels is not None, "opened by the probe"
+        return self._kernels
+
+    @property
     def _owner(self) -> str:
-        return labels.digest(self.namespace, self._place, self._kernel)
+        return self._kin.owner(self.namespace)
 
     def _form(self, image: PodImage) -> manifest.Form:
         self._open()
@@ -361,13 +339,14 @@ class KubernetesBackend:
             image=image.reference,
             command=(*image.program(self._reach.module), *self._reach.arguments),
             runs=str(self._runs),
-            place=self._place,
+            place=self._kin.place,
             owner=self._owner,
             labels=self._labels,
             pull_secrets=self._pull_secrets,
             placement=self._placement,
             parent=self._parent,
             cpu_reserved=self._cpu_reserved,
+            outlives_s=self._reach.outlives_s,
         )
 
 

@@ -6,17 +6,22 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from ramet.isolation.kubernetes.api import Api
+from ramet.core.errors import RametError
+from ramet.isolation.kubernetes.api import Api, Forbidden
 from ramet.isolation.kubernetes.manifest import SECRET
-from ramet.isolation.lines.invitation import Invitation, secret_data
+from ramet.isolation.lines.invitation import Invitation, secret_data, words
 from ramet.isolation.lines.keys import new_key
 from ramet.isolation.lines.landing import Landing
 from ramet.isolation.lines.resuming import Patience, ResumingLine
 from ramet.isolation.remote.line import Line
+
+_HELD_S = 5.0  #: so long a pod has to come, until it is invited once more
+_AGAIN_S = 0.25
 
 _log = logging.getLogger("ramet.kubernetes")
 
@@ -41,7 +46,7 @@ class Dial:
         self._landing, self._url, self._ca, self._join_s = landing, url, ca, join_s
         self._keys: dict[str, str] = {}  #: of pods that have no uid yet
         self._uids: dict[str, str] = {}
-        self.arguments = (SECRET, f"{patience_s:g}")
+        self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
 
     @property
     def egress(self) -> Mapping[str, Any]:
@@ -59,6 +64,13 @@ class Dial:
         self._uids[pod] = uid
         return Dialled(self._landing, uid, self._keys.pop(pod), self._join_s)
 
+    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`: it is invited through its standard input, which whoever may attach to it can write to."""
+        self._uids[pod] = uid
+        invitation = Invitation(url=self._url, ca=self._ca, key=new_key(), pod=uid)
+        inviting = partial(_invite, api, pod, invitation)
+        return Dialled(self._landing, uid, invitation.key, self._join_s, invite=inviting)
+
     def forget(self, pod: str) -> None:
         """See `Reach`."""
         self._keys.pop(pod, None)
@@ -68,8 +80,17 @@ class Dial:
 class Dialled:
     """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
 
-    def __init__(self, landing: Landing, uid: str, key: str, join_s: float) -> None:
+    def __init__(
+        self,
+        landing: Landing,
+        uid: str,
+        key: str,
+        join_s: float,
+        invite: Callable[[ResumingLine], Awaitable[None]] | None = None,
+    ) -> None:
+        """`invite` has the pod come, where it would not by itself."""
         self._line = ResumingLine(patience=Patience(give_up_s=None))
+        self._invite = invite
         self._expecting = asyncio.get_running_loop().create_task(self._expect(landing, uid, key, join_s))
 
     @property
@@ -92,6 +113,26 @@ class Dialled:
     async def _expect(self, landing: Landing, uid: str, key: str, join_s: float) -> None:
         try:
             await landing.expect(uid, self._line, join_s=join_s, key=key)
+            if self._invite is not None:
+                await self._invite(self._line)
         except Exception:
-            _log.exception("pod %s cannot be let in: what it needs could not be stored", uid)
+            _log.exception("pod %s cannot be let in", uid)
             self._line.give_up()
+
+
+async def _invite(api: Api, pod: str, invitation: Invitation, line: ResumingLine) -> None:
+    """Until it has come, or is not waited for any more. It takes no notice of what it was told before.
+
+    Who has written cannot know whether it was read: the stream is held until the pod is there.
+    """
+    while not line.greetings and not line.has_ended:
+        try:
+            async with api.attach(pod, outputs=False) as stream, asyncio.timeout(_HELD_S):
+                await stream.send(words(invitation))
+                await line.until_greeted()
+        except Forbidden as problem:
+            _log.warning("pod %s cannot be invited: %s", pod, problem)
+            return line.give_up()
+        except (RametError, TimeoutError) as problem:
+            _log.debug("pod %s: %s", pod, problem)
+            await asyncio.sleep(_AGAIN_S)

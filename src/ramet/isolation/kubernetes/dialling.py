@@ -1,4 +1,7 @@
-"""The program of a pod that dials its kernel. Nobody there for `patience_s`: it ends, and says so."""
+"""The program of a pod that dials its kernel, or whichever invites it on standard input.
+
+What it keeps goes on from one line to the next. Nobody there for `patience_s`: it ends, and says so.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from ramet.isolation import probe
 from ramet.isolation.kubernetes import asked
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from ramet.isolation.lines.invitation import Invitation
+    from ramet.isolation.lines.invited import Invitations
+    from ramet.isolation.remote.inside import Keeper
 
 
 def main() -> None:
@@ -28,17 +35,64 @@ def main() -> None:
     pod = asked.read(words)
     asked.hold(pod)
     told = invitation.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
-    asyncio.run(_run(told, float(patience), pod, trying))
+    asyncio.run(_run(told, _aside(0), float(patience), pod, trying))
 
 
-async def _run(told: Invitation, patience_s: float, pod: asked.Asked, trying: threading.Thread) -> None:
+def _aside(descriptor: int) -> int:
+    """What it leads to, where no other program finds it; -1 if it is closed."""
+    try:
+        taken = os.dup(descriptor)
+    except OSError:
+        return -1
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+    return taken
+
+
+async def _run(told: Invitation, source: int, patience_s: float, pod: asked.Asked, trying: threading.Thread) -> None:
+    import asyncio
+
     from ramet.concurrency.threads import in_thread
+    from ramet.isolation.lines.invited import Invitations
+    from ramet.isolation.remote.inside import keeper
+
+    following: Invitation | None = told
+    async with (
+        Invitations(source, pod=told.pod) as invitations,
+        keeper(pod.runs, pod.places, pod=not pod.is_shared) as kept,
+    ):
+        tried = asyncio.ensure_future(in_thread(trying.join, name="ramet-probe"))
+        while following is not None:
+            following = await _follow(following, invitations, kept, tried, patience_s)
+
+
+async def _follow(
+    told: Invitation, invitations: Invitations, kept: Keeper, tried: Awaitable[None], patience_s: float
+) -> Invitation | None:
+    """Serve one kernel; the next one's invitation, or None if this one has said that it is over. Raises Gone."""
+    import asyncio
+
     from ramet.core.errors import Gone
     from ramet.isolation.lines.dialling import dialled
     from ramet.isolation.lines.resuming import Patience
-    from ramet.isolation.remote.inside import serve
 
     async with dialled(told, patience=Patience(give_up_s=patience_s)) as line:
-        await in_thread(trying.join, name="ramet-probe")
-        if not await serve(line, pod.runs, pod.places, pod=not pod.is_shared):
+        await tried
+        serving = asyncio.ensure_future(kept.serve(line))
+        invited = asyncio.ensure_future(invitations.other_than(told))
+        try:
+            await asyncio.wait((serving, invited), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                line.give_up()
+            if await serving:
+                return None
+            # A kernel that lives, and has lost the pod to another one, ends the line: that one may be on its way.
+            await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
+            if invited.done():
+                return invited.result()
             raise Gone(f"the kernel was not there for {patience_s:g} s, or has let go of the pod")
+        finally:
+            for task in (serving, invited):
+                task.cancel()
+            await asyncio.gather(serving, invited, return_exceptions=True)

@@ -34,7 +34,7 @@ class Door:
         self._address, self._listen, self._identify, self._patience_s = address, listen, identify, patience_s
         self._landing: Landing | None = None
         self._dial: Dial | None = None
-        self.arguments = (SECRET, f"{patience_s:g}")
+        self.arguments, self.outlives_s = (SECRET, f"{patience_s:g}"), patience_s
 
     @property
     def egress(self) -> Mapping[str, Any]:
@@ -69,6 +69,10 @@ class Door:
     def open(self, api: Api, pod: str, uid: str) -> Dialled:
         """See `Reach`."""
         return self._open.open(api, pod, uid)
+
+    def again(self, api: Api, pod: str, uid: str) -> Dialled:
+        """See `Reach`."""
+        return self._open.again(api, pod, uid)
 
     def forget(self, pod: str) -> None:
         """See `Reach`."""

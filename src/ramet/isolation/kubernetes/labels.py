@@ -18,6 +18,8 @@ OWNER = f"{DOMAIN}/owner"  #: the kernel that has made it
 RUN = f"{DOMAIN}/run"
 TREE = f"{DOMAIN}/tree"
 TEAM = f"{DOMAIN}/team"
+#: An annotation: for how many seconds a pod waits for another kernel to take it up; without it, none can.
+PATIENCE = f"{DOMAIN}/patience"
 NAME = f"{DOMAIN}/path"  #: an annotation, as are the ids in full
 
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")

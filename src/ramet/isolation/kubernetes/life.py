@@ -12,6 +12,7 @@ from typing import Any
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.kubernetes import manifest
 from ramet.isolation.kubernetes.api import Api, Taken, Unreachable
+from ramet.isolation.kubernetes.deleting import delete
 from ramet.isolation.kubernetes.lookout import Lookout
 from ramet.isolation.kubernetes.reach import Reach, Reached
 from ramet.isolation.kubernetes.seen import Seen, Trouble
@@ -27,6 +28,7 @@ class Ground:
     """What all pods of a kernel share."""
 
     api: Api
+    owner: str  #: the kernel, by its label
     lookout: Lookout
     reach: Reach
     unschedulable_s: float  #: how long a pod may wait for a place
@@ -43,6 +45,7 @@ class Pod:
         self.reached: asyncio.Future[Reached] = loop.create_future()  #: an error: it could not be made
         self.troubled: asyncio.Future[Trouble] = loop.create_future()  #: once it does not work, or no more
         self._ground, self._pod, self._secret = ground, pod, secret
+        self._owners = {ground.owner}  #: whose it may be to be removed here
         self._seen = Seen(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
         self._was_made = False
@@ -68,7 +71,7 @@ class Pod:
                 await self._make()
                 await self._placed()
                 if not self._released.is_set() and not self.troubled.done():
-                    reached = ground.reach.open(ground.api, self.name, self.uid)
+                    reached = self._reach()
                     self.reached.set_result(reached)
             except Exception as error:
                 self.reached.set_exception(error)
@@ -82,6 +85,11 @@ class Pod:
             if reached is not None:
                 await reached.close()
             await self._remove()
+            ground.lookout.forget(self.name, was_made=self._was_made)
+            ground.reach.forget(self.name)
+
+    def _reach(self) -> Reached:
+        return self._ground.reach.open(self._ground.api, self.name, self.uid)
 
     async def _make(self) -> None:
         """Raises SpawnRefused, SandboxFailed, Unreachable and what else the API says."""
@@ -129,14 +137,13 @@ class Pod:
         self._changed.set()
 
     async def _remove(self) -> None:
-        """Delete it, and what it had, however often the API has to be asked."""
+        """Delete it, and what it had, however often the API has to be asked; not what another kernel has taken up."""
         loop = asyncio.get_running_loop()
         began, tries = loop.time(), 0
         while self._was_made or self._secret is not None:
             try:
-                if self._was_made:
-                    await self._ground.api.delete_pod(self.name)
-                if self._secret is not None:
+                is_ours = not self._was_made or await delete(self._ground.api, self._seen, *self._owners)
+                if is_ours and self._secret is not None:
                     await self._ground.api.delete_secret(self.name)
                 break
             except RametError as problem:
@@ -145,8 +152,6 @@ class Pod:
                     break
                 await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
                 tries += 1
-        self._ground.lookout.forget(self.name, was_made=self._was_made)
-        self._ground.reach.forget(self.name)
 
 
 async def removed(pod: Pod, within_s: float) -> None:

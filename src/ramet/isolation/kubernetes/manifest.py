@@ -50,6 +50,7 @@ class Form:
     placement: Mapping[str, Any] = field(default_factory=dict)  #: of PLACEMENT
     parent: Mapping[str, Any] | None = None  #: an owner reference: with it, its pods go
     cpu_reserved: float = 0.1  #: the share of a processor's limit that a node keeps free for it
+    outlives_s: float = 0.0  #: so long a pod of one run waits for another kernel to take it up; 0: none can
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +135,16 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
         "name": berth.name,
         "namespace": form.namespace,
         "labels": {**form.labels, **labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)},
-        "annotations": labels.in_full(berth.run, berth.about),
+        "annotations": {**labels.in_full(berth.run, berth.about), **_patience(form, berth)},
     }
     if form.parent is not None:
         metadata["ownerReferences"] = [dict(form.parent)]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _patience(form: Form, berth: Berth) -> dict[str, str]:
+    is_one_runs = berth.shared_pids is None
+    return {labels.PATIENCE: f"{form.outlives_s:g}"} if is_one_runs and form.outlives_s else {}
 
 
 def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:
@@ -246,6 +252,12 @@ def secret(form: Form, name: str, run: str, about: labels.About, data: Mapping[s
         },
         "stringData": dict(data),
     }
+
+
+def taken_up(owner: str, *, uid: str = "", version: str = "") -> dict[str, Any]:
+    """A patch: what has it belongs to that kernel. With `uid` and `version`, only what has these takes it."""
+    known = {"uid": uid, "resourceVersion": version}
+    return {"metadata": {**{key: each for key, each in known.items() if each}, "labels": {labels.OWNER: owner}}}
 
 
 def owned_by(name: str, uid: str) -> dict[str, Any]:

@@ -9,16 +9,18 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ramet.core.errors import RametError, SandboxFailed, SpawnRefused
+from ramet.core.errors import Gone, RametError, SandboxFailed, SpawnRefused
 from ramet.core.policy import Isolation
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.claiming import Claim, ClaimedPod
+from ramet.isolation.kubernetes.deleting import delete
 from ramet.isolation.kubernetes.life import Ground, Pod, told_of
 from ramet.isolation.kubernetes.lookout import Lookout
 from ramet.isolation.kubernetes.podline import PodLine
 from ramet.isolation.kubernetes.reach import Reach
-from ramet.isolation.kubernetes.seen import Trouble
+from ramet.isolation.kubernetes.seen import Seen, Trouble
 from ramet.isolation.remote.outside import Machine, OnDeaf, OnThreshold
 
 #: Users of pods: none of an ordinary image, and far too many for two pods of a node to get the same by chance.
@@ -33,18 +35,42 @@ class Pods:
     """The pods of one kernel, `owner` by its label. Make it on a running event loop."""
 
     def __init__(self, api: Api, reach: Reach, owner: str, *, unschedulable_s: float) -> None:
-        self._api, self._reach = api, reach
+        self._api, self._reach, self._owner = api, reach, owner
         lookout = Lookout(api, labels.selector(owner=owner), self._remove_stray)
-        self._ground = Ground(api=api, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
+        self._ground = Ground(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
         self._pods: set[Pod] = set()
         self._machines: set[Machine] = set()
         self._strays: set[asyncio.Task[None]] = set()
+
+    @property
+    def namespace(self) -> str:
+        """Where they are."""
+        return self._api.namespace
+
+    @property
+    def owner(self) -> str:
+        """Whose they are, by their labels."""
+        return self._owner
+
+    @property
+    def outlives_s(self) -> float:
+        """See `Reach`."""
+        return self._reach.outlives_s
 
     def make(self, form: manifest.Form, berth: manifest.Berth) -> Pod:
         """Have one made; waits for nothing. Raises InvalidValue for a mount that no pod can have."""
         files = self._reach.secret(berth.name)
         secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
         pod = Pod(self._ground, manifest.pod(form, replace(berth, secret=berth.name if files else None)), secret)
+        return self._known(pod)
+
+    def claim(self, claim: Claim) -> Pod:
+        """Have one be this kernel's that another one had made; waits for nothing. Raises Gone for one of our own."""
+        if any(each.name == claim.pod for each in self._pods):
+            raise Gone(f"pod {claim.pod} is this kernel's own, and at work")
+        return self._known(ClaimedPod(self._ground, claim))
+
+    def _known(self, pod: Pod) -> Pod:
         self._pods.add(pod)
         pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
         return pod
@@ -60,12 +86,12 @@ class Pods:
     ) -> Machine:
         """What keeps sandboxes in a pod, once that is there; `ends` says how they end by its trouble. Close it.
 
-        Raises SandboxFailed, SpawnRefused where a quota leaves no room.
+        Raises SandboxFailed, SpawnRefused where a quota leaves no room, Gone for one that could not be claimed.
         """
         try:
             reached = await asyncio.shield(pod.reached)
         except RametError as error:
-            if isinstance(error, (SandboxFailed, SpawnRefused)):
+            if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
         machine = Machine(PodLine(reached.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
@@ -90,7 +116,7 @@ class Pods:
     def _remove_stray(self, name: str) -> None:
         async def remove() -> None:
             try:
-                await self._api.delete_pod(name)
+                await delete(self._api, Seen(name), self._owner)
             except RametError as problem:
                 _log.warning("pod %s stays for now: %s", name, problem)
 

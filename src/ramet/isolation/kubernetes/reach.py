@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ramet.core.errors import RametError
+from ramet.core.errors import Gone, RametError
 from ramet.isolation.kubernetes.api import Api, Forbidden, Stream
 from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import PacketReader, pack
@@ -48,14 +48,21 @@ class Reach(Protocol):
     def egress(self) -> Mapping[str, Any] | None:
         """Where pods must get to, as a rule of a NetworkPolicy; None: nowhere."""
 
+    @property
+    def outlives_s(self) -> float:
+        """How long a pod waits for another kernel that comes `again`, when its own is gone; 0: none can."""
+
     def secret(self, pod: str) -> Mapping[str, str]:
         """Files of a Secret that a pod of this name is given, below `manifest.SECRET`; empty: none."""
 
     def open(self, api: Api, pod: str, uid: str) -> Reached:
         """A line to a pod that is there and has a place on a node; on a running event loop."""
 
+    def again(self, api: Api, pod: str, uid: str) -> Reached:
+        """A new line to a pod that another kernel had; where `outlives_s` is not 0."""
+
     def forget(self, pod: str) -> None:
-        """It has been deleted."""
+        """It has been deleted, or is another kernel's."""
 
 
 class Attach:
@@ -63,6 +70,8 @@ class Attach:
 
     module = "ramet.isolation.kubernetes.inside"
     egress: Mapping[str, Any] | None = None
+    #: What a dead kernel has left half said in the stream, the next one could not tell from an answer to itself.
+    outlives_s = 0.0
 
     def __init__(self, *, patience_s: float = 60.0) -> None:
         """After `patience_s` without a connection both ends give up."""
@@ -76,6 +85,10 @@ class Attach:
     def open(self, api: Api, pod: str, uid: str) -> Attached:
         """See `Reach`."""
         return Attached(api, pod, self._patience_s)
+
+    def again(self, api: Api, pod: str, uid: str) -> Attached:
+        """Raises Gone: a pod's program knows one kernel by the stream."""
+        raise Gone(f"pod {pod} is reached through the attach stream, and ends with its kernel")
 
     def forget(self, pod: str) -> None:
         """Nothing is kept."""

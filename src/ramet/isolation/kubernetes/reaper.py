@@ -1,52 +1,123 @@
-"""What dead kernels of a place left in a namespace."""
+"""What dead kernels of a place left: removed at once, but for pods that another kernel may still take up."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
 
+from ramet.core.errors import RametError
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.api import Api, Forbidden
-from ramet.isolation.kubernetes.presence import Presence
+from ramet.isolation.kubernetes.deleting import delete
+from ramet.isolation.kubernetes.kernels import Kernels
 from ramet.isolation.kubernetes.seen import Seen
 
+#: Beside a pod's own patience: it counts from when the pod knows that its kernel is gone, up to 15 s later than that.
+_SLACK_S = 20.0
+_AGAIN_S = 5.0  #: after a look that failed
+_CLOSE_S = 10.0
 
-async def reap(
-    api: Api,
-    presence: Presence,
-    place: str,
-    owner_of: Callable[[str], str],
-    living: Callable[[], Awaitable[Collection[str]]] | None,
-) -> Sequence[str]:
-    """Delete it, and say what. `living` asks which kernels live; None: those whose locks are held here."""
-    selector = labels.selector(place=place)
-    # Listed before it is asked who lives: a kernel that comes up in between has nothing in the list.
-    (_, pods), secrets, policies = await asyncio.gather(
-        api.pods(selector), api.secrets(selector), _policies(api, selector)
-    )
-    dead: list[str] = []
-    if living is None:
-        known = presence.known()
-        dead = [each for each in known if not presence.lives(each)]
-        kernels = set(known).difference(dead)
-    else:
-        kernels = set(await living())
-    owners = {owner_of(each) for each in kernels}
-    left = [each for each in pods if each.owner not in owners]
-    orphans = [each for each in secrets if each.owner not in owners]
-    dead_ends = [each for each in policies if each.owner not in owners]
-    await asyncio.gather(
-        *(api.delete_pod(each.name) for each in left),
-        *(api.delete_secret(each.name) for each in orphans),
-        *(api.delete_policy(each.name) for each in dead_ends),
-    )
-    for each in dead:
-        presence.forget(each)
-    return [
-        *(f"pod {each.name}" for each in left),
-        *(f"secret {each.name}" for each in orphans),
-        *(f"policy {each.name}" for each in dead_ends),
-    ]
+_log = logging.getLogger("ramet.kubernetes")
+
+
+class Reaper:
+    """Of one kernel, in all namespaces. Make it on a running event loop; close it."""
+
+    def __init__(self, kernels: Kernels, api_of: Callable[[str], Api]) -> None:
+        """`api_of` makes one for a namespace, which is closed here."""
+        self._kernels, self._api_of = kernels, api_of
+        #: Pods that were left alone, by namespace, uid and owner, and until when by the loop's clock.
+        self._spared: dict[tuple[str, str, str], float] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def reap(self, namespace: str) -> Sequence[str]:
+        """Remove what dead kernels left there, and say what. Raises Forbidden, Unreachable.
+
+        A pod that waits for another kernel is left alone for as long as it does: then it has ended by itself. That is
+        seen to later, until `close`.
+        """
+        api = self._api_of(namespace)
+        try:
+            removed = await self._reap(api, self._spares)
+        finally:
+            await api.close()
+        if self._spared and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.get_running_loop().create_task(self._look_again())
+        return removed
+
+    async def close(self) -> None:
+        """Look no more. What waits for another kernel goes at once if there is none. Idempotent."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        namespaces = {namespace for namespace, _, _ in self._spared}
+        self._spared.clear()
+        if not namespaces:
+            return
+        with contextlib.suppress(RametError, TimeoutError):  # Whoever reaps next finds it.
+            async with asyncio.timeout(_CLOSE_S):
+                if await self._kernels.living() == {self._kernels.kernel}:
+                    for namespace in namespaces:
+                        api = self._api_of(namespace)
+                        try:
+                            await self._reap(api, lambda *_: False)
+                        finally:
+                            await api.close()
+
+    async def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._spared:
+            await asyncio.sleep(min(self._spared.values()) - loop.time())
+            for namespace in {where for (where, _, _), until in self._spared.items() if until <= loop.time()}:
+                api = self._api_of(namespace)
+                try:
+                    for each in await self._reap(api, self._spares):
+                        _log.info("removed, since no kernel has taken it up: %s", each)
+                except Exception as problem:  # Whatever a store may say.
+                    _log.warning("what dead kernels have left in %s stays for now: %s", namespace, problem)
+                    again = loop.time() + _AGAIN_S
+                    self._spared |= {key: max(again, at) for key, at in self._spared.items() if key[0] == namespace}
+                finally:
+                    await api.close()
+
+    def _spares(self, namespace: str, pod: Seen) -> bool:
+        """Whether a dead kernel's pod stays this time."""
+        if not pod.outlives_s or not pod.is_running or pod.trouble is not None:
+            return False
+        now = asyncio.get_running_loop().time()
+        return now < self._spared.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
+
+    async def _reap(self, api: Api, spares: Callable[[str, Seen], bool]) -> Sequence[str]:
+        selector = labels.selector(place=self._kernels.place)
+        # Listed before it is asked who lives: a kernel that comes up in between has nothing in the list.
+        (_, pods), secrets, policies = await asyncio.gather(
+            api.pods(selector), api.secrets(selector), _policies(api, selector)
+        )
+        dead = self._kernels.dead()
+        owners = await self._kernels.owners(api.namespace)
+        left = [each for each in pods if each.owner not in owners]
+        spared = [each for each in left if spares(api.namespace, each)]
+        known = {(api.namespace, each.uid, each.owner) for each in spared}
+        self._spared = {key: at for key, at in self._spared.items() if key[0] != api.namespace or key in known}
+        left = [each for each in left if each not in spared]
+        kept = {each.name for each in spared}  # A Secret has its pod's name.
+        orphans = [each for each in secrets if each.owner not in owners and each.name not in kept]
+        dead_ends = [each for each in policies if each.owner not in owners]
+        gone = await asyncio.gather(*(delete(api, each, each.owner) for each in left))
+        await asyncio.gather(
+            *(api.delete_secret(each.name) for each in orphans),
+            *(api.delete_policy(each.name) for each in dead_ends),
+        )
+        for each in dead:
+            self._kernels.forget(each)
+        return [
+            *(f"pod {each.name}" for each, is_gone in zip(left, gone, strict=True) if is_gone),
+            *(f"secret {each.name}" for each in orphans),
+            *(f"policy {each.name}" for each in dead_ends),
+        ]
 
 
 async def _policies(api: Api, selector: Mapping[str, str]) -> list[Seen]:

@@ -58,8 +58,8 @@ class Alone:
 class PodSandbox:
     """A sandbox in a pod."""
 
-    def __init__(self, inner: RemoteSandbox, stay: Stay, described: Mapping[str, Any]) -> None:
-        self._inner, self._stay, self._described = inner, stay, described
+    def __init__(self, inner: RemoteSandbox, stay: Stay, pod: str, described: Mapping[str, Any]) -> None:
+        self._inner, self._stay, self.pod, self._described = inner, stay, pod, described
 
     @property
     def channel(self) -> socket.socket:
@@ -114,4 +114,5 @@ class PodSandbox:
             await self._stay.leave()
 
     def describe(self) -> Mapping[str, Any]:
+        """Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream."""
         return self._described

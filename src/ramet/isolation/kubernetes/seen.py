@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -50,8 +51,11 @@ class Seen(NamedTuple):
     name: str
     uid: str = ""
     owner: str = ""  #: of its labels
+    place: str = ""  #: likewise
+    version: str = ""  #: of its object; empty: it is out of sight
     node: str = ""  #: empty: it has no place yet
     is_running: bool = False  #: its container is said to run, which is told some time after it does
+    outlives_s: float = 0.0  #: so long it waits for another kernel when its own is gone; 0: it cannot be taken up
     trouble: Trouble | None = None
 
 
@@ -65,14 +69,17 @@ def look(pod: Pod) -> Seen:
         name=meta.name or "",
         uid=meta.uid or "",
         owner=(meta.labels or {}).get(labels.OWNER, ""),
+        place=(meta.labels or {}).get(labels.PLACE, ""),
+        version=meta.resourceVersion or "",
         node=(spec.nodeName or "") if spec is not None else "",
         is_running=state is not None and state.running is not None,
+        outlives_s=_seconds((meta.annotations or {}).get(labels.PATIENCE, "")),
         trouble=_deleted(pod) or (None if status is None else _trouble(status, container)),
     )
 
 
 def gone(name: str) -> Seen:
-    """A pod that is not there."""
+    """A pod that is out of sight: it is not there, or not this kernel's any more."""
     return Seen(name, trouble=Trouble("deleted", f"pod {name} was deleted, and not by this kernel"))
 
 
@@ -136,6 +143,11 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> Trouble | 
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
             return Trouble("unschedulable", _short(each.message or "no node takes the pod"))
     return None
+
+
+def _seconds(word: str) -> float:
+    """Of an annotation, which anybody may have written."""
+    return float(word) if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", word) else 0.0
 
 
 def _is_in_memory(message: str) -> bool:

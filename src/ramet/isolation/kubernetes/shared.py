@@ -10,9 +10,9 @@ import asyncio
 import logging
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.core.policy import DEFAULTS, Grant, Isolation
@@ -144,16 +144,13 @@ class TeamPod:
         except BaseException:
             await stay.leave()
             raise
-        return PodSandbox(inner, stay, self._described(spec.run, home.pod))
+        return PodSandbox(inner, stay, home.pod.name, {})
 
     def close(self) -> None:
         """Make no more. The pod itself goes with all others. Idempotent."""
         self._is_closed = True
         if self._making is not None:
             self._making.cancel()
-
-    def _described(self, run: str, pod: Pod) -> Mapping[str, Any]:
-        return {"run": run, "pod": pod.name, "uid": pod.uid, "namespace": self._namespace}
 
     def _is_there(self) -> bool:
         """Whether one is being made, or can be used."""

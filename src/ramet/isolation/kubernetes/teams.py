@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ramet.core.errors import InvalidValue, RametError, SandboxFailed
+from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed
 from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import bounds
@@ -87,8 +87,14 @@ class TeamNamespaces:
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """See `KubernetesBackend`."""
+        await self.probe()
         reservation = spec.grant.reservation
-        backend = self._home if reservation is None else await self._team(reservation)
+        if reservation is None:
+            return await self._home.adopt(description, spec)
+        try:
+            backend = await self._team(reservation)
+        except SandboxFailed as problem:
+            raise Gone(f"run {spec.run}: {problem}") from problem
         return await backend.adopt(description, spec)
 
     async def reserve(self, reservation: Reservation) -> None:

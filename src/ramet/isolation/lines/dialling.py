@@ -36,6 +36,11 @@ class Backoff:
 _PATIENCE, _BACKOFF = Patience(), Backoff()
 
 
+def check(invitation: Invitation) -> None:
+    """Raises InvalidValue for an invitation that cannot be followed."""
+    _Dialler(invitation, _BACKOFF)
+
+
 @contextlib.asynccontextmanager
 async def dialled(
     invitation: Invitation, *, patience: Patience = _PATIENCE, backoff: Backoff = _BACKOFF

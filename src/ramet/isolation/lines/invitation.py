@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct, json
 
 from ramet.core.errors import InvalidValue
 
@@ -26,6 +26,12 @@ class Invitation(Struct, frozen=True, kw_only=True):
         return f"Invitation(url={self.url!r}, pod={self.pod!r})"
 
 
+class _Words(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(min_length=1, max_length=_MAX)]
+    ca: Annotated[str, Meta(min_length=1, max_length=_MAX)]
+    key: Annotated[str, Meta(min_length=1, max_length=_MAX)]
+
+
 def read(folder: Path, *, pod: str = "") -> Invitation:
     """What is mounted there. `pod` is the pod's own uid, where the Secret was made before it was known.
 
@@ -43,6 +49,20 @@ def read(folder: Path, *, pod: str = "") -> Invitation:
         if not said[name] or len(data) > _MAX:
             raise InvalidValue("invitation", str(file), f"a file of 1 to {_MAX} bytes")
     return Invitation(url=said[URL], ca=said[CA], key=said[KEY], pod=said[POD])
+
+
+def words(invitation: Invitation) -> bytes:
+    """A line of text that says it, without whose it is; for `heard`."""
+    return json.encode(_Words(url=invitation.url, ca=invitation.ca, key=invitation.key)) + b"\n"
+
+
+def heard(line: bytes, *, pod: str) -> Invitation:
+    """What such a line says. Raises InvalidValue for any other; no value is ever in a message."""
+    try:
+        said = json.decode(line, type=_Words)
+    except (ValueError, RecursionError):
+        raise InvalidValue("invitation", f"{len(line)} bytes", "an object of JSON with url, ca and key") from None
+    return Invitation(url=said.url, ca=said.ca, key=said.key, pod=pod)
 
 
 def secret_name(pod_name: str) -> str:

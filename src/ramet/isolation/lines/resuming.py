@@ -45,7 +45,7 @@ class ResumingLine:
         self._is_closing = self._has_ended = False
         self._failure: ProtocolError | None = None  #: to be told to the reader
         self._turn = asyncio.Lock()  #: whose frame is sent next
-        self._room, self._news, self._writable, self._left = (asyncio.Event() for _ in range(4))
+        self._room, self._news, self._writable, self._left, self._greeted = (asyncio.Event() for _ in range(5))
         self._loop = asyncio.get_running_loop()
         self._giving_up: asyncio.TimerHandle | None = None
         self._wait_for_connection()
@@ -122,6 +122,15 @@ class ResumingLine:
         """On how many connections the other side has been understood so far."""
         return self._greetings
 
+    async def until_greeted(self) -> None:
+        """Wait until the other side has been understood once, or the line has ended."""
+        await self._greeted.wait()
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether the other side has said that nothing more comes."""
+        return self._session.has_ended
+
     @property
     def has_ended(self) -> bool:
         """Whether no connection is of use any more."""
@@ -170,6 +179,7 @@ class ResumingLine:
             frame = self._session.feed(packet)
             if not is_greeted:
                 self._greetings, is_greeted = self._greetings + 1, True
+                self._greeted.set()
                 if greeted is not None:
                     greeted()
             if frame is not None and not self._is_closing:
@@ -221,6 +231,7 @@ class ResumingLine:
         if self._transport is not None:
             self._transport.abort()
         self._left.set()
+        self._greeted.set()
         self._wake()
 
     def _wake(self) -> None:

@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes.backend import Standing
 from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.images import PlainImage
+from ramet.isolation.kubernetes.kernels import Standing
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.certificates import Identity

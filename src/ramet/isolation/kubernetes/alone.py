@@ -1,0 +1,118 @@
+"""A run in a pod of its own: started in a new one, or gone on with in one that another kernel had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ramet.core.errors import Gone, IsolationUnavailable, RametError, SandboxFailed
+from ramet.core.policy import Isolation
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes.claiming import Claim
+from ramet.isolation.kubernetes.kernels import Kernels
+from ramet.isolation.kubernetes.life import Pod, removed
+from ramet.isolation.kubernetes.pods import Pods, unless_troubled
+from ramet.isolation.kubernetes.sandbox import Alone, PodSandbox
+from ramet.isolation.kubernetes.seen import exit_of
+from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.outside import Machine, OnThreshold
+
+_ADOPT_S = 25.0  #: from the claim of a pod to its run's first word
+_GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
+
+Begin = Callable[[Machine], Awaitable[RemoteSandbox]]
+
+
+class Described(Struct, frozen=True, kw_only=True):
+    """What another kernel must know to go on with a run: the same from kernel to kernel. It opens nothing."""
+
+    run: str
+    namespace: str
+    pod: str
+    uid: str
+    number: int  #: of the run among those that the pod keeps
+
+
+async def start(
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    pod: Pod,
+    places: Mapping[str, str],
+    level: Isolation,
+    within_s: float,
+    on_threshold: OnThreshold | None,
+) -> PodSandbox:
+    """A new run in a new pod. `places` are the mounts that its image has, and where.
+
+    Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod goes then.
+    """
+    begun = _begun(pods, pod, level, on_threshold, lambda machine: machine.start(spec, places))
+    try:
+        async with asyncio.timeout(within_s):
+            return await unless_troubled(pod, begun)
+    except TimeoutError:
+        pod.release()
+        raise SandboxFailed(f"run {spec.run}: nothing started within {within_s:g} s") from None
+    except BaseException:
+        pod.release()
+        raise
+
+
+async def adopt(
+    description: Mapping[str, Any],
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    kernels: Kernels,
+    level: Isolation,
+    on_threshold: OnThreshold | None,
+) -> PodSandbox:
+    """Go on with a run in the pod that it has. Raises Gone: the pod goes then, unless another kernel has it."""
+    try:
+        told = msgspec.convert(dict(description), Described)
+    except msgspec.ValidationError:
+        raise Gone(f"run {spec.run} ended with the kernel that had started it") from None
+    if (told.run, told.namespace) != (spec.run, pods.namespace) or not pods.outlives_s:
+        raise Gone(f"run {spec.run} has no pod here that could be taken up")
+    claim = Claim(
+        pod=told.pod,
+        uid=told.uid,
+        place=kernels.place,
+        living=partial(kernels.owners, pods.namespace),
+    )
+    pod = pods.claim(claim)
+    begun = _begun(pods, pod, level, on_threshold, lambda machine: machine.adopt(told.number, spec))
+    try:
+        async with asyncio.timeout(_ADOPT_S):
+            return await unless_troubled(pod, begun)
+    except (RametError, TimeoutError) as problem:
+        pod.release()
+        await removed(pod, _GONE_S)
+        why = "its pod did not answer in time" if isinstance(problem, TimeoutError) else str(problem)
+        raise Gone(f"run {spec.run}: {why}") from problem
+    except BaseException:
+        pod.release()
+        raise
+
+
+async def _begun(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None, begin: Begin) -> PodSandbox:
+    machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
+    try:
+        hello = await machine.hello()
+        if level.rank < Isolation.L3.rank and hello.level.rank < Isolation.L1.rank:
+            raise IsolationUnavailable(level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}")
+        box = await begin(machine)
+        described: Mapping[str, Any] = {}
+        if pods.outlives_s:
+            at = {"namespace": pods.namespace, "pod": pod.name, "uid": pod.uid}
+            described = msgspec.structs.asdict(Described(run=box.spec.run, number=box.number, **at))
+        return PodSandbox(box, Alone(machine, pod), pod.name, described)
+    except BaseException:
+        await machine.close()
+        raise

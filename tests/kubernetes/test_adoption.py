@@ -1,0 +1,140 @@
+"""A pod outlives its kernel, and another one goes on with the run in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.resources.core_v1 import Pod, Secret
+
+from ramet.core.errors import Gone
+from ramet.isolation.kubernetes import labels, reaper
+from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.sandbox import PodSandbox
+from tests.support.left_pods import ANSWERED, STEPS, Talk, abandoned, at_work, spec_of
+from tests.support.pods import PATIENCE_S, Pods
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+
+LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open
+
+
+async def ours(pods: Pods) -> list[tuple[str, str]]:
+    """Of all that is there for runs: whose, and what it is called."""
+    async with pods.cluster.client(pods.namespace) as kube:
+        found = [each.metadata async for each in kube.list(Pod)]
+        found += [each.metadata async for each in kube.list(Secret, labels={labels.MANAGED: labels.OURS})]
+    return [((each.labels or {})[labels.OWNER], each.name or "") for each in found if each is not None]
+
+
+async def left_nothing(pods: Pods) -> None:
+    """What belongs to a pod goes with it, in the cluster's own time."""
+    async with asyncio.timeout(60):
+        while await ours(pods):  # noqa: ASYNC110 - it is another's to say
+            await asyncio.sleep(0.05)
+
+
+async def test_a_run_goes_on_in_its_pod_when_its_kernel_was_killed(pods: Pods, scratch: Path) -> None:
+    """What it had asked for and was not answered comes again, and nothing else; pod and secret are the heir's."""
+    runs = scratch / "runs"
+    with abandoned(pods, runs) as (description, number):
+        before = await ours(pods)
+        assert {name for _, name in before} == {description["pod"]}
+        async with pods.dialled(runs) as (backend, _):
+            assert [each for each in await backend.reap() if not each.startswith("policy ")] == []
+            sandbox = await backend.adopt(description, spec_of(runs))
+            assert sandbox.describe() == description, "a run is known by it from kernel to kernel"
+            assert {(backend.marks.owner, name) for _, name in before} == set(await ours(pods))
+            talk = Talk(sandbox)
+            assert await talk.asked() == number
+            with pytest.raises(Gone, match="at work"):
+                await backend.adopt(description, spec_of(runs))
+            assert await talk.finish(number) == LEFT
+            assert (await sandbox.wait()).code == 0
+            await sandbox.clean_up()
+            await left_nothing(pods)
+            with pytest.raises(Gone, match="not there any more"):
+                await backend.adopt(description, spec_of(runs))
+
+
+async def test_of_two_heirs_one_has_the_pod(pods: Pods, scratch: Path) -> None:
+    """The other one leaves it alone: in its end, too."""
+    runs = scratch / "runs"
+    with abandoned(pods, runs) as (description, number):
+        async with pods.dialled(runs) as (one, _):
+            async with pods.dialled(runs) as (other, _):
+                await asyncio.gather(one.probe(), other.probe())
+                heirs = (one.adopt(description, spec_of(runs)), other.adopt(description, spec_of(runs)))
+                results = await asyncio.gather(*heirs, return_exceptions=True)
+                (loser,) = [each for each in results if not isinstance(each, PodSandbox)]
+                assert isinstance(loser, Gone), loser
+                assert "another kernel has taken up pod" in str(loser), loser
+                (winner,) = [each for each in results if isinstance(each, PodSandbox)]
+                with pytest.raises(Gone, match="another kernel has taken up pod"):
+                    await (one if results[0] is loser else other).adopt(description, spec_of(runs))
+                await (one if results[0] is loser else other).close()
+                talk = Talk(winner)
+                assert await talk.asked() == number
+                assert await talk.finish(number) == LEFT
+                await winner.clean_up()
+    await left_nothing(pods)
+
+
+async def test_a_kernel_that_lives_after_all_does_not_end_what_another_has(pods: Pods, scratch: Path) -> None:
+    """It is said to be dead, and has lost its runs: it ends them, and closes, and the pod is the heir's."""
+    runs, place = scratch / "runs", f"{pods.namespace}-place"
+
+    def standing(kernel: str) -> Mapping[str, Any]:
+        async def say() -> Standing:
+            return Standing(place, kernel, (kernel,))
+
+        return {"standing": say}
+
+    async with pods.dialled(runs, **standing("heir")) as (heir, _):
+        async with pods.dialled(runs, **standing("old")) as (old, _), at_work(old, runs) as (before, number):
+            sandbox = await heir.adopt(before.sandbox.describe(), spec_of(runs))
+            assert (await before.sandbox.wait()).reason == "lost"
+            await before.sandbox.clean_up()
+        talk = Talk(sandbox)
+        assert await talk.asked() == number
+        assert await talk.finish(number) == LEFT
+        await sandbox.clean_up()
+    await left_nothing(pods)
+
+
+async def test_a_pod_that_has_ended_is_gone(pods: Pods, scratch: Path) -> None:
+    """With its last word as the reason, and nothing of it is left."""
+    runs = scratch / "runs"
+    with abandoned(pods, runs, patience_s=1) as (description, _):
+        async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(60):
+            name = description["pod"]
+            while (await kube.get(Pod, name)).status.phase != "Failed":  # type: ignore[union-attr]  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        async with pods.dialled(runs) as (backend, _):
+            with pytest.raises(Gone, match="the kernel was not there for 1 s"):
+                await backend.adopt(description, spec_of(runs))
+            await left_nothing(pods)
+
+
+async def test_what_nobody_takes_up_is_left_alone_for_its_patience(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And removed after that, by a kernel that has nothing else to do; at once by one that ends as the last."""
+    monkeypatch.setattr(reaper, "_SLACK_S", 0.0)
+    runs = scratch / "runs"
+    with abandoned(pods, runs, patience_s=PATIENCE_S / 5):
+        async with pods.dialled(runs) as (backend, _):
+            await backend.reap()
+            assert len(await ours(pods)) == 2
+            await left_nothing(pods)
+    with abandoned(pods, runs):
+        async with pods.dialled(runs) as (other, _):
+            await other.probe()
+            async with pods.dialled(runs) as (backend, _):
+                await backend.reap()
+            await other.reap()
+            assert len(await ours(pods)) == 2, "there is another kernel, which may take it up"
+        await left_nothing(pods)

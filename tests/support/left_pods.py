@@ -1,0 +1,135 @@
+"""A kernel that is killed over a function in a pod of its own, at a moment that its heir knows.
+
+Told: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, and their
+patience. It says what the heir has to know in a line of JSON, once it has answered some requests and heard one more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from ramet.core.policy import Grant
+from ramet.isolation.contract import Sandbox, SandboxSpec
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.dial import Dial
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.landing import PATH, Landing
+from ramet.services.packaging.runtime_files import PYTHON
+from ramet.services.packaging.runtime_image import RuntimeImage
+from ramet.wire import frames, requests
+from ramet.wire.capsule import pack
+from ramet.wire.frames import Frame, FrameReader
+from ramet.wire.requests import Answer, Done, Request, Said, StartFunction, Told
+from tests.support.left_function import steps
+
+GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
+STEPS, ANSWERED = 6, 3  #: requests of a function, and how many of them have an answer when its kernel is killed
+
+
+def spec_of(runs: Path, run: str = "left") -> SandboxSpec:
+    """The same for the kernel and its heir."""
+    return SandboxSpec(run=run, grant=GRANT, workspace=runs / run)
+
+
+class Talk:
+    """A function in a sandbox, as its kernel hears it."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._reader, self._frames = FrameReader(), list[Frame]()
+
+    async def tell(self, told: Told, body: bytes = b"") -> None:
+        """Say something."""
+        for piece in frames.pack(requests.encode(told), body):
+            await asyncio.get_running_loop().sock_sendall(self.sandbox.channel, piece)
+
+    async def start(self) -> None:
+        """Have a function keep one value after the other, and return how many."""
+        capsule = pack(steps, (STEPS,))
+        first = StartFunction(run="left", path="main", name=capsule.name, capsule_tag=capsule.tag)
+        await self.tell(first, capsule.data)
+
+    async def hear(self) -> Said:
+        """What it says next."""
+        async with asyncio.timeout(60):
+            while not self._frames:
+                data = await asyncio.get_running_loop().sock_recv(self.sandbox.channel, 1 << 16)
+                assert data, "it has closed"
+                self._frames += self._reader.feed(data)
+        return requests.from_guest(self._frames.pop(0).control)
+
+    async def asked(self) -> int:
+        """The number of its next request."""
+        said = await self.hear()
+        assert isinstance(said, Request), said
+        return said.id
+
+    async def answer(self, number: int) -> None:
+        """There is nothing to say."""
+        await self.tell(Answer(id=number))
+
+    async def finish(self, number: int) -> int:
+        """Answer this request and all that follow; how many followed."""
+        count = 0
+        await self.answer(number)
+        while not isinstance(said := await self.hear(), Done):
+            assert isinstance(said, Request), said
+            count += 1
+            await self.answer(said.id)
+        assert said.ok, said
+        return count
+
+
+@contextlib.asynccontextmanager
+async def at_work(backend: KubernetesBackend, runs: Path) -> AsyncIterator[tuple[Talk, int]]:
+    """A function that has asked for something, and has some answers; the number of its open request."""
+    spec = spec_of(runs)
+    spec.workspace.mkdir(parents=True, exist_ok=True)
+    talk = Talk(await backend.start(spec))
+    await talk.start()
+    for _ in range(ANSWERED):
+        await talk.answer(await talk.asked())
+    yield talk, await talk.asked()
+
+
+async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float) -> None:
+    """Until somebody kills it."""
+    identity = certificates.make([host])
+    async with Landing(host, 0, identity.context) as landing:
+        reach = Dial(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)
+        program = RuntimeImage(image, "", f"python{PYTHON}")
+        backend = KubernetesBackend(runs, namespace=namespace, image=program, reach=reach)
+        async with at_work(backend, runs) as (talk, number):
+            sys.stdout.write(json.dumps([dict(talk.sandbox.describe()), number]) + "\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+@contextlib.contextmanager
+def abandoned(pods: Any, runs: Path, *, patience_s: float = 600) -> Iterator[tuple[dict[str, Any], int]]:
+    """What a kernel knew that was killed: where its function is at work, and the number of what that has asked for."""
+    words = [str(runs), pods.namespace, pods.images["bare"].reference, pods.cluster.host, str(patience_s)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.left_pods", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(pods.cluster.kubeconfig)},
+    ) as process:
+        try:
+            assert process.stdout is not None, "asked for"
+            description, number = json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+    yield description, number
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], float(sys.argv[5])))
