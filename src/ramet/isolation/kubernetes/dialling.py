@@ -35,7 +35,7 @@ def main() -> None:
     pod = asked.read(words)
     asked.hold(pod)
     told = invitation.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
-    asyncio.run(_run(told, _aside(0), float(patience), pod, trying))
+    asyncio.run(run(told, _aside(0), float(patience), pod, trying))
 
 
 def _aside(descriptor: int) -> int:
@@ -50,7 +50,8 @@ def _aside(descriptor: int) -> int:
     return taken
 
 
-async def _run(told: Invitation, source: int, patience_s: float, pod: asked.Asked, trying: threading.Thread) -> None:
+async def run(told: Invitation, source: int, patience_s: float, pod: asked.Asked, trying: threading.Thread) -> None:
+    """Serve one kernel after the other, once `trying` has ended, until one says that it is over. Raises Gone."""
     import asyncio
 
     from ramet.concurrency.threads import in_thread

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,8 +43,6 @@ BERTH = Berth(
 
 
 def _changed(**changes: Any) -> dict[str, Any]:
-    from dataclasses import replace
-
     return manifest.pod(FORM, replace(BERTH, **changes))
 
 
@@ -98,6 +97,26 @@ def test_what_a_node_keeps_for_a_run() -> None:
 def test_the_cluster_ends_a_run_after_its_own_time() -> None:
     """Some time later: the kernel's own clock is the first to say so, if there still is a kernel."""
     assert _changed()["spec"]["activeDeadlineSeconds"] == 91 + manifest.SLACK_S
+
+
+def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> None:
+    """If one could take it up: what several runs share ends with its kernel."""
+    form = replace(FORM, outlives_s=60.0)
+
+    def noted(form: Form, berth: Berth) -> object:
+        return manifest.pod(form, berth)["metadata"]["annotations"].get(labels.PATIENCE)
+
+    assert noted(form, BERTH) == "60"
+    assert noted(FORM, BERTH) is None
+    assert noted(form, replace(BERTH, shared_pids=64)) is None
+
+
+def test_a_claim_is_of_one_pod_at_one_moment() -> None:
+    """As it was read; its Secret is whose the pod is."""
+    assert manifest.taken_up("heir", uid="u", version="7") == {
+        "metadata": {"uid": "u", "resourceVersion": "7", "labels": {labels.OWNER: "heir"}}
+    }
+    assert manifest.taken_up("heir") == {"metadata": {"labels": {labels.OWNER: "heir"}}}
 
 
 def test_mounts_are_where_they_are_on_the_host() -> None:

@@ -139,6 +139,23 @@ def test_a_deletion_is_told_before_all_else() -> None:
     assert "preempted" in str(look(_pod(running, deletionTimestamp="2026-11-22T00:00:00Z")).trouble)
 
 
+@pytest.mark.parametrize(
+    ("word", "seconds"),
+    [("60", 60.0), ("1.5", 1.5), (None, 0.0), ("", 0.0), ("nan", 0.0), ("1e9", 0.0), ("-1", 0.0), ("9" * 6, 0.0)],
+)
+def test_a_pod_says_for_how_long_it_waits_for_another_kernel(word: str | None, seconds: float) -> None:
+    """Whatever somebody else has written there is no time."""
+    marks = {} if word is None else {labels.PATIENCE: word}
+
+    assert look(_pod(_state("Running", running={}), annotations=marks)).outlives_s == seconds
+
+
+def test_of_a_pod_out_of_sight_nothing_is_known_that_it_could_be_deleted_by() -> None:
+    """A watch says of one that another kernel has claimed what it says of one that is gone."""
+    assert look(_pod(_state("Running", running={}), resourceVersion="7")).version == "7"
+    assert (gone("p").version, gone("p").owner) == ("", "")
+
+
 def test_words_of_others_are_bounded() -> None:
     trouble = look(_pod(_state("Pending", waiting={"reason": "ErrImagePull", "message": "x" * 100_000}))).trouble
 

@@ -1,0 +1,118 @@
+"""isolation/kubernetes/dialling.py: the program of a pod serves one kernel after the other, by invitation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ramet.core.errors import Gone
+from ramet.isolation.kubernetes.asked import Asked
+from ramet.isolation.kubernetes.dialling import run
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.invitation import Invitation, words
+from ramet.isolation.lines.landing import PATH, Landing
+from ramet.isolation.lines.resuming import Patience, ResumingLine
+from ramet.isolation.remote.inside import Keeper
+from ramet.isolation.remote.line import Line
+from ramet.isolation.remote.outside import Machine
+from tests.support.waiting import eventually
+
+
+class Kernel(NamedTuple):
+    """Its side of a line, and what it says to have the pod come."""
+
+    line: ResumingLine
+    machine: Machine
+    invitation: Invitation
+
+
+@asynccontextmanager
+async def kernel() -> AsyncIterator[Kernel]:
+    """One with a door, an authority and keys of its own."""
+    identity = certificates.make(["127.0.0.1"])
+    async with Landing("127.0.0.1", 0, identity.context) as landing:
+        line = ResumingLine(patience=Patience(give_up_s=None))
+        key = await landing.expect("uid-1", line, join_s=60)
+        url = f"wss://127.0.0.1:{landing.port}{PATH}"
+        machine = Machine(line)
+        try:
+            yield Kernel(line, machine, Invitation(url=url, ca=identity.ca, key=key, pod="uid-1"))
+        finally:
+            await machine.close()
+
+
+@asynccontextmanager
+async def program(
+    told: Invitation, runs: Path, patience_s: float = 60
+) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
+    """A pod's program, and its standard input."""
+    source, into = os.pipe()
+    trying = threading.Thread(target=str)
+    trying.start()
+    pod = Asked(64, runs, ())  # shared: whoever runs the tests may be root
+    working = asyncio.ensure_future(run(told, source, patience_s, pod, trying))
+    try:
+        yield working, into
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        os.close(into)
+
+
+async def test_the_last_who_invites_is_served(tmp_path: Path) -> None:
+    """Though another one is connected, which is told nothing; a word of leave from whoever is served is the end."""
+    async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
+        await old.machine.hello()
+        os.write(into, b"noise\n" + words(heir.invitation) * 3)
+        await heir.machine.hello()
+        await eventually(lambda: not old.line.is_connected)
+        assert old.machine.is_open
+        await heir.machine.close()
+        await working
+
+
+async def test_a_pod_that_its_kernel_has_let_go_of_waits_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that lives, and is no more its own, ends the line without a word of leave."""
+    served, serve = asyncio.Event(), Keeper.serve
+
+    async def noted(self: Keeper, line: Line) -> bool:
+        try:
+            return await serve(self, line)
+        finally:
+            served.set()
+
+    monkeypatch.setattr(Keeper, "serve", noted)
+    async with kernel() as old, kernel() as heir, program(old.invitation, tmp_path) as (working, into):
+        await old.machine.hello()
+        await old.line.close()
+        await served.wait()
+        for _ in range(20):  # It has nothing else to do now.
+            await asyncio.sleep(0)
+        os.write(into, words(heir.invitation))
+        await heir.machine.hello()
+        await heir.machine.close()
+        await working
+
+
+@pytest.mark.parametrize("is_let_go", [False, True], ids=["away", "let go of"])
+async def test_a_pod_without_a_kernel_ends(is_let_go: bool, tmp_path: Path) -> None:
+    """After its patience, whatever it was that left it alone."""
+    async with kernel() as old:
+        invitation = old.invitation
+        async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
+            if is_let_go:
+                await old.machine.hello()
+                await old.line.close()
+            else:
+                old.line.give_up()
+            with pytest.raises(Gone, match=r"the kernel was not there for 0.3 s"):
+                await working

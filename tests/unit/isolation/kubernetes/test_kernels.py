@@ -1,0 +1,46 @@
+"""Which kernels of a place live, as whoever clears up after them has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation.kubernetes.kernels import Kernels, Standing
+from ramet.isolation.kubernetes.presence import Presence
+
+
+@pytest.fixture
+def presences(tmp_path: Path) -> Iterator[tuple[Presence, Presence]]:
+    found = Presence(tmp_path), Presence(tmp_path)
+    yield found
+    for each in found:
+        each.leave()
+
+
+async def test_kernels_of_a_folder_have_locks_there(presences: tuple[Presence, Presence]) -> None:
+    one, other = (Kernels(each, None, None) for each in presences)
+
+    assert one.place == other.place
+    assert await one.living() == {one.kernel, other.kernel}
+    assert await one.owners("agents") == {one.owner("agents"), other.owner("agents")}
+    assert one.owner("agents") != one.owner("others"), "whose a pod is differs by namespace"
+    other.leave()
+    assert await one.living() == {one.kernel}
+
+
+async def test_kernels_of_a_database_are_those_that_it_says_live(presences: tuple[Presence, Presence]) -> None:
+    """Whatever locks there are: it is asked each time, and who asks lives."""
+    living = ["b@1"]
+
+    async def ask() -> Standing:
+        return Standing("place", "not asked again", tuple(living))
+
+    kernels = Kernels(presences[0], Standing("place", "a@1", ()), ask)
+
+    assert (kernels.place, kernels.kernel) == ("place", "a@1")
+    assert await kernels.living() == {"a@1", "b@1"}
+    living[:] = []
+    assert await kernels.living() == {"a@1"}
+    assert kernels.dead() == []

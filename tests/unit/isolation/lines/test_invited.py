@@ -1,0 +1,107 @@
+"""isolation/lines/invited.py: what comes on standard input of a machine that works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.lines import certificates
+from ramet.isolation.lines.invitation import Invitation, heard, words
+from ramet.isolation.lines.invited import Invitations
+from ramet.isolation.lines.keys import new_key
+from tests.support.waiting import eventually
+
+CA = certificates.make(["127.0.0.1"]).ca
+FIRST = Invitation(url="wss://127.0.0.1:1/line", ca=CA, key="first", pod="uid-1")
+
+
+def another(url: str = "wss://127.0.0.1:2/line") -> Invitation:
+    return Invitation(url=url, ca=CA, key=new_key(), pod="uid-1")
+
+
+@asynccontextmanager
+async def told() -> AsyncIterator[tuple[Invitations, int]]:
+    """A machine, and where it is written to."""
+    source, into = os.pipe()
+    try:
+        async with Invitations(source, pod="uid-1") as invitations:
+            yield invitations, into
+    finally:
+        os.close(into)
+
+
+async def test_an_invitation_is_heard_once_however_it_is_cut() -> None:
+    """Who invites says it until somebody comes: the second time it is nothing new. It is for whoever reads it."""
+    async with told() as (invitations, into):
+        new = another()
+        assert b"uid" not in words(new)
+        for at in range(0, len(words(new)), 100):
+            os.write(into, words(new)[at : at + 100])
+            await asyncio.sleep(0)
+        assert await invitations.other_than(FIRST) == new
+        os.write(into, words(new))
+        newest = another()
+        os.write(into, words(newest))
+        assert await invitations.other_than(new) == newest
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"{}\n",
+        b"no JSON\n",
+        b"\xff\x00\n",
+        b"[" * 5000 + b"\n",
+        words(another()).replace(b'"ca"', b'"more":1,"ca"'),
+        words(another("http://127.0.0.1/line")),
+        words(another()).replace(b"CERTIFICATE", b"NOTHING"),
+        b"x" * 300_000 + b"\n",
+        words(another())[:-2] + b"\n",
+    ],
+    ids=["empty", "text", "bytes", "depth", "more", "url", "ca", "length", "broken off"],
+)
+async def test_what_is_none_is_ignored_and_said(noise: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """What comes behind it is heard; a key is never repeated."""
+    async with told() as (invitations, into):
+        new = another()
+        hearing = asyncio.ensure_future(invitations.other_than(FIRST))
+        for at in range(0, len(noise), 1 << 15):
+            await asyncio.to_thread(os.write, into, noise[at : at + (1 << 15)])
+        os.write(into, words(new))
+        assert await hearing == new
+    said = capfd.readouterr().err
+    assert said.count("ramet: on standard input there was no invitation, and it is ignored: ") == 1
+    assert '"key"' not in said
+
+
+@pytest.mark.parametrize("source", ["ended", "file", "nothing", "closed"])
+async def test_where_nothing_can_come_nothing_does(source: str, tmp_path: Path) -> None:
+    """And that is no error: a pod of an older kernel has no standard input."""
+    if source == "ended":
+        given, into = os.pipe()
+        os.close(into)
+    elif source == "closed":
+        given = -1
+    else:
+        (tmp_path / "file").write_bytes(words(another()))
+        given = os.open("/dev/null" if source == "nothing" else tmp_path / "file", os.O_RDONLY)
+    async with Invitations(given, pod="uid-1") as invitations:
+        hearing = asyncio.ensure_future(invitations.other_than(FIRST))
+        await eventually(lambda: invitations._source == -1)
+        assert not hearing.done()
+        hearing.cancel()
+    if given >= 0:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(given)
+
+
+def test_no_value_of_an_invitation_is_in_a_message() -> None:
+    with pytest.raises(InvalidValue) as refusal:
+        heard(b'{"url": "wss://a", "ca": "b", "key": 5, "secret": "s3cret"}', pod="uid-1")
+    assert "s3cret" not in str(refusal.value)
