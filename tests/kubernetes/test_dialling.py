@@ -14,7 +14,6 @@ from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.lines import certificates
-from ramet.isolation.lines.keys import Kept
 from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.lines.resuming import ResumingLine
 from ramet.services.packaging.registry import Registry
@@ -32,15 +31,10 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
     """Its key is void once it is in; its Secret belongs to it, and goes with it."""
     async with Registry(f"http://{cluster.registry}") as registry:
         image = await runtime_image(registry, cluster.base_image.removeprefix(f"{cluster.registry}/"), "bare")
-    stored: dict[str, Kept] = {}
-
-    async def keep(kept: Kept) -> None:
-        stored[kept.pod] = kept
-
     identity = certificates.make([cluster.host])
     workspace = tmp_path / "runs" / "mine"
     workspace.mkdir(parents=True)
-    async with Landing(cluster.host, 0, identity.context, keep=keep) as landing:
+    async with Landing(cluster.host, 0, identity.context) as landing:
         url = f"wss://{cluster.host}:{landing.port}{PATH}"
         reach = Dial(landing, url=url, ca=identity.ca, patience_s=15)
         backend = KubernetesBackend(
@@ -51,8 +45,8 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
                 run="mine", grant=DEFAULTS, workspace=workspace, entry="ramet.isolation.conformance.guest:main"
             )
             sandbox = await backend.start(spec)
-            ((uid, kept),) = stored.items()
-            assert kept.join_left_s is None
+            uid = sandbox.describe()["uid"]
+            assert landing._book._pods[uid].join_by is None, "the join key is void"
             said = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)
             assert (said.code, said.stdout) == (0, b"said\n")
 

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ramet.core.errors import ProtocolError
 from ramet.wire import session
@@ -33,7 +33,7 @@ def end(number: int) -> bytes:
 
 
 class Side:
-    """One end, what it has said and heard, and what of that would survive its process."""
+    """One end, and what it has said and heard."""
 
     def __init__(self) -> None:
         self.session = Session()
@@ -49,15 +49,13 @@ class Side:
 class BreakingLine(RuleBasedStateMachine):
     """Two sides, and a wire that loses the end of what is under way, in each direction, when it breaks.
 
-    The kernel withholds its acknowledgements and may die: what it had not acknowledged is forgotten with it, and a new
-    one goes on. What it sent is made again by its owner, so only what the machine heard is looked at there.
+    Acknowledgements may be withheld for as long as a side likes.
     """
 
     @initialize()
     def start(self) -> None:
         self.kernel, self.machine = Side(), Side()
         self.sides = (self.kernel, self.machine)
-        self.restarted = False
         self.connect()
 
     def connect(self) -> None:
@@ -99,18 +97,6 @@ class BreakingLine(RuleBasedStateMachine):
     def break_off(self, arrive: tuple[int, int]) -> None:
         for at, several in enumerate(arrive):
             self.deliver(at, several)
-        self.connect()
-
-    @precondition(lambda self: not self.restarted)
-    @rule()
-    def restart_the_kernel(self) -> None:
-        acknowledged = self.kernel.session.acknowledged
-        new = Side()
-        new.session = Session.restored(acknowledged=acknowledged)
-        new.heard = self.kernel.heard[:acknowledged]
-        new.said = len(self.machine.heard)
-        self.kernel, self.restarted = new, True
-        self.sides = (self.kernel, self.machine)
         self.connect()
 
     @invariant()
@@ -241,39 +227,6 @@ def test_a_sender_waits_when_eight_mebibytes_are_not_acknowledged() -> None:
     assert mine.has_room(half)
     with pytest.raises(ProtocolError):
         mine.has_room(Frame(b"{}", bytes(MAX_KEPT)))
-
-
-def test_a_new_process_takes_the_place_of_one_of_which_it_knows_one_number() -> None:
-    """What was acknowledged does not come again; what the peer took in of the old one does not go again."""
-    machine, old = Session(), Session()
-    for side in (machine, old):
-        side.connected()
-        side.send(Frame(b"1"))
-        side.send(Frame(b"2"))
-    talk(machine, old)
-    old.acknowledge(1)
-
-    new = Session.restored(acknowledged=old.acknowledged)
-    new.send(Frame(b"3"))
-    machine.connected()
-    new.connected()
-
-    assert talk(machine, new) == ([], [b"2"])
-    machine.acknowledge(2)  # Until then the new one cannot know how much it may say.
-    assert talk(machine, new) == ([b"3"], [])
-
-
-def talk(one: Session, other: Session) -> tuple[list[bytes], list[bytes]]:
-    """Until neither has more to say; what each heard."""
-    heard: tuple[list[bytes], list[bytes]] = ([], [])
-    quiet = 0
-    while quiet < 2:
-        for hears, says, into in ((other, one, heard[1]), (one, other, heard[0])):
-            packet = says.next_packet()
-            quiet = 0 if packet else quiet + 1
-            if packet and (came := hears.feed(packet)):
-                into.append(came.control)
-    return heard
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))

@@ -25,8 +25,6 @@ VERSION = 1
 MAX_KEPT = 8 * 1024 * 1024  #: what one direction may have sent and not had acknowledged, by `weight`
 WEIGHT = 128  #: what a frame weighs beside its bytes: a million empty ones are not free to keep
 
-_MAX_NUMBER = 2**53
-
 _HELLO, _FRAME, _ACK, _END = 1, 2, 3, 4
 _hello = struct.Struct("!BBQQ")
 _frame = struct.Struct("!BQQI")
@@ -61,24 +59,11 @@ class Session:
         self._sent = 0  #: the number of the last frame that the user sent
         self._written = 0  #: the number of the last one that was given to this connection
         self._settled = 0  #: the peer has acknowledged through this number
-        self._base = 0  #: the last frame before `_kept`: settled, or unknown to an heir
         self._kept: deque[Frame] = deque()  #: those behind that
         self._kept_weight = 0
-        self._is_heir = False  #: the peer may have taken in what only an earlier process had
         # the connection
         self._is_wired = self._has_greeted = self._has_heard = False
         self._is_ending = self._has_said_end = self._has_ended = self._is_broken = False
-
-    @classmethod
-    def restored(cls, *, acknowledged: int) -> Session:
-        """What goes on with a peer in the place of an earlier process, of which nothing is known but that number.
-
-        What that process had sent and the peer had not taken in is lost with it.
-        """
-        heir = cls()
-        heir._taken = heir._acknowledged = acknowledged
-        heir._is_heir = True
-        return heir
 
     # ---- the user's side --------------------------------------------------------------------------------------------
 
@@ -86,11 +71,6 @@ class Session:
     def taken(self) -> int:
         """The number of the last frame that has come."""
         return self._taken
-
-    @property
-    def acknowledged(self) -> int:
-        """Through which number all that came is acknowledged."""
-        return self._acknowledged
 
     @property
     def is_settled(self) -> bool:
@@ -150,8 +130,8 @@ class Session:
             return _hello.pack(_HELLO, VERSION, self._taken, self._acknowledged)
         if not self._has_heard:
             return None
-        if self._written < self._sent and self._settled >= self._base:  # An heir cannot tell what is open there.
-            control, body = self._kept[self._written - self._base]
+        if self._written < self._sent:
+            control, body = self._kept[self._written - self._settled]
             self._written, self._told = self._written + 1, self._acknowledged
             return b"".join((_frame.pack(_FRAME, self._written, self._told, len(control)), control, body))
         if self._is_ending and not self._has_said_end:
@@ -194,11 +174,7 @@ class Session:
         _, version, taken, acknowledged = _hello.unpack(packet)
         if version != VERSION:
             raise ProtocolError(f"version {version} of the line is spoken there, and {VERSION} here")
-        if self._is_heir and acknowledged <= taken <= _MAX_NUMBER:
-            self._is_heir = False
-            self._sent += taken
-            self._base = taken
-        if not max(acknowledged, self._base) <= taken <= self._sent:
+        if not acknowledged <= taken <= self._sent:
             raise ProtocolError(f"there, {taken} frames came and {acknowledged} are safe; {self._sent} were sent")
         self._has_heard, self._written = True, taken
         self._settle(acknowledged)
@@ -225,7 +201,6 @@ class Session:
             raise ProtocolError(f"frame {acknowledged} is acknowledged, and {self._written} were said")
         if acknowledged < self._settled:
             raise ProtocolError(f"frame {self._settled} was acknowledged, and now only {acknowledged} is")
-        self._settled = acknowledged
-        while self._base < acknowledged:
-            self._base += 1
+        while self._settled < acknowledged:
+            self._settled += 1
             self._kept_weight -= weight(self._kept.popleft())

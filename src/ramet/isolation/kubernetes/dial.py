@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Coroutine, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -61,15 +59,19 @@ class Dial:
 
     def open(self, api: Api, pod: str, uid: str) -> Dialled:
         """See `Reach`."""
-        self._uids[pod] = uid
-        return Dialled(self._landing, uid, self._keys.pop(pod), self._join_s)
+        return Dialled(self._expected(pod, uid, self._keys.pop(pod)))
 
     def again(self, api: Api, pod: str, uid: str) -> Dialled:
         """See `Reach`: it is invited through its standard input, which whoever may attach to it can write to."""
-        self._uids[pod] = uid
         invitation = Invitation(url=self._url, ca=self._ca, key=new_key(), pod=uid)
-        inviting = partial(_invite, api, pod, invitation)
-        return Dialled(self._landing, uid, invitation.key, self._join_s, invite=inviting)
+        line = self._expected(pod, uid, invitation.key)
+        return Dialled(line, _invite(api, pod, invitation, line))
+
+    def _expected(self, pod: str, uid: str, key: str) -> ResumingLine:
+        self._uids[pod] = uid
+        line = ResumingLine(patience=Patience(give_up_s=None))
+        self._landing.expect(uid, line, join_s=self._join_s, key=key)
+        return line
 
     def forget(self, pod: str) -> None:
         """See `Reach`."""
@@ -80,18 +82,10 @@ class Dial:
 class Dialled:
     """The line of a pod that comes by itself, as often as it must. It ends with the pod, and not before."""
 
-    def __init__(
-        self,
-        landing: Landing,
-        uid: str,
-        key: str,
-        join_s: float,
-        invite: Callable[[ResumingLine], Awaitable[None]] | None = None,
-    ) -> None:
-        """`invite` has the pod come, where it would not by itself."""
-        self._line = ResumingLine(patience=Patience(give_up_s=None))
-        self._invite = invite
-        self._expecting = asyncio.get_running_loop().create_task(self._expect(landing, uid, key, join_s))
+    def __init__(self, line: ResumingLine, inviting: Coroutine[None, None, None] | None = None) -> None:
+        """`inviting` has the pod come, where it would not by itself."""
+        self._line = line
+        self._inviting = None if inviting is None else asyncio.get_running_loop().create_task(inviting)
 
     @property
     def line(self) -> Line:
@@ -106,18 +100,9 @@ class Dialled:
     async def close(self) -> None:
         """See `Reached`."""
         self._line.give_up()
-        self._expecting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((self._expecting,))
-
-    async def _expect(self, landing: Landing, uid: str, key: str, join_s: float) -> None:
-        try:
-            await landing.expect(uid, self._line, join_s=join_s, key=key)
-            if self._invite is not None:
-                await self._invite(self._line)
-        except Exception:
-            _log.exception("pod %s cannot be let in", uid)
-            self._line.give_up()
+        if self._inviting is not None:
+            self._inviting.cancel()
+            await asyncio.gather(self._inviting, return_exceptions=True)
 
 
 async def _invite(api: Api, pod: str, invitation: Invitation, line: ResumingLine) -> None:

@@ -6,19 +6,8 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 _NOBODY = (bytes(32), bytes(32))  #: of no key that can be found
-
-
-class Kept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a new process must know of a pod's keys; nothing in it opens anything."""
-
-    pod: str
-    hashes: tuple[Annotated[str, Meta(min_length=64, max_length=64)], ...]
-    join_left_s: float | None = None  #: for how long the join key may be used; None: the pod has joined
 
 
 class _Pod:
@@ -70,17 +59,6 @@ class KeyBook:
     def forget(self, pod: str) -> None:
         """No key opens for it any more. Idempotent."""
         self._pods.pop(pod, None)
-
-    def describe(self, pod: str) -> Kept:
-        """What `restore` takes in a new process. Raises KeyError for a pod that is not expected."""
-        known = self._pods[pod]
-        left = None if known.join_by is None else max(0.0, known.join_by - self._now())
-        return Kept(pod=pod, hashes=tuple(each.hex() for each in known.hashes), join_left_s=left)
-
-    def restore(self, kept: Kept) -> None:
-        """Go on with a pod's keys where an earlier process stopped."""
-        join_by = None if kept.join_left_s is None else self._now() + kept.join_left_s
-        self._pods[kept.pod] = _Pod(tuple(bytes.fromhex(each) for each in kept.hashes[-2:]), join_by)
 
 
 def new_key() -> str:

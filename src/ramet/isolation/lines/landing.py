@@ -12,12 +12,12 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from ramet.core.errors import ProtocolError
 from ramet.isolation.lines.invitation import KEY_HEADER, POD_HEADER
-from ramet.isolation.lines.keys import Kept, KeyBook
+from ramet.isolation.lines.keys import KeyBook
 from ramet.isolation.lines.resuming import ResumingLine
 from ramet.isolation.lines.tls import TlsStream
 from ramet.isolation.lines.websocket import WebSocketTransport
@@ -41,7 +41,6 @@ class Caps:
 class Landing:
     """Expects pods, and lends their connections to their lines. To be entered as a context.
 
-    `keep` stores what `restore` takes in a later process; it is awaited before a pod gets a key that depends on it.
     `context` may be replaced while it is open: a new certificate holds from the next connection on.
     """
 
@@ -51,10 +50,9 @@ class Landing:
         port: int,
         context: ssl.SSLContext,
         *,
-        keep: Callable[[Kept], Awaitable[None]] | None = None,
         caps: Caps = Caps(),
     ) -> None:
-        self._address, self._keep, self._caps = (host, port), keep, caps
+        self._address, self._caps = (host, port), caps
         self.context = context
         self._loop = asyncio.get_running_loop()
         self._book = KeyBook(self._loop.time)
@@ -98,33 +96,19 @@ class Landing:
 
     # ---- who may come -----------------------------------------------------------------------------------------------
 
-    async def expect(self, pod: str, line: ResumingLine, *, join_s: float, key: str | None = None) -> str:
+    def expect(self, pod: str, line: ResumingLine, *, join_s: float, key: str | None = None) -> str:
         """A pod (its uid) may come, within that time, and its line begins; returns its join key, which is kept nowhere.
 
         `key` is one of `keys.new_key`, for a pod that was given it before it had a uid.
         """
         key = self._book.expect(pod, join_s=join_s, key=key)
         self._lines[pod] = line
-        await self._stored(pod)
         return key
-
-    def describe(self, pod: str) -> Kept:
-        """What `restore` takes in a later process. Raises KeyError for a pod that is not expected."""
-        return self._book.describe(pod)
-
-    def restore(self, kept: Kept, line: ResumingLine) -> None:
-        """A pod that was expected by an earlier process may come, or come back."""
-        self._book.restore(kept)
-        self._lines[kept.pod] = line
 
     def forget(self, pod: str) -> None:
         """A pod is gone: no key opens for it any more. Its line is its owner's to close. Idempotent."""
         self._book.forget(pod)
         self._lines.pop(pod, None)
-
-    async def _stored(self, pod: str) -> None:
-        if self._keep is not None and pod in self._lines:
-            await self._keep(self._book.describe(pod))
 
     # ---- who comes --------------------------------------------------------------------------------------------------
 
@@ -186,16 +170,13 @@ class Landing:
             stream.put(REFUSAL)
             await stream.close()
             return None
-        await self._stored(pod)
         stream.put(answer(nonce, {KEY_HEADER: following}))
         await stream.drain()
         return pod, following, line, WebSocketTransport(stream, is_server=True)
 
     async def _lend(self, pod: str, key: str, line: ResumingLine, transport: WebSocketTransport) -> None:
         def greeted() -> None:
-            if self._book.confirm(pod, key):
-                self._begin(self._stored(pod))
-            else:  # It came a second time while this connection was on its way.
+            if not self._book.confirm(pod, key):  # It came a second time while this connection was on its way.
                 transport.abort()
 
         await line.carry(transport, greeted=greeted)

@@ -29,16 +29,12 @@ class Patience:
 class ResumingLine:
     """One side of a line (`ramet.isolation.remote.line.Line`), without a connection at first.
 
-    `carry` lends it one at a time. With `withhold`, what `receive` gave is acknowledged by `acknowledge` only, once its
-    effects are safe: a frame that was not will come again to a process that takes this one's place. Without, it is
-    acknowledged as it is given. The other side may be 8 MiB ahead of that.
+    `carry` lends it one at a time. What `receive` gives is acknowledged by that; the other side may be 8 MiB ahead.
     """
 
-    def __init__(
-        self, session: Session | None = None, *, withhold: bool = False, patience: Patience = Patience()
-    ) -> None:
-        self._session, self._withholds, self._patience = session or Session(), withhold, patience
-        self._given = self._session.taken
+    def __init__(self, *, patience: Patience = Patience()) -> None:
+        self._session, self._patience = Session(), patience
+        self._given = 0  #: the number of the frame that `receive` gave last
         self._greetings = 0
         self._arrived: deque[Frame] = deque()
         self._transport: Transport | None = None
@@ -80,19 +76,9 @@ class ResumingLine:
             self._news.clear()
             await self._news.wait()
         self._given += 1
-        if not self._withholds:
-            self.acknowledge(self._given)
-        return self._arrived.popleft()
-
-    @property
-    def given(self) -> int:
-        """The number of the frame that `receive` gave last, to be acknowledged."""
-        return self._given
-
-    def acknowledge(self, through: int) -> None:
-        """Let the other side forget all frames up to this number."""
-        self._session.acknowledge(through)
+        self._session.acknowledge(self._given)
         self._writable.set()
+        return self._arrived.popleft()
 
     async def close(self) -> None:
         """End it, behind what was sent; for the other side, too, if there is a connection to tell it. Idempotent."""

@@ -39,7 +39,7 @@ async def kernel() -> AsyncIterator[Kernel]:
     identity = certificates.make(["127.0.0.1"])
     async with Landing("127.0.0.1", 0, identity.context) as landing:
         line = ResumingLine(patience=Patience(give_up_s=None))
-        key = await landing.expect("uid-1", line, join_s=60)
+        key = landing.expect("uid-1", line, join_s=60)
         url = f"wss://127.0.0.1:{landing.port}{PATH}"
         machine = Machine(line)
         try:

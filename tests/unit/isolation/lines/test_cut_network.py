@@ -37,7 +37,7 @@ async def run(address, folder, heartbeat, silent):
     identity = certificates.make([address])
     line, heard = ResumingLine(patience=patience), 0
     async with Landing(address, 7443, identity.context) as landing:
-        key = await landing.expect("uid", line, join_s=60)
+        key = landing.expect("uid", line, join_s=60)
         told = invitation.Invitation(url=f"wss://{address}:7443{PATH}", ca=identity.ca, key=key, pod="uid")
         for name, text in invitation.secret_data(told).items():
             pathlib.Path(folder, name).write_text(text)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
-import re
 import ssl
 import stat
 import struct
@@ -21,12 +21,10 @@ from ramet.isolation.lines import certificates, invitation
 from ramet.isolation.lines.certificates import Identity, client_context
 from ramet.isolation.lines.dialling import Backoff, dialled
 from ramet.isolation.lines.invitation import KEY_HEADER, Invitation
-from ramet.isolation.lines.keys import Kept
 from ramet.isolation.lines.landing import PATH, REFUSAL, Caps, Landing
 from ramet.isolation.lines.resuming import Patience, ResumingLine
 from ramet.wire import websocket
 from ramet.wire.frames import Frame
-from ramet.wire.session import Session
 from tests.support.waiting import eventually
 
 NEVER = Patience(give_up_s=None)
@@ -73,7 +71,7 @@ async def test_a_pod_comes_with_its_join_key_and_frames_pass(identity: Identity)
     """Over TLS that it trusts because of what its Secret says."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         async with dialled(invite(landing, identity, key)) as machine:
             await machine.send(Frame(b"hello", bytes(3_000_000)))
             await kernel.send(Frame(b"start"))
@@ -86,17 +84,17 @@ async def test_every_time_needs_another_key(identity: Identity) -> None:
     """The one before is void once the next has arrived, and only then: a lost answer locks nobody out."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        join = await landing.expect("uid-1", kernel, join_s=60)
+        join = landing.expect("uid-1", kernel, join_s=60)
         lost = await key_for(landing, identity, join)
         assert await key_for(landing, identity, lost) != lost
         # The join key is void now, as who used the other has had the answer to it.
         assert (await asked(landing, identity, request(join)))[0] + b"no\n" == REFUSAL
 
-        again = await landing.expect("uid-1", kernel, join_s=60)
+        again = landing.expect("uid-1", kernel, join_s=60)
         assert (await asked(landing, identity, request(lost)))[0] + b"no\n" == REFUSAL
         async with dialled(invite(landing, identity, again)):
-            await eventually(lambda: kernel.greetings and landing.describe("uid-1").join_left_s is None)
-            assert len(landing.describe("uid-1").hashes) == 1
+            await eventually(lambda: kernel.greetings and landing._book._pods["uid-1"].join_by is None)
+            assert len(landing._book._pods["uid-1"].hashes) == 1
             assert (await asked(landing, identity, request(again)))[0] + b"no\n" == REFUSAL
             assert kernel.is_connected
 
@@ -125,11 +123,11 @@ async def test_who_is_not_let_in_gets_one_answer_whatever_was_wrong(identity: Id
     await ended.close()
     async with landed(identity) as landing:
         keys = {
-            "other": await landing.expect("uid-2", kernel, join_s=60),
-            "expired": await landing.expect("uid-3", kernel, join_s=-1),
-            "gone": await landing.expect("uid-4", kernel, join_s=60),
-            "ended": await landing.expect("uid-5", ended, join_s=60),
-            "join": await landing.expect("uid-1", kernel, join_s=60),
+            "other": landing.expect("uid-2", kernel, join_s=60),
+            "expired": landing.expect("uid-3", kernel, join_s=-1),
+            "gone": landing.expect("uid-4", kernel, join_s=60),
+            "ended": landing.expect("uid-5", ended, join_s=60),
+            "join": landing.expect("uid-1", kernel, join_s=60),
         }
         landing.forget("uid-4")
         tries = REFUSED | {
@@ -163,7 +161,7 @@ async def test_too_many_strangers_are_turned_away_at_once(identity: Identity) ->
     """Attack 74. A pod that has shown its key does not count, and is not disturbed."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity, caps=Caps(strangers_of_address=2, handshake_s=600)) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         async with dialled(invite(landing, identity, key), backoff=SOON) as machine:
             await eventually(lambda: kernel.greetings)
             silent = [await asyncio.open_connection("127.0.0.1", landing.port) for _ in range(2)]
@@ -218,7 +216,7 @@ async def test_a_pod_that_breaks_the_rules_loses_its_line(identity: Identity, sa
     """Attack 72: at the first header that cannot be; whoever reads the line is told, and nobody comes in again."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         async with admitted(landing, identity, key) as writer:
             writer.write(said)
         with pytest.raises(ProtocolError):
@@ -234,7 +232,7 @@ async def test_a_message_that_does_not_come_to_its_end_ends_its_connection(
     monkeypatch.setattr("ramet.isolation.lines.websocket.allowance_s", lambda size: 0.05)
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         async with admitted(landing, identity, key) as writer:
             writer.write(websocket.pack(websocket.BINARY, bytes(1000), b"mask")[:-1])
         await eventually(lambda: not kernel.is_connected)
@@ -251,7 +249,7 @@ async def test_a_machine_trusts_its_kernel_and_no_other(identity: Identity) -> N
         ((other := certificates.make(["127.0.0.2", "localhost"])), other),
     ):
         async with landed(shown) as landing:
-            key = await landing.expect("uid-1", kernel, join_s=60)
+            key = landing.expect("uid-1", kernel, join_s=60)
             async with dialled(invite(landing, trusted, key), patience=brief, backoff=SOON) as machine:
                 assert await machine.receive() is None
             assert not kernel.greetings
@@ -270,49 +268,19 @@ async def test_no_old_tls(identity: Identity) -> None:
             await asyncio.open_connection("127.0.0.1", landing.port, ssl=old)
 
 
-async def test_a_new_kernel_takes_a_pod_over_with_what_the_old_one_had_stored(identity: Identity) -> None:
-    """The pod comes back with its session key; what was not acknowledged comes again, what was does not."""
-    stored: dict[str, Kept] = {}
-
-    async def keep(kept: Kept) -> None:
-        stored[kept.pod] = kept
-
-    old = ResumingLine(withhold=True, patience=NEVER)
-    async with landed(identity, keep=keep) as landing:
-        key = await landing.expect("uid-1", old, join_s=60)
-        port = landing.port
-        stack = dialled(invite(landing, identity, key), backoff=SOON)
-        machine = await stack.__aenter__()
-        for number in range(5):
-            await machine.send(Frame(b"%d" % number))
-        assert [(await old.receive()) for _ in range(3)] == [Frame(b"0"), Frame(b"1"), Frame(b"2")]
-        old.acknowledge(2)
-        await eventually(lambda: len(stored["uid-1"].hashes) == 1)
-    assert key not in repr(stored)
-
-    new = ResumingLine(Session.restored(acknowledged=2), withhold=True, patience=NEVER)
-    async with landed(identity, port, keep=keep) as landing:
-        landing.restore(stored["uid-1"], new)
-        assert [(await new.receive()) for _ in range(3)] == [Frame(b"2"), Frame(b"3"), Frame(b"4")]
-        await new.send(Frame(b"go on"))
-        assert await machine.receive() == Frame(b"go on")
-        assert b"".join(await asked(landing, identity, request(key))) == REFUSAL
-        await stack.__aexit__(None, None, None)
-    await asyncio.gather(old.close(), new.close())
-
-
 async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in what is stored, not in a log, not in what objects say of themselves."""
+    """Not in memory, not in a log, not in what objects say of themselves."""
     caplog.set_level(logging.DEBUG)
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         asking = invite(landing, identity, key)
         async with dialled(asking):
             await eventually(lambda: kernel.greetings)
-        said = repr((landing.describe("uid-1"), asking, vars(landing), caplog.text))
+        kept = landing._book._pods["uid-1"].hashes
+        said = repr((kept, asking, vars(landing), caplog.text))
     assert key not in said
-    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in landing.describe("uid-1").hashes)
+    assert all(len(each) == hashlib.sha256().digest_size for each in kept)
 
 
 def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
@@ -394,7 +362,7 @@ async def test_another_process_dials_again_whenever_its_connection_breaks(identi
     """Each frame comes once, in order, over many connections."""
     kernel = ResumingLine(patience=NEVER)
     async with landed(identity) as landing:
-        key = await landing.expect("uid-1", kernel, join_s=60)
+        key = landing.expect("uid-1", kernel, join_s=60)
         for name, text in invitation.secret_data(invite(landing, identity, key)).items():
             (tmp_path / name).write_text(text)
         machine = await asyncio.create_subprocess_exec(sys.executable, "-c", MACHINE, str(tmp_path))

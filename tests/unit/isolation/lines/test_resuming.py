@@ -75,8 +75,8 @@ async def test_frames_pass_both_ways_over_one_connection_after_the_other() -> No
         breaks = 0
         while not all(task.done() for task in (*sending, *hearing)):
             async with wired(mine, machine) as wire:
-                enough = mine.given + 40
-                await eventually(lambda: mine.given > enough or all(task.done() for task in hearing))  # noqa: B023
+                enough = mine._given + 40
+                await eventually(lambda: mine._given > enough or all(task.done() for task in hearing))  # noqa: B023
                 wire.cut()
             breaks += 1
 
@@ -145,37 +145,15 @@ async def test_signs_of_life_keep_a_connection_on_which_nothing_is_said() -> Non
     await asyncio.gather(kernel.close(), machine.close())
 
 
-async def test_what_is_not_acknowledged_comes_again_to_a_new_kernel() -> None:
-    """And what is does not; the machine has the same line all the while."""
-    machine = ResumingLine(patience=NEVER)
-    kernel = ResumingLine(withhold=True, patience=NEVER)
-    async with wired(kernel, machine):
-        for number in range(1, 6):
-            await machine.send(numbered(number))
-        assert await heard(kernel, 3) == [1, 2, 3]
-        kernel.acknowledge(2)
-        await kernel.send(numbered(7))
-        assert await heard(machine, 1) == [7]
-        assert kernel.given == 3
-
-    again = ResumingLine(Session.restored(acknowledged=2), withhold=True, patience=NEVER)
-    async with wired(again, machine):
-        assert await heard(again, 3) == [3, 4, 5]
-        assert again.given == 5
-        await again.send(numbered(8))
-        assert await heard(machine, 1) == [8]
-    await asyncio.gather(*(line.close() for line in (kernel, again, machine)))
-
-
-async def test_a_sender_waits_for_a_reader_that_withholds() -> None:
-    """Until what it was given is acknowledged."""
-    kernel, machine = ResumingLine(withhold=True, patience=NEVER), ResumingLine(patience=NEVER)
+async def test_a_sender_waits_for_who_does_not_read() -> None:
+    """Until what has come there is received."""
+    kernel, machine = ResumingLine(patience=NEVER), ResumingLine(patience=NEVER)
     async with wired(kernel, machine):
         await machine.send(numbered(1, MAX_KEPT - 1000))
         waiting = asyncio.ensure_future(machine.send(numbered(2, 1000)))
-        assert await heard(kernel, 1) == [1]
+        await eventually(lambda: kernel._session.taken == 1)
         assert not waiting.done()
-        kernel.acknowledge(kernel.given)
+        assert await heard(kernel, 1) == [1]
         await waiting
     await asyncio.gather(kernel.close(), machine.close())
 
