@@ -31,7 +31,7 @@ from ramet.isolation.fresh import Fresh
 from ramet.isolation.keeper import Keeper
 from ramet.isolation.launch import Launch
 from ramet.isolation.pool import Pool
-from ramet.isolation.probe import level_of, machine
+from ramet.isolation.probe import Finding, level_of, machine
 from ramet.isolation.reserved import Limits, Reserved, together
 from ramet.isolation.room import Assignment, Room, Walls
 from ramet.isolation.sandbox import CRASHES, ForkedSandbox
@@ -78,7 +78,7 @@ class Forking:
         self._reserved = Reserved()
         self._limits = pod.Limits()
         self._dog = Watchdog()
-        self._pool = Pool(self.start_zygote, parked=parked, kept=(self._runs, *self._runtime.folders))
+        self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
 
     @property
@@ -179,8 +179,12 @@ class Forking:
     def _prefix(self) -> str:
         return f"{self.name}-{self._digest.hex()[:12]}"
 
+    def _look(self) -> Mapping[str, Finding]:
+        """What works here; blocks."""
+        return machine()
+
     def _try(self) -> None:
-        findings = machine()
+        findings = self._look()
         probe = level_of(findings, self.name)
         walls: Walls = "bwrap"
         if self.name == "local":
@@ -202,6 +206,10 @@ class Forking:
         if asked.rank > probe.level.rank or is_none:
             raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
         return probe.level
+
+    async def _start_shared(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+        """A zygote whose children may share its address space."""
+        return await self.start_zygote(image, mounts)
 
     async def start_zygote(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
         """One more, for whoever then owns it. Raises SandboxFailed."""

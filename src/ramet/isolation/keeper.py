@@ -8,10 +8,9 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
@@ -35,6 +34,17 @@ _TOLD = 2_000  #: characters of what a zygote printed that are worth telling
 MakeGroup = Callable[[], Cgroup]
 
 
+class Process(Protocol):
+    """A child of ours: as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> int: ...
+
+
 class Keeper:
     """Owns a zygote and whatever it forked."""
 
@@ -42,7 +52,7 @@ class Keeper:
         self,
         room: Room,
         control: socket.socket,
-        process: subprocess.Popen[bytes],
+        process: Process,
         printed: int,
         leash: int,
         make_group: MakeGroup | None,
@@ -88,16 +98,25 @@ class Keeper:
             raise
         finally:
             os.close(leash)
-        keeper = cls(room, control, process, printed, hand, make_group)
+        return await cls(room, control, process, printed, hand, make_group)._begun()
+
+    @classmethod
+    async def of(cls, process: Process, control: socket.socket, printed: int, leash: int, room: Room) -> Keeper:
+        """Take a zygote over that waits for its room, and wait until it can fork. Raises SandboxFailed, likewise."""
+        with contextlib.suppress(OSError):  # It has ended: that is heard next.
+            packets.send(control, "room", room)
+        return await cls(room, control, process, printed, leash, None)._begun()
+
+    async def _begun(self) -> Keeper:
         try:
             async with asyncio.timeout(_START_S):
-                await keeper._ready
+                await self._ready
         except BaseException as error:
-            await to_its_end(keeper.close())
+            await to_its_end(self.close())
             if isinstance(error, TimeoutError):
                 raise SandboxFailed(f"no zygote within {_START_S:g} s") from None
             raise
-        return keeper
+        return self
 
     @property
     def is_open(self) -> bool:

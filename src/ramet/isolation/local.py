@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.core.policy import Isolation
-from ramet.isolation.contract import Exit
+from ramet.isolation import ahead
+from ramet.isolation.contract import Exit, Image
 from ramet.isolation.forking import Forking, OnThreshold
 from ramet.isolation.keeper import Keeper
 from ramet.isolation.pod import Pod, limits
-from ramet.isolation.probe import Finding, level_of, machine
+from ramet.isolation.probe import Finding, findings, machine
 from ramet.isolation.room import Assignment
 
 _LIMITS = "Set resources.limits of the container, and podPidsLimit of the kubelet."
@@ -52,29 +53,45 @@ class LocalBackend(Forking):
         self.wants_namespaces = namespaces and not pod
         self._wants_pod, self._places = pod, tuple(places)
         self._pod: Pod | None = None
+        self._bounds_tcp = False
 
-    def _try(self) -> None:
-        super()._try()
+    def _look(self) -> Mapping[str, Finding]:
         if not self._wants_pod:
-            return
-        found = machine()
-        self._pod, self._limits = Pod([Path(self._room.runs), *self._places]), limits()
+            return super()._look()
+        self._limits = limits()
         limited = {
             "cgroup_cpu": self._limits.cpu_cores,
             "cgroup_memory": self._limits.memory_mb,
             "cgroup_pids": self._limits.pids,
         }
-        found = {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
-        probe = level_of(found, "local")
+        # No namespace is asked for: what else could be tried is of no use here.
+        found = findings(ahead.found()) or machine()
+        self._bounds_tcp = found["landlock_tcp"].works
+        return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
+
+    def _try(self) -> None:
+        super()._try()
+        if not self._wants_pod:
+            return
+        assert self._probe is not None, "tried above"
+        self._pod = Pod([Path(self._room.runs), *self._places])
+        probe = self._probe._replace(together=frozenset())
         if probe.level is Isolation.L1:
             probe = probe._replace(level=Isolation.L2)
         self._room = self._room._replace(
             walls="pod",
             in_memory=self._pod.in_memory,
             has_secrets=self._pod.has_secrets,
-            has_endpoints=found["landlock_tcp"].works and self._room.has_seccomp,
+            has_endpoints=self._bounds_tcp and self._room.has_seccomp,
         )
         self._probe = probe
+
+    async def _start_shared(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+        waiting = None if self._pod is None else ahead.take()
+        if waiting is None:
+            return await super()._start_shared(image, mounts)
+        self._make_runs()
+        return await Keeper.of(*waiting, self._room._replace(mounts=mounts, image=image))
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
         if (place := self._pod) is None:

@@ -82,23 +82,27 @@ def machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
         return dict.fromkeys(MECHANISMS, missing)
     if user is None and os.getuid() == 0:
         user = NOBODY
-    found = _tried(user)
-    return {name: _finding(name, *found[name]) for name in MECHANISMS}
+    return findings(_tried(user))
 
 
-def level_of(findings: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
+def findings(found: Mapping[str, tuple[bool, str]]) -> Mapping[str, Finding]:
+    """With what a person can do, for those that were tried."""
+    return {name: _finding(name, *found[name]) for name in MECHANISMS if name in found}
+
+
+def level_of(found: Mapping[str, Finding], backend: Literal["local", "bwrap"]) -> Probe:
     """The level that a backend reaches with what was found: its own, or L0 where something that it needs is missing.
 
     `missing` names first what stands against the level, then what is made up for; `remedy` says what to do about each.
     """
     level, needs = _NEEDED[backend]
     used = [name for name in MECHANISMS if name in {*needs, *_OF_USE[backend]}]
-    missing = sorted((name for name in used if not findings[name].works), key=lambda name: name not in needs)
+    missing = sorted((name for name in used if not found[name].works), key=lambda name: name not in needs)
     return Probe(
         Isolation.L0 if missing and missing[0] in needs else level,
-        {name: findings[name].works for name in used},
+        {name: found[name].works for name in used},
         tuple(missing),
-        " ".join(dict.fromkeys(findings[name].remedy for name in missing)),
+        " ".join(dict.fromkeys(found[name].remedy for name in missing)),
     )
 
 

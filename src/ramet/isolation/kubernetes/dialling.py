@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramet.isolation import probe
-from ramet.isolation.kubernetes import asked
+from ramet.isolation.kubernetes import asked, early
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -24,16 +23,14 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Called with the Secret's folder, the patience in seconds, and what `ramet.isolation.kubernetes.asked` reads."""
-    # What the node can do is tried while the rest is imported: both take a pod's first moments.
-    trying = threading.Thread(target=probe.machine, daemon=True)
-    trying.start()
+    secret, patience, *words = sys.argv[1:]
+    pod = asked.read(words)
+    asked.hold(pod)
+    trying = early.begun(is_shared=pod.is_shared)
     import asyncio
 
     from ramet.isolation.lines import invitation
 
-    secret, patience, *words = sys.argv[1:]
-    pod = asked.read(words)
-    asked.hold(pod)
     told = invitation.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
     asyncio.run(run(told, _aside(0), float(patience), pod, trying))
 

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
-from ramet.isolation import probe
-from ramet.isolation.kubernetes import asked
+from ramet.isolation.kubernetes import asked, early
 
 
 def main() -> None:
     """Called with the patience in seconds, and what `ramet.isolation.kubernetes.asked` reads."""
-    # What the node can do is tried while the rest is imported: both take a pod's first moments.
-    trying = threading.Thread(target=probe.machine, daemon=True)
-    trying.start()
+    patience, *words = sys.argv[1:]
+    pod = asked.read(words)
+    asked.hold(pod)
+    trying = early.begun(is_shared=pod.is_shared)
     import asyncio
 
     from ramet.isolation.kubernetes.streams import run
 
-    patience, *words = sys.argv[1:]
-    pod = asked.read(words)
-    asked.hold(pod)
     given, taken = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,0 +1,26 @@
+"""What a pod's program begins first: what the node can do is tried while the rest is imported, and a line is made."""
+
+from __future__ import annotations
+
+import threading
+
+
+def begun(*, is_shared: bool) -> threading.Thread:
+    """Begin; done once that thread is. Called by a program that has no other thread yet.
+
+    A pod that is one run's has a zygote of the program itself, too; several runs have one that nothing came before.
+    """
+    # What both the program and its zygote need is imported once.
+    import asyncio  # noqa: F401
+
+    from ramet.isolation import probe
+
+    if is_shared:
+        trying = threading.Thread(target=probe.machine, daemon=True)
+    else:
+        from ramet.isolation import ahead
+
+        ahead.begin()
+        trying = threading.Thread(target=ahead.found, daemon=True)
+    trying.start()
+    return trying
