@@ -97,6 +97,9 @@ class Dialled:
         """See `Reached`. What it says there is in the container's log alone."""
         return ""
 
+    def runs(self) -> None:
+        """See `Reached`. It comes by itself."""
+
     async def close(self) -> None:
         """See `Reached`."""
         self._line.give_up()

@@ -59,9 +59,13 @@ class Pod:
     @property
     def words(self) -> str:
         """What its program has said on standard error last."""
+        return "" if (reached := self._there) is None else reached.words
+
+    @property
+    def _there(self) -> Reached | None:
         if self.reached.done() and not self.reached.cancelled() and self.reached.exception() is None:
-            return self.reached.result().words
-        return ""
+            return self.reached.result()
+        return None
 
     async def _live(self) -> None:
         ground, reached = self._ground, None
@@ -131,6 +135,8 @@ class Pod:
                 raise SandboxFailed(f"pod {self.name}: {bound}: {trouble.words}") from None
 
     def _see(self, seen: Seen) -> None:
+        if seen.is_running and not self._seen.is_running and (reached := self._there) is not None:
+            reached.runs()
         self._seen = seen
         if seen.trouble is not None and seen.trouble.is_final and not self.troubled.done():
             self.troubled.set_result(seen.trouble)

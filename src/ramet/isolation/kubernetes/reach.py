@@ -16,8 +16,14 @@ from ramet.isolation.kubernetes.pieces import PacketReader, pack
 from ramet.isolation.remote.line import Line
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
-_SOON_S, _LATER_S = 0.05, 0.25  #: between two tries to attach: while a container starts, and after _QUICK of them
-_QUICK = 60
+#: Before the first try to attach: no kubelet has mounted a pod's volumes by then, and no container runs.
+_FIRST_S = 0.3
+#: Between two tries: while a container starts, and once that has taken _QUICK_S.
+_SOON_S, _LATER_S = 0.1, 0.25
+_QUICK_S = 5.0
+#: The same with many pods that start at once, for each of them: a try is a handshake and three programs' work, which
+#: those who start would do without. Of one that runs the cluster tells, a second late.
+_EACH_S = 0.05
 _MAKING_S = 2.0  #: for a connection that is being made when it is not wanted any more
 _WORDS = 2000  #: of standard error, so much is kept
 
@@ -31,6 +37,9 @@ class Reached(Protocol):
     def line(self) -> Line: ...
     @property
     def words(self) -> str: ...
+    def runs(self) -> None:
+        """Take note that the cluster says its container runs."""
+
     async def close(self) -> None:
         """Let go of it, without a word to the other end. Idempotent."""
 
@@ -76,6 +85,7 @@ class Attach:
     def __init__(self, *, patience_s: float = 60.0) -> None:
         """After `patience_s` without a connection both ends give up."""
         self._patience_s = patience_s
+        self._starting: set[Attached] = set()
         self.arguments = (f"{patience_s:g}",)
 
     def secret(self, pod: str) -> Mapping[str, str]:
@@ -84,7 +94,7 @@ class Attach:
 
     def open(self, api: Api, pod: str, uid: str) -> Attached:
         """See `Reach`."""
-        return Attached(api, pod, self._patience_s)
+        return Attached(api, pod, self._patience_s, self._starting)
 
     def again(self, api: Api, pod: str, uid: str) -> Attached:
         """Raises Gone: a pod's program knows one kernel by the stream."""
@@ -97,7 +107,9 @@ class Attach:
 class Attached:
     """A line over attach streams of one pod, one after the other."""
 
-    def __init__(self, api: Api, pod: str, patience_s: float) -> None:
+    def __init__(self, api: Api, pod: str, patience_s: float, starting: set[Attached]) -> None:
+        """`starting` has all that were not attached to yet."""
+        self._starting, self._running = starting, asyncio.Event()
         self._api, self._pod, self._patience_s = api, pod, patience_s
         self._line = CarriedLine(patience_s)
         self._connection = 0
@@ -116,6 +128,10 @@ class Attached:
         """See `Reached`."""
         return b"".join(self._tail).decode(errors="replace").strip()[-_WORDS:]
 
+    def runs(self) -> None:
+        """See `Reached`."""
+        self._running.set()
+
     async def close(self) -> None:
         """See `Reached`."""
         self._line.fail("the pod was let go of")
@@ -126,13 +142,23 @@ class Attached:
         await asyncio.gather(self._holding, return_exceptions=True)
 
     async def _hold(self) -> None:
-        loop, tries, began = asyncio.get_running_loop(), 0, 0.0
+        self._starting.add(self)
+        try:
+            await self._wait(_FIRST_S)
+            await self._attach()
+        finally:
+            self._starting.discard(self)
+
+    async def _attach(self) -> None:
+        loop = asyncio.get_running_loop()
+        since, began = loop.time(), 0.0
         while not self._line.has_ended:
             try:
                 self._is_settled.clear()
                 async with self._api.attach(self._pod) as stream:
                     self._is_settled.set()
-                    began, tries = loop.time(), 0
+                    since = began = loop.time()
+                    self._starting.discard(self)
                     await self._carry(stream)
             except Forbidden as problem:
                 return self._line.lost(str(problem))
@@ -142,8 +168,15 @@ class Attached:
                     return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:
                 self._is_settled.set()
-            tries += 1
-            await asyncio.sleep(_SOON_S if tries < _QUICK and loop.time() > began + _SOON_S else _LATER_S)
+            is_early = since + _QUICK_S > loop.time() > began + _SOON_S
+            await self._wait(max(_SOON_S if is_early else _LATER_S, _EACH_S * len(self._starting)))
+
+    async def _wait(self, most_s: float) -> None:
+        """Until then, or until its container is said to run."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._running.wait()
+        self._running.clear()
 
     async def _carry(self, stream: Stream) -> None:
         """Use one stream until it breaks. Raises Unreachable, TimeoutError."""
