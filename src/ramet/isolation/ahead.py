@@ -1,28 +1,22 @@
-"""What a pod's program forks of itself before it has threads: trials of the gates, and a zygote that waits to be told.
+"""A zygote that a program forks of itself, and that waits to be told of what kind it is to be.
 
-Both are cheaper than an interpreter of their own, and get on while the program makes its line.
+It is cheaper than an interpreter of its own, and imports what agents need while the program makes its line.
 """
 
 from __future__ import annotations
 
-import functools
-import json
+import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ramet.isolation import packets, zygote
 from ramet.isolation.linux import calls
-from ramet.isolation.linux.trials import gates
-from ramet.isolation.linux.trials.apart import tried
 
-_SOON = "bare"  #: what a zygote has imported before it is told of what kind it is to be
-
-Found = Mapping[str, tuple[bool, str]]
+_SOON = "bare"  #: what it has imported before it is told
 
 
 class Child:
@@ -53,63 +47,34 @@ class Waiting(NamedTuple):
     leash: int
 
 
-_zygotes: list[Waiting] = []
-_trials: list[tuple[Child, int]] = []
+_waiting: list[Waiting] = []
 
 
 def begin() -> None:
-    """Fork both. Once in the life of a process, which has a single thread, no secret yet, and is nobody's root."""
-    out, into = os.pipe()
-    _trials.append((Child(_forked(lambda: _try(into))), out))
-    os.close(into)
+    """Fork it. Once in the life of a process, which has a single thread, no secret yet, and is not root."""
     control, theirs = packets.pair()
     printed = os.memfd_create("printed", os.MFD_CLOEXEC)
     leash, hand = os.pipe()
-    with theirs:
-        child = Child(_forked(lambda: _wait(theirs.fileno(), leash, printed)))
+    parent, pid = os.getpid(), os.fork()
+    if not pid:
+        try:
+            calls.die_with_parent(signal.SIGTERM)
+            if os.getppid() == parent:
+                _be(theirs.fileno(), leash, printed)
+        finally:
+            os._exit(1)
+    theirs.close()
     os.close(leash)
-    _zygotes.append(Waiting(child, control, printed, hand))
+    _waiting.append(Waiting(Child(pid), control, printed, hand))
 
 
 def take() -> Waiting | None:
-    """The zygote, for whoever then owns it; None if there is none, or no more."""
-    return _zygotes.pop() if _zygotes else None
+    """It, for whoever then owns it; None if there is none, or no more."""
+    return _waiting.pop() if _waiting else None
 
 
-@functools.cache
-def found() -> Found:
-    """What the trials have found; nothing if none were begun. Blocks until they are over."""
-    if not _trials:
-        return {}
-    child, out = _trials.pop()
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read()
-    child.wait()
-    return {name: (works, detail) for name, (works, detail) in json.loads(said or b"{}").items()}
-
-
-def _forked(be: Callable[[], object]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        calls.die_with_parent(signal.SIGTERM)
-        if os.getppid() == parent:
-            be()
-    finally:
-        os._exit(1)
-
-
-def _try(into: int) -> NoReturn:
-    said = json.dumps({name: tried(trial, None) for name, trial in gates.TRIALS.items()})
-    with os.fdopen(into, "wb") as pipe:
-        pipe.write(said.encode())
-    os._exit(0)
-
-
-def _wait(control: int, leash: int, printed: int) -> NoReturn:
-    """Be as a zygote is that was executed: without environment, descriptors, and what the program has for itself."""
+def _be(control: int, leash: int, printed: int) -> NoReturn:
+    """Be as a zygote that was executed: without an environment, descriptors, and what the program has for itself."""
     os.setsid()
     os.chdir("/")
     os.environ.clear()
@@ -121,12 +86,13 @@ def _wait(control: int, leash: int, printed: int) -> NoReturn:
         os.dup2(fd, at)
     calls.close_range(len(high))
     zygote.load(_SOON)
+    gc.enable()
     zygote.main(3, 4)
 
 
 def _order(path: list[str]) -> None:
     """Have packages found behind the library, as `ramet.isolation.runtime` has it."""
     home = str(Path(__file__).parents[2])
-    if Path(home).name.endswith("-packages") and home in path:
+    if home.endswith("-packages") and home in path:
         path.remove(home)
         path.append(home)

@@ -15,6 +15,7 @@ from ramet.isolation import ahead
 from ramet.isolation.contract import Exit, Image
 from ramet.isolation.forking import Forking, OnThreshold
 from ramet.isolation.keeper import Keeper
+from ramet.isolation.linux.trials import beside
 from ramet.isolation.pod import Pod, limits
 from ramet.isolation.probe import Finding, findings, machine
 from ramet.isolation.room import Assignment
@@ -65,7 +66,7 @@ class LocalBackend(Forking):
             "cgroup_pids": self._limits.pids,
         }
         # No namespace is asked for: what else could be tried is of no use here.
-        found = findings(ahead.found()) or machine()
+        found = findings(beside.found()) or machine()
         self._bounds_tcp = found["landlock_tcp"].works
         return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
 

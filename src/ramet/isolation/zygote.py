@@ -77,9 +77,10 @@ def main(control: int, leash: int) -> NoReturn:
         _put_on(leash)
     load(room.image)
     gates = Gates.of(room)
-    for _ in range(_REHEARSALS):
-        rehearse(gates)
-    gc.collect()
+    if room.walls != "pod":  # There, one agent does not make up for it.
+        for _ in range(_REHEARSALS):
+            rehearse(gates)
+        gc.collect()
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
         "the image started a thread: nothing can be forked from it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 
@@ -10,17 +11,26 @@ def begun(*, is_shared: bool) -> threading.Thread:
 
     A pod that is one run's has a zygote of the program itself, too; several runs have one that nothing came before.
     """
+    gc.disable()  # What is imported stays.
+    if not is_shared:
+        from ramet.isolation.linux.trials import beside
+
+        beside.begin()
     # What both the program and its zygote need is imported once.
     import asyncio  # noqa: F401
 
     from ramet.isolation import probe
 
-    if is_shared:
-        trying = threading.Thread(target=probe.machine, daemon=True)
-    else:
+    if not is_shared:
         from ramet.isolation import ahead
 
         ahead.begin()
-        trying = threading.Thread(target=ahead.found, daemon=True)
+    trying = threading.Thread(target=probe.machine if is_shared else beside.found, daemon=True)
     trying.start()
     return trying
+
+
+def over() -> None:
+    """All is imported."""
+    gc.freeze()
+    gc.enable()
