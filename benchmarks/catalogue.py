@@ -414,6 +414,8 @@ CATALOGUE: tuple[Measurement, ...] = (
             ),
             Figure(key="frame_s", label="create → first frame, median", unit="s wall"),
             Figure(key="bare_s", label="a bare pod: create → first byte, median", unit="s wall"),
+            Figure(key="mounted_ratio", label="the same, times that of one with an agent's volumes", unit=""),
+            Figure(key="mounted_s", label="a bare pod with these volumes, median", unit="s wall"),
             Figure(key="start_s", label="create → an agent's entry point is called, median", unit="s wall"),
             Figure(key="crowd_s", label="20 at once, all started", unit="s wall", at_most=8),
             Figure(key="idle_kb", label="of the kernel's memory, each that is idle", unit="kB", at_most=200),

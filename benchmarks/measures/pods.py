@@ -62,9 +62,9 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
     Machine.hello = heard  # type: ignore[method-assign,assignment]
     try:
         await backend.probe()
-        bare, frames, starts = list[float](), list[float](), list[float]()
+        bare, mounted, frames, starts = list[float](), list[float](), list[float](), list[float]()
         for number in range(rounds + 1):
-            took = await _bare(api, image)
+            took, with_volumes = await _bare(api, image), await _bare(api, image, has_volumes=True)
             framed.clear()
             began = time.monotonic()
             sandbox = await _start(backend, folder, f"one-{number}")
@@ -72,6 +72,7 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
             await sandbox.clean_up()
             if number:  # The first of each has what is cached afterwards.
                 bare.append(took)
+                mounted.append(with_volumes)
                 frames.append(framed[0] - began)
                 starts.append(whole)
         before, began = _memory_kb(), time.monotonic()
@@ -81,6 +82,8 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
         await asyncio.gather(*(each.clean_up() for each in living))
         return {
             "bare_s": median(bare),
+            "mounted_s": median(mounted),
+            "mounted_ratio": median(frames) / median(mounted),
             "frame_s": median(frames),
             "frame_ratio": median(frames) / median(bare),
             "start_s": median(starts),
@@ -100,8 +103,11 @@ async def _start(backend: KubernetesBackend, folder: Path, name: str) -> Sandbox
     return await backend.start(SandboxSpec(run=name, grant=GRANT, workspace=workspace, entry=entry))
 
 
-async def _bare(api: Api, image: RuntimeImage) -> float:
-    """Seconds until the first byte of a pod with nothing to it."""
+async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> float:
+    """Seconds until the first byte of a pod with nothing to it, or nothing but the volumes that each agent's pod has.
+
+    A kubelet looks every 300 ms whether a pod's volumes are mounted, and for the first time when none can be.
+    """
     form = manifest.Form(
         namespace=api.namespace,
         image=image.reference,
@@ -113,7 +119,8 @@ async def _bare(api: Api, image: RuntimeImage) -> float:
     name = f"bare-{secrets.token_hex(4)}"
     whole = manifest.pod(form, manifest.Berth(name=name, run=name, grant=DEFAULTS, uid=1_000_000))
     (container,) = whole["spec"]["containers"]
-    del whole["spec"]["volumes"], container["volumeMounts"]
+    if not has_volumes:
+        del whole["spec"]["volumes"], container["volumeMounts"]
     began = time.monotonic()
     await api.create_pod(whole)
     try:

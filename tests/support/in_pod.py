@@ -11,7 +11,9 @@ import pathlib
 import sys
 import traceback
 
+from ramet.isolation import ahead
 from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, run
+from ramet.isolation.linux.trials import beside
 from ramet.isolation.local import LocalBackend
 from tests.support import pod_checks
 
@@ -62,4 +64,6 @@ async def _wrong(check: Check, folder: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
+    beside.begin()  # As a pod's own program does.
+    ahead.begin()
     asyncio.run(main(pathlib.Path(sys.argv[1]), sys.argv[2:]))

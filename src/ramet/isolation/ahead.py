@@ -5,6 +5,7 @@ It is cheaper than an interpreter of its own, and imports what agents need while
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ from ramet.isolation import packets, zygote
 from ramet.isolation.linux import calls
 
 _SOON = "bare"  #: what it has imported before it is told
+_ENVIRONMENT = slice(47, 49)  #: where it begins and ends, of the fields of a process that come behind its name
 
 
 class Child:
@@ -77,7 +79,7 @@ def _be(control: int, leash: int, printed: int) -> NoReturn:
     """Be as a zygote that was executed: without an environment, descriptors, and what the program has for itself."""
     os.setsid()
     os.chdir("/")
-    os.environ.clear()
+    _forget_environment()
     sys.excepthook, sys.argv[1:] = sys.__excepthook__, []
     _order(sys.path)
     null = os.open(os.devnull, os.O_RDWR)
@@ -88,6 +90,15 @@ def _be(control: int, leash: int, printed: int) -> NoReturn:
     zygote.load(_SOON)
     gc.enable()
     zygote.main(3, 4)
+
+
+def _forget_environment() -> None:
+    """Also where it was at first: every process can read that of its own, and has ours from the fork."""
+    os.environ.clear()
+    with open("/proc/self/stat") as file:  # noqa: PTH123
+        start, end = map(int, file.read().rpartition(")")[2].split()[_ENVIRONMENT])
+    if start:
+        ctypes.memset(start, 0, end - start)
 
 
 def _order(path: list[str]) -> None:

@@ -1,0 +1,72 @@
+"""When a pod that starts is attached to: seldom where many start, and at once when the cluster says that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from ramet.isolation.kubernetes import reach
+from ramet.isolation.kubernetes.api import Api, NotYet
+from tests.support.waiting import eventually
+
+_LONG_S = 3600.0
+
+
+class Starting:
+    """Of an `Api`, attaching to pods whose containers do not run yet."""
+
+    def __init__(self) -> None:
+        self.tries = Counter[str]()
+
+    @contextlib.asynccontextmanager
+    async def attach(self, name: str) -> AsyncIterator[None]:
+        self.tries[name] += 1
+        if self.tries:
+            raise NotYet("no container")
+        yield
+
+
+async def test_a_pod_that_starts_is_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reach, "_SOON_S", 0.001)
+    api = Starting()
+    async with contextlib.aclosing(_Opened(api, "only")):
+        await eventually(lambda: api.tries["only"] >= 3)
+
+
+async def test_the_more_there_are_the_rarer_each_is_tried_until_it_is_said_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reach, "_EACH_S", _LONG_S)
+    api = Starting()
+    async with contextlib.aclosing(_Opened(api, "one", "two")) as opened:
+        await eventually(lambda: api.tries == {"one": 1, "two": 1})
+        opened.pods["two"].runs()
+        await eventually(lambda: api.tries["two"] == 2)
+        assert api.tries["one"] == 1
+
+
+async def test_one_that_runs_already_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "_FIRST_S", _LONG_S)
+    api = Starting()
+    async with contextlib.aclosing(_Opened(api, "only")) as opened:
+        await asyncio.sleep(0)
+        assert not api.tries
+        opened.pods["only"].runs()
+        await eventually(lambda: api.tries["only"] >= 1)
+
+
+class _Opened:
+    def __init__(self, api: Starting, *names: str) -> None:
+        way = reach.Attach()
+        self.pods = {name: way.open(cast(Api, api), name, "uid") for name in names}
+
+    async def aclose(self) -> None:
+        for each in self.pods.values():
+            await each.close()

@@ -1,0 +1,124 @@
+"""What a program forks of itself before it has threads: a zygote that is told later of what kind it is, and trials."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramet.isolation import probe
+
+_PROGRAM = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+from ramet.isolation.linux.trials import beside
+none, _ = beside.found(), beside.found.cache_clear()
+beside.begin()
+opened = os.dup2(os.open(sys.argv[2], os.O_RDONLY), 50)
+from ramet.isolation import ahead
+ahead.begin()
+import asyncio
+from pathlib import Path
+from ramet.isolation import procfs, runtime
+from ramet.isolation.keeper import Keeper
+from ramet.isolation.room import Room
+
+async def main():
+    waiting = ahead.take()
+    room = Room("none", "/nowhere", runtime.find().folders, (), "bare", has_landlock=False, has_seccomp=False)
+    keeper = await Keeper.of(*waiting, room)
+    child = await keeper.take()
+    place = Path("/proc", str(keeper.pid))
+    said = {
+        "trials": [none, beside.found()],
+        "is_ours": procfs.stat(keeper.pid).parent == os.getpid(),
+        "is_its": procfs.stat(child.pid).parent == keeper.pid,
+        "another": ahead.take(),
+        "environment": [(place / "environ").read_bytes().strip(b"\\0").decode(), os.environ["OURS"]],
+        "descriptors": sorted(int(each.name) for each in (place / "fd").iterdir())[:3],
+        "inherited": sys.argv[2] in [str(each.readlink()) for each in (place / "fd").iterdir()],
+        "cwd": str((place / "cwd").readlink()),
+        "session": os.getsid(keeper.pid) == keeper.pid,
+    }
+    child.discard()
+    await keeper.close()
+    print(json.dumps({**said, "left": os.path.exists(place)}))
+
+asyncio.run(main())
+"""
+
+_DYING = """
+import asyncio, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from ramet.core.errors import SandboxFailed
+from ramet.isolation import ahead
+from ramet.isolation.keeper import Keeper
+from ramet.isolation.room import Room
+
+async def main():
+    waiting = ahead.take()
+    os.write(waiting.printed, b"what it says last")
+    waiting.process.kill()
+    try:
+        await Keeper.of(*waiting, Room("none", "/nowhere", (), (), "bare"))
+    except SandboxFailed as error:
+        print(error)
+
+ahead.begin()
+asyncio.run(main())
+"""
+
+
+def _ran(program: str, *words: str) -> str:
+    source = str(Path(probe.__file__).parents[2])
+    env = {"PATH": "/usr/bin:/bin", "OURS": "c4nary"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program, source, *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    file = tmp_path_factory.mktemp("ahead") / "open"
+    file.touch()
+    found: dict[str, Any] = json.loads(_ran(_PROGRAM, str(file)))
+    return found
+
+
+def test_a_zygote_of_the_program_itself_forks_as_any_other(said: dict[str, Any]) -> None:
+    assert said["is_ours"]
+    assert said["is_its"]
+    assert said["session"]
+    assert said["another"] is None
+    assert not said["left"]
+
+
+def test_it_has_nothing_of_what_the_program_has_for_itself(said: dict[str, Any]) -> None:
+    """No environment, not even the one that the kernel shows, and no descriptor."""
+    assert said["environment"] == ["", "c4nary"]
+    assert not said["inherited"]
+    assert said["descriptors"] == [0, 1, 2]
+    assert said["cwd"] == "/"
+
+
+def test_the_trials_beside_find_what_the_others_find(said: dict[str, Any]) -> None:
+    none, found = said["trials"]
+    assert none == {}
+    whole = probe.machine()
+    assert {name: whole[name].works for name in found} == {name: works for name, (works, _) in found.items()}
+    assert set(found) == {"seccomp", "landlock", "landlock_tcp", "landlock_scopes"}
+
+
+def test_one_that_died_before_it_was_told_is_a_refusal_with_its_last_words() -> None:
+    assert "what it says last" in _ran(_DYING)
