@@ -32,7 +32,6 @@ def main() -> None:
     from ramet.isolation.lines import invitation
 
     told = invitation.read(Path(secret), pod=os.environ["RAMET_POD_UID"])
-    early.over()
     asyncio.run(run(told, _aside(0), float(patience), pod, trying))
 
 

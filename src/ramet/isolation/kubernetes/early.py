@@ -27,10 +27,6 @@ def begun(*, is_shared: bool) -> threading.Thread:
         ahead.begin()
     trying = threading.Thread(target=probe.machine if is_shared else beside.found, daemon=True)
     trying.start()
-    return trying
-
-
-def over() -> None:
-    """All is imported."""
     gc.freeze()
     gc.enable()
+    return trying

@@ -26,5 +26,4 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    early.over()
     asyncio.run(run(given, taken, float(patience), pod, trying))
