@@ -48,6 +48,14 @@ class Waiting(NamedTuple):
     printed: int  #: a memfd with what it printed
     leash: int
 
+    def end(self) -> None:
+        """It is not wanted. Blocks for a moment."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+        for fd in (self.printed, self.leash):
+            os.close(fd)
+
 
 _waiting: list[Waiting] = []
 

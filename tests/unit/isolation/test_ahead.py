@@ -73,6 +73,19 @@ asyncio.run(main())
 """
 
 
+_UNWANTED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from ramet.isolation import ahead
+before = set(os.listdir("/proc/self/fd"))
+ahead.begin()
+waiting = ahead.take()
+waiting.end()
+after = set(os.listdir("/proc/self/fd"))
+print(waiting.process.returncode, after == before, os.path.exists(f"/proc/{waiting.process.pid}"))
+"""
+
+
 def _ran(program: str, *words: str) -> str:
     source = str(Path(probe.__file__).parents[2])
     env = {"PATH": "/usr/bin:/bin", "OURS": "c4nary"}
@@ -122,3 +135,7 @@ def test_the_trials_beside_find_what_the_others_find(said: dict[str, Any]) -> No
 
 def test_one_that_died_before_it_was_told_is_a_refusal_with_its_last_words() -> None:
     assert "what it says last" in _ran(_DYING)
+
+
+def test_of_one_that_is_not_wanted_nothing_is_left() -> None:
+    assert _ran(_UNWANTED).split() == ["-9", "True", "False"]
