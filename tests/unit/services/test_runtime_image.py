@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
+from ramet.isolation.kubernetes.images import PlainImage
 from ramet.isolation.zygote import IMAGES
 from ramet.services.contract import PLAIN
 from ramet.services.packaging.authentication import NOBODY, Login
@@ -285,6 +287,53 @@ async def test_an_image_that_cannot_be_pushed_is_a_failed_job(tmp_path: Path, mo
             await images.image()
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
             assert (await made(service, bundle.id)).state == "done"
+
+
+@needs_registry
+async def test_an_image_that_its_registry_has_lost_is_pushed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for all who ask, however little of it is lost, with what it is on top of; one that is there is not."""
+    told = list[Progress]()
+    async with registry(tmp_path) as host:
+        images = images_in(host, tmp_path, told)
+        await base_in(host, tmp_path / "base")
+        async with PackagingService(tmp_path / "kept", push=images.image) as service:
+            bundle = await service.upload(tar({"kit/__init__.py": b""}))
+            image = await service.image((await made(service, bundle.id)).image)
+            plain, whole = await images.image(), await images.image(image)
+            at = tmp_path / "storage" / "docker" / "registry" / "v2" / "repositories"
+
+            def left(kind: str) -> list[Path]:
+                return sorted(at.glob(f"ramet-*/{kind}/**/link"))
+
+            there = left("_layers") + left("_manifests")
+            told.clear()
+            assert not await images.again(plain)
+            assert not await images.again(whole)
+            assert not await images.again(PlainImage(f"{host}/base:1"))
+            assert told == []
+
+            def one_layer() -> None:
+                next(each for each in left("_layers") if "ramet-images" in each.parts).unlink()
+
+            def everything() -> None:
+                for kind in ("bare", "images"):
+                    shutil.rmtree(at / f"ramet-{kind}")
+
+            for lose, packed in ((one_layer, 1), (everything, 2)):
+                before = await images.image(image)
+                lose()
+                assert all(await asyncio.gather(*(images.again(before) for _ in range(3))))
+                assert [each.step for each in told].count("packing") == packed
+                assert await images.image(image) == whole
+                told.clear()
+            assert left("_layers") + left("_manifests") == there
+    assert [each.getMessage().split()[1] for each in caplog.records if "pushed again" in each.getMessage()] == [
+        whole.reference,
+        plain.reference,
+        whole.reference,
+    ]
 
 
 @needs_registry

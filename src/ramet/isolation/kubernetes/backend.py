@@ -17,7 +17,7 @@ from ramet.isolation.admission import NO_MOUNTS, absolute
 from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.kubernetes import alone, labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, by_kind
+from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, PushAgain, by_kind
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Pod
@@ -54,6 +54,7 @@ class KubernetesBackend:
         namespace: str,
         image: str | Images | Callable[[], Awaitable[Images]],
         image_with: FindImage | None = None,
+        image_again: PushAgain | None = None,
         kubeconfig: os.PathLike[str] | str | None = None,
         context: str | None = None,
         runtime_classes: Mapping[str, str] | None = None,
@@ -73,6 +74,7 @@ class KubernetesBackend:
         """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
         `image_with` is asked for each run that has mounts: what the image that it finds has does not travel.
+        `image_again` is told of an image that a node could not pull: if it is there again, the run has another try.
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
         node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
@@ -86,7 +88,7 @@ class KubernetesBackend:
             self._images = by_kind(image)
         else:
             self._find_images = image
-        self._image_with = image_with
+        self._image_with, self._image_again = image_with, image_again
         self._classes = {
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
@@ -149,16 +151,7 @@ class KubernetesBackend:
         self._check(spec)
         if (sandbox := await self._start_in_shared(spec)) is not None:
             return sandbox
-        furnished = await self._furnished(spec)
-        return await alone.start(
-            spec,
-            pods=self._all,
-            pod=self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class)),
-            places=furnished.places,
-            level=level,
-            within_s=self._start_s,
-            on_threshold=self.on_threshold,
-        )
+        return await self._start_alone(spec, level, runtime_class)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """See `ramet.isolation.contract.Backend`: a pod of its own that dials. Raises Gone for any other."""
@@ -239,6 +232,43 @@ class KubernetesBackend:
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
+    async def _start_alone(
+        self, spec: SandboxSpec, level: Isolation, runtime_class: str | None, *, is_last: bool = False
+    ) -> PodSandbox:
+        """In a pod of its own; in another one, once, where its image had to be pushed again."""
+        furnished = await self._furnished(spec)
+        pod = self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class))
+        try:
+            return await alone.start(
+                spec,
+                pods=self._all,
+                pod=pod,
+                places=furnished.places,
+                level=level,
+                within_s=self._start_s,
+                on_threshold=self.on_threshold,
+            )
+        except SandboxFailed as failure:
+            was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
+            if is_last or not was_not_pulled or not await self._is_there_again(furnished.image, failure):
+                raise
+        return await self._start_alone(spec, level, runtime_class, is_last=True)
+
+    async def _is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
+        """Whether an image that a node could not pull is there by now. Raises SandboxFailed where pushing it fails."""
+        if self._image_again is None:
+            return False
+        try:
+            if not await self._image_again(image):
+                return False
+            if self._find_images is not None:
+                self._images = by_kind(await self._find_images())
+        except (RametError, OSError) as error:
+            raise SandboxFailed(f"{failure}; and it cannot be pushed again: {error}") from error
+        if self._is_closed:
+            raise SandboxFailed("the backend was closed")
+        return True
+
     async def _furnished(self, spec: SandboxSpec) -> Furnished:
         """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
         mounts = [absolute(each) for each in spec.grant.readonly_mounts]
@@ -283,9 +313,9 @@ class KubernetesBackend:
         """The pod of a team; None if there is nothing to measure it by."""
         measure = Measure.of(team)
         if self._shared is None and measure is not None:
-            form = self._form(self._images[_SHARED])
 
             def make() -> Pod:
+                form = self._form(self._images[_SHARED])
                 about = About(team=team.name)
                 berth = manifest.Berth(name=new_name(), run="", grant=measure.grant, uid=new_uid(), about=about)
                 return self._all.make(form, replace(berth, shared_pids=measure.pids))

@@ -50,6 +50,10 @@ class Furnished(NamedTuple):
 #: is why a run cannot be started.
 FindImage = Callable[[Sequence[str]], Awaitable[Furnished | None]]
 
+#: Told of an image that a node could not pull: whether it was lost, and can be asked for anew. Whatever it raises is
+#: why it cannot.
+PushAgain = Callable[[PodImage], Awaitable[bool]]
+
 
 def by_kind(image: str | Images) -> Mapping[Image, PodImage]:
     """One for each kind of `SandboxSpec.image`."""

@@ -46,6 +46,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         kubeconfig=config.kubeconfig,
         image=PlainImage(config.base_image) if images is None else images.image,
         image_with=None if images is None else images.having,
+        image_again=None if images is None else images.again,
         door=door_of(config),
         per=config.pods.per,
         pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),

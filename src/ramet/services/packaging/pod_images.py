@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 from ramet.core.errors import RametError
-from ramet.isolation.kubernetes.images import Furnished
+from ramet.isolation.kubernetes.images import Furnished, PodImage
 from ramet.services.contract import PLAIN, Image
 from ramet.services.packaging.oci import places
 from ramet.services.packaging.publishing import Told, nobody
 from ramet.services.packaging.registries import Opened
+from ramet.services.packaging.registry import reference
 from ramet.services.packaging.runtime_files import Kind
 from ramet.services.packaging.runtime_image import RuntimeImage, image_on, runtime_image
 from ramet.services.packaging.service import PackagingService
 
+_log = logging.getLogger("ramet.kubernetes")
 _DIGEST = re.compile(r"[0-9a-f]{64}")  #: the name of a folder of a bundle, or of packages: what is in it never changes
 
 
@@ -35,6 +38,7 @@ class PodImages:
         self.store: PackagingService | None = None
         self._gates: dict[str, asyncio.Lock] = {}
         self._made: dict[str, RuntimeImage] = {}
+        self._of: dict[str, Image] = {}  #: all that were ever made, by what nodes call them
         self._known: dict[frozenset[str], Image] = {}  #: by the folders that it has, as mounts name them
 
     async def image(self, image: Image = PLAIN) -> RuntimeImage:
@@ -51,7 +55,30 @@ class PodImages:
                     else:
                         found = await runtime_image(at.registry, at.base, self._kind, source=at.source, told=self._told)
                 self._made[image.id] = found
+                self._of[found.reference] = image
             return found
+
+    async def again(self, image: PodImage) -> bool:
+        """Push an image once more that a node could not pull, if its registry has lost it, or any part of it.
+
+        False if it is all there, or was not pushed here; True for each who was given it before it was lost, and may now
+        ask for it anew. Raises what `image` does.
+        """
+        lost = self._of.get(image.reference)
+        if lost is None:
+            return False
+        if lost.id and (below := self._made.get(PLAIN.id)) is not None:
+            await self.again(below)
+        async with self._gates[lost.id]:
+            if self._made.get(lost.id) is image:
+                name = reference(image.reference.partition("/")[2])  # without the registry's
+                async with self._opening() as at:
+                    if await at.registry.digest(name) is not None:
+                        return False
+                _log.warning("image %s is not in its registry any more, and is pushed again", image.reference)
+                del self._made[lost.id]
+        await self.image(lost)
+        return True
 
     async def having(self, mounts: Sequence[str]) -> Furnished | None:
         """An image of the store that has just those of these mounts that are folders of bundles and packages.

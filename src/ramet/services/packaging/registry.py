@@ -92,12 +92,30 @@ class Registry:
             raise RegistryFailed(self.name, f"blob {blob.digest}", 200, "its content has another digest")
         return answer.body
 
+    async def has_blob(self, repository: str, blob: Descriptor) -> bool:
+        """Whether a blob is in a repository. Raises RegistryFailed."""
+        return (await self._ask("HEAD", repository, f"blobs/{_checked(blob.digest)}")).status == 200
+
+    async def digest(self, name: Reference) -> str | None:
+        """The digest of an image that can be pulled by that name; None if it, or any blob of it, is not there.
+
+        Raises InvalidValue, RegistryFailed.
+        """
+        try:
+            found = await self.manifest(name, "")
+        except Unknown:
+            return None
+        for blob in (found.config, *found.layers):
+            if not await self.has_blob(name.repository, blob):
+                return None
+        return digest_of(found.body)
+
     # --- push
 
     async def push_blob(self, repository: str, blob: Descriptor, body: Body, *, of: str = "") -> None:
         """Have a blob in a repository, sent only if it is not there, nor in the repository `of`."""
         digest = _checked(blob.digest)
-        if (await self._ask("HEAD", repository, f"blobs/{digest}")).status == 200:
+        if await self.has_blob(repository, blob):
             return
         mount = {"mount": digest, "from": of} if of and of != repository else {}
         answer = await self._ask("POST", repository, "blobs/uploads/", query=mount, also=of)

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import InvalidValue
 from ramet.isolation.kubernetes.program import code_of
 from ramet.services.contract import Image
 from ramet.services.packaging.base_library import library_of
@@ -68,7 +68,7 @@ async def runtime_image(
     content = await in_thread(lambda: content_digest(kind, files), name="ramet-runtime")
     made_of = digest_of(f"{_FORM}\n{digest_of(below.manifest.body)}\n{content}".encode())
     name = Reference(repository, made_of.partition(":")[2])
-    digest = await _found(registry, name)
+    digest = await registry.digest(name)
     if digest is None:
         digest = await _push(registry, name, base, below, files, {RUNTIME_LABEL: kind, PYTHON_LABEL: PYTHON}, told)
     return RuntimeImage(f"{registry.name}/{name.repository}@{digest}", digest, f"python{PYTHON}")
@@ -87,7 +87,7 @@ async def image_on(
     base = runtime.reference.removeprefix(f"{registry.name}/")
     made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
     name = Reference(_repository(into), made_of.partition(":")[2])
-    digest = await _found(registry, name)
+    digest = await registry.digest(name)
     if digest is None:
         to = f"{name.repository}:{name.tag}"
         published = await publish(image, registry, base=base, to=to, platform=here(), told=told)
@@ -106,13 +106,6 @@ def _repository(into: str) -> str:
     if into != reference(into).repository:
         raise InvalidValue("into", into, "a repository without a tag, which is made of what is in the image")
     return into
-
-
-async def _found(registry: Registry, name: Reference) -> str | None:
-    try:
-        return digest_of((await registry.manifest(name, "")).body)
-    except Unknown:
-        return None
 
 
 async def _push(

@@ -1,0 +1,102 @@
+"""An image that a kernel had pushed is deleted from its registry while the kernel lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from ramet.core.errors import SandboxFailed
+from ramet.core.policy import DEFAULTS
+from ramet.isolation.conformance.ground import replace_grant
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.services.contract import Image
+from ramet.services.packaging.pod_images import PodImages
+from ramet.services.packaging.publishing import Progress
+from ramet.services.packaging.registries import Opened, opened
+from ramet.services.packaging.service import PackagingService
+from tests.support.pods import Pods
+from tests.support.tars import tar
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+
+
+class Uploads:
+    """Images of bundles that no node has pulled, in the cluster's registry, and what was told of their making."""
+
+    def __init__(self, pods: Pods, folder: Path) -> None:
+        self.told, self.hosts = list[Progress](), [pods.cluster.registry]
+        self._base = pods.cluster.base_image
+
+        def opening() -> AbstractAsyncContextManager[Opened]:
+            return opened(self.hosts[-1], self._base, environ={})
+
+        self.images = PodImages(opening, "bare", told=self.told.append)
+        self.service = PackagingService(folder, push=self.images.image)
+        self.images.store = self.service
+
+    async def image(self) -> Image:
+        """A new one, pushed, and deleted in the registry."""
+        bundle = await self.service.upload(tar({"kit.py": f"MARK = {os.urandom(8).hex()!r}".encode()}))
+        job = await self.service.finished((await self.service.create_image("", [bundle.id])).id)
+        image = await self.service.image(job.image)
+        registry, _, rest = (await self.images.image(image)).reference.partition("/")
+        repository, _, digest = rest.partition("@")
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            gone = await http.delete(f"http://{registry}/v2/{repository}/manifests/{digest}")
+        assert gone.status_code == 202
+        self.told.clear()
+        return image
+
+
+@pytest.fixture
+async def uploads(pods: Pods, scratch: Path) -> AsyncIterator[Uploads]:
+    """Of a service of their own."""
+    made = Uploads(pods, scratch / "kept")
+    async with made.service:
+        yield made
+
+
+async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
+    pods: Pods, uploads: Uploads, scratch: Path
+) -> None:
+    """Once for all runs that need it; where that fails, too, a run has the words of the cluster and of the registry."""
+    images = uploads.images
+    backend = pods.backend(
+        scratch / "runs", image=images.image, image_with=images.having, image_again=images.again, start_s=120
+    )
+
+    async def started(run: str, image: Image) -> PodSandbox:
+        return await backend.start(spec(scratch, run, image))
+
+    try:
+        image = await uploads.image()
+        for sandbox in await asyncio.gather(started("one", image), started("two", image)):
+            found = await sandbox.run_command(
+                ["/bin/cat", str(image.folders[0] / "kit.py")], timeout_s=60, max_bytes=99
+            )
+            assert (found.code, found.stdout[:4]) == (0, b"MARK"), found
+            await sandbox.clean_up()
+        assert [each.step for each in uploads.told].count("packing") == 1
+
+        lost = await uploads.image()
+        uploads.hosts.append("127.0.0.1:1")
+        with pytest.raises(SandboxFailed, match=r"pod .*ImagePull.*cannot be pushed again: .*127\.0\.0\.1:1"):
+            await started("three", lost)
+        assert await pods.names() == []
+    finally:
+        await backend.close()
+
+
+def spec(scratch: Path, run: str, image: Image) -> SandboxSpec:
+    """A run that sees what an image has."""
+    workspace = scratch / "runs" / run
+    workspace.mkdir(parents=True)
+    grant = replace_grant(DEFAULTS, readonly_mounts=tuple(map(str, image.folders)))
+    return SandboxSpec(run=run, grant=grant, workspace=workspace, entry="ramet.isolation.conformance.guest:main")
