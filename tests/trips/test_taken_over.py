@@ -41,8 +41,8 @@ async def served(store: PostgresStore) -> AsyncIterator[Served]:
 async def taken_over(store: PostgresStore) -> None:
     """All teams by kernel two, as it does with those of a kernel that it holds for lost; nobody is told."""
     books = Books(store)
-    agents = await books.agents()
-    for team in await books.teams():
+    agents = (await books.agents()).whole
+    for team in (await books.teams()).whole:
         crew = [each for each in agents if each.team == team.id]
         books.hold(team, *crew)
         await books.write(replace(team, kernel="two"), *crew)

@@ -75,7 +75,10 @@ async def _needed(store: SqliteStore) -> list[str]:
     from ramet.services.spawning.books import Books
 
     records, needed = Records(store, ()), list[str]()
-    for row in await Books(store).agents():
+    agents = await Books(store).agents()
+    for damaged in agents.damaged.values():  # Nobody knows what it goes on from.
+        raise damaged
+    for row in agents.whole:
         if row.run and row.state not in ("failed", "ended"):
             with suppress(Unknown):  # Nothing of it is left.
                 needed.append(await records.tree_of(row.run))

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from ramet.core.errors import NotYours
+from ramet.core.errors import Damaged, NotYours
 from ramet.services.contract import CreatedTeam, SpawnedAgent
-from ramet.services.spawning.books import TEAM
+from ramet.services.kernels.directory import Directory
+from ramet.services.spawning.books import AGENT, TEAM
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -119,3 +120,55 @@ async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_tha
     for site in (again, other):
         await site.spawner.leave()
         await site.runtime.stop()
+
+
+async def test_a_row_that_cannot_be_read_keeps_nothing_but_itself_from_changing_hands(
+    postgres: Server, schema: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once, and stays as it is; what has it is counted as before. Once it is mended, it is taken over."""
+    store = PostgresStore(postgres.dsn, schema=schema, kernel="two")
+    async with Site(tmp_path / "two", store) as other:
+        async with left(Site(tmp_path / "one", PostgresStore(postgres.dsn, schema=schema, kernel="one"))) as first:
+            whole, agent = await made(first, "whole")
+            broken, crew = await made(first, "broken")
+            newer, _ = await made(first, "newer")
+            part, kept = await made(first, "part")
+            mute = await first.agent(part, "mute")
+        before = {each.key: each.data for kind in (TEAM, AGENT) for each in await store.list(kind)}
+        spoilt = {
+            (TEAM, broken.team.id): b"{",
+            (TEAM, newer.team.id): before[newer.team.id].replace(b'"version":1', b'"version":99'),
+            (AGENT, mute.agent.id): b"[]",
+        }
+        for place, data in spoilt.items():
+            await store.put(*place, data)
+        directory = Directory(store, "two")
+        await directory.open()
+        try:
+            for _ in range(2):
+                assert await directory.has_changed_hands(other.spawner.teams)
+                await other.spawner.take_over()
+            assert await directory.orphans() == []
+            with pytest.raises(Damaged, match=mute.agent.id):
+                await directory.of_agent(mute.agent.id)
+        finally:
+            await directory.close()
+
+        assert {*other.spawner.teams} == {whole.team.id, part.team.id}
+        assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
+        assert (await other.spawner.get_agent(kept.agent.id, kept.nonce)).state == "idle"
+        assert await other.free(part) == 1
+        for (kind, key), data in spoilt.items():
+            document = await store.get(kind, key)
+            assert document is not None
+            assert document.data == data
+        assert await store.get(AGENT, crew.agent.id) is not None
+        told = [each.getMessage() for each in caplog.records if "somebody to mend" in each.getMessage()]
+        assert sorted(key for each in told for _, key in spoilt if key in each) == sorted(key for _, key in spoilt)
+
+        third = Site(tmp_path / "three", PostgresStore(postgres.dsn, schema=schema, kernel="three"))
+        async with left(third):
+            assert not third.spawner.teams
+        await store.put(TEAM, broken.team.id, before[broken.team.id])
+        await other.spawner.take_over()
+        assert (await other.spawner.get_agent(crew.agent.id, crew.nonce)).state == "idle"

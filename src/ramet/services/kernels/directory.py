@@ -11,14 +11,15 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import RametError
-from ramet.services.spawning.books import AGENT, TEAM
-from ramet.store.contract import Seat, Store
+from ramet.core.errors import Damaged, RametError
+from ramet.services.spawning.books import AGENT, TEAM, is_whole
+from ramet.store.contract import Document, Seat, Store
 
 V = TypeVar("V")
 _log = logging.getLogger("ramet.serve")
@@ -96,7 +97,7 @@ class Directory:
             found = await self._store.get(AGENT, agent) if "\0" not in agent else None
             if found is None:
                 return None
-            team = self._teams_of.put(agent, msgspec.json.decode(found.data, type=_Agent).team)
+            team = self._teams_of.put(agent, _read(found, _Agent).team)
         return await self.of_team(team)
 
     async def of_team(self, team: str) -> Whose | None:
@@ -106,7 +107,7 @@ class Directory:
         if kernel is None and "\0" not in id:
             found = await self._store.get(TEAM, id)
             if found is not None:
-                kernel = self._kernels.put(id, msgspec.json.decode(found.data, type=_Team).kernel)
+                kernel = self._kernels.put(id, _read(found, _Team).kernel)
             elif (named := await self._named(team)) is not None:
                 id, kernel = self._ids.put(team, named.id), self._kernels.put(named.id, named.kernel)
         return None if kernel is None else Whose(id, kernel)
@@ -138,9 +139,9 @@ class Directory:
         return any(each.key == hash for each in await self._all())
 
     async def orphans(self) -> list[str]:
-        """Teams that no kernel has which answers."""
+        """Teams that no kernel has which answers, but for those that none can take over."""
         those_that_answer = {self.me, *(each.name for each in self.others())}
-        return [each.id for each in await self._all() if each.kernel not in those_that_answer]
+        return [team.id for team, row in await self._rows() if team.kernel not in those_that_answer and is_whole(row)]
 
     async def has_left(self, seat: Seat) -> bool:
         """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""
@@ -168,7 +169,15 @@ class Directory:
         return next((each for each in await self._all() if each.name == name), None) if name else None
 
     async def _all(self) -> list[_Team]:
-        return [msgspec.json.decode(each.data, type=_Team) for each in await self._store.list(TEAM)]
+        return [team for team, _ in await self._rows()]
+
+    async def _rows(self) -> list[tuple[_Team, Document]]:
+        """All teams that say whose they are."""
+        found = list[tuple[_Team, Document]]()
+        for each in await self._store.list(TEAM):
+            with suppress(Damaged):
+                found.append((_read(each, _Team), each))
+        return found
 
     # ---- news
 
@@ -199,6 +208,13 @@ class Directory:
                 self.lost(each.name)
         for heard in self._heard:
             heard()
+
+
+def _read(document: Document, type: type[V]) -> V:
+    try:
+        return msgspec.json.decode(document.data, type=type)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(document.kind, document.key, str(problem)) from None
 
 
 class _Kept(Generic[V]):

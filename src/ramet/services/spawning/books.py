@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,7 +18,7 @@ from ramet.core.policy import Policy
 from ramet.services.contract import AgentState
 from ramet.services.refusals import TakenOver
 from ramet.services.spawning.keys import Keyring
-from ramet.store.contract import Put, Store
+from ramet.store.contract import Document, Put, Store
 
 TEAM, AGENT = "team", "served"
 NAME = "team name"  #: whose team it is, so that of two kernels that give one one does
@@ -74,6 +74,13 @@ class AgentRow(Struct, frozen=True, kw_only=True):
 R = TypeVar("R", TeamRow, AgentRow)
 
 
+class Rows(NamedTuple, Generic[R]):
+    """What is on record of a kind."""
+
+    whole: list[R]
+    damaged: dict[str, Damaged]  #: why others cannot be read, or that a newer ramet wrote them; by their ids
+
+
 class _Version(Struct):
     version: int
 
@@ -90,16 +97,16 @@ class Books:
         self._read: dict[tuple[str, str], int] = {}  #: of rows as they were read last
         self._lost: set[tuple[str, str]] = set()  #: rows that are not to be made anew where another removed them
 
-    async def teams(self) -> list[TeamRow]:
-        """All teams. Raises Damaged for one that cannot be read, or that a newer ramet wrote."""
+    async def teams(self) -> Rows[TeamRow]:
+        """All teams."""
         return await self._all(TEAM, TeamRow)
 
-    async def agents(self) -> list[AgentRow]:
-        """All agents. Raises Damaged like `teams`."""
+    async def agents(self) -> Rows[AgentRow]:
+        """All agents."""
         return await self._all(AGENT, AgentRow)
 
     async def others(self, teams: Container[str]) -> list[AgentRow]:
-        """Agents of other teams than these, to be looked at only. Raises Damaged like `teams`."""
+        """Agents of other teams than these, to be looked at only. Raises Damaged for one that cannot be read."""
         found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in found if each.team not in teams]
 
@@ -178,9 +185,14 @@ class Books:
             for row, (kind, key) in zip(rows, map(_place, rows), strict=True)
         ]
 
-    async def _all(self, kind: str, type: type[R]) -> list[R]:
+    async def _all(self, kind: str, type: type[R]) -> Rows[R]:
         documents = await self._store.list(kind)
-        rows = [_decoded(kind, each.key, each.data, type) for each in documents]
+        rows = Rows[R]([], {})
+        for each in documents:
+            try:
+                rows.whole.append(_decoded(kind, each.key, each.data, type))
+            except Damaged as damaged:
+                rows.damaged[each.key] = damaged
         self._read = {place: version for place, version in self._read.items() if place[0] != kind}
         self._read.update({(each.kind, each.key): each.version for each in documents})
         return rows
@@ -192,6 +204,15 @@ def _place(row: TeamRow | AgentRow) -> tuple[str, str]:
 
 def _taken_over(kind: str, key: str) -> TakenOver:
     return TakenOver("team" if kind == TEAM else "agent", key)
+
+
+def is_whole(team: Document) -> bool:
+    """Whether the row of a team can be read: no kernel takes one that cannot."""
+    try:
+        _decoded(team.kind, team.key, team.data, TeamRow)
+    except Damaged:
+        return False
+    return True
 
 
 def _decoded(kind: str, key: str, data: bytes, type: type[R]) -> R:

@@ -34,13 +34,13 @@ class Recovery:
     secrets: Mapping[str, str]
     taken_up: Callable[[Living], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
 
-    async def __call__(self, teams: Collection[str], rows: Collection[AgentRow]) -> None:
+    async def __call__(self, teams: Collection[str], rows: Collection[AgentRow], damaged: Collection[str] = ()) -> None:
         """Take up the agents of teams, but for those that are doomed, which are removed then.
 
         An agent that cannot be opened again is failed, and says why; what goes wrong with one is logged, and keeps no
-        other from it. Raises StoreFailed.
+        other from it. What those hold whose rows are `damaged`, by their ids, stays held. Raises StoreFailed.
         """
-        known = {row.id for row in rows}
+        known = {*damaged, *(row.id for row in rows)}
         for id in teams:
             room = self.rooms[id]
             for agent in room.team.held.keys() - known:

@@ -34,7 +34,7 @@ from ramet.services.contract import (
 )
 from ramet.services.refusals import TakenOver
 from ramet.services.spawning import keys
-from ramet.services.spawning.books import AgentRow, Books, TeamRow
+from ramet.services.spawning.books import TEAM, AgentRow, Books, TeamRow
 from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, reservation_of, without_values
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
@@ -100,7 +100,7 @@ class AgentSpawnerService:
         """Begin, with all teams and agents that an earlier server left. Idempotent.
 
         An agent that lived is opened again under the same id, path and keys; one that cannot be is failed, and says
-        why. Raises Damaged for what cannot be read, and has changed nothing then.
+        why. Where no other kernel lives, Damaged is raised for what cannot be read, and nothing has changed.
         """
         async with self._beginning:
             if self._opened is None:
@@ -115,12 +115,12 @@ class AgentSpawnerService:
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
 
         async def teams() -> list[str]:
-            return [row.id for row in await books.teams()]
+            return [each.key for each in await store.list(TEAM)]  # One that cannot be read has its place, too.
 
         await self._runtime.sandboxes.keep(teams)
         takeover = Takeover(store.kernel, store, books, rooms, recovery, clock, lives.lose)
         try:
-            await takeover()
+            await takeover(begins=True)
         except BaseException:
             await to_its_end(lives.close_all("the server could not begin"))
             raise
