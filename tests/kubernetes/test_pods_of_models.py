@@ -1,0 +1,96 @@
+"""A pod is deleted under a model's turn: the turn ends as its policy says, and what was below it ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from langchain_core.tools import tool
+from lightkube.resources.core_v1 import Pod
+
+from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
+from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
+from ramet.core.outcome import Status
+from ramet.isolation.folders import RunFolders
+from ramet.isolation.kubernetes import labels
+from ramet.models.dialogue import Call
+from tests.support.pods import Pods
+from tests.support.waiting import eventually
+from tests.trips.kit import kept, nothing_is_held, of_kind, run_of
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+
+
+@tool
+async def nap() -> str:
+    """Sleep for an hour."""
+    await asyncio.sleep(3600)
+    return "rested"
+
+
+@pytest.fixture
+async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
+    """A runtime whose agents work in pods; when it has stopped, none is left."""
+    runs = RunFolders(scratch).root
+    runs.mkdir(0o700, parents=True)
+    backend = pods.backend(runs)
+    try:
+        async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
+            yield runtime
+    finally:
+        await backend.close()
+    assert await pods.names() == []
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_a_pod_that_is_deleted_under_a_models_turn(
+    retries: int, runtime: AgentRuntime, pods: Pods, scratch: Path
+) -> None:
+    """While it has a tool and a child at work. It ends as lost, or goes on in a new pod; its child ends once."""
+    worker = Agent(name="worker", description="Works", instructions="Work.")
+    helper = Agent(name="helper", description="Helps", instructions="Help.")
+    begun = Call("Agent", {"subagent_type": "helper", "prompt": "Count.", "run_in_background": True})
+    attempts: list[Call | str] = [begun, "Worked."]
+    model = ScriptedModel(
+        {
+            "Go.": [Call("Agent", {"subagent_type": "worker", "prompt": "Work."}), "I saw."],
+            "Work.": [lambda _: attempts.pop(0), Call("nap")],
+            "Count.": [Call("nap")],
+        }
+    )
+    policy = Policy(memory_mb=256, allow_sub_agents=True, retry_count=retries, retry_delay_seconds=0.0)
+    async with Session(
+        model, [nap], agents=[worker, helper], runtime=runtime, cwd=scratch, policy=policy, unattended=True
+    ) as talk:
+        asking = asyncio.create_task(talk.ask("Go."))
+        try:
+            await eventually(
+                lambda: len([each for each in of_kind(kept(talk), ToolStarted) if each.tool == "nap"]) == 2
+            )
+            async with pods.cluster.client(pods.namespace) as kube:
+                [pod] = [each async for each in kube.list(Pod, labels={labels.RUN: run_of(talk, "main/1").info.id})]
+                assert pod.metadata is not None
+                await kube.delete(Pod, str(pod.metadata.name), grace_period=0)
+            assert (await asking).value == "I saw."
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        events = kept(talk)
+        assert nothing_is_held(talk)
+
+    words = f"pod {pod.metadata.name} was deleted, and not by this kernel"
+    assert [(each.path, each.status, each.reason) for each in of_kind(events, RunRetried)] == [
+        ("main/1", Status.LOST, words)
+    ] * retries
+    [ended] = [each.result for each in of_kind(events, RunEnded, "main/1")]
+    if retries:
+        assert (ended.status, ended.value) == (Status.COMPLETED, "Worked.")
+    else:
+        assert ended.error is not None
+        assert (ended.status, ended.error.type, ended.error.message) == (Status.LOST, "SandboxLost", words)
+    assert sorted(each.path for each in of_kind(events, SandboxStarted)) == ["main/1"] * (1 + retries) + ["main/1/1"]
+    assert sorted(each.path for each in of_kind(events, RunSpawned)) == ["main", "main/1", "main/1/1"]
+    assert [each.result.status for each in of_kind(events, RunEnded, "main/1/1")] == [Status.CANCELLED]
+    assert [(each.tool, each.status) for each in of_kind(events, ToolEnded, "main/1/1")] == [("nap", "cancelled")]
