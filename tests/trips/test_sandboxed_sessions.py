@@ -85,7 +85,7 @@ async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> 
     backend = Noting(tmp_path / "runs")
     model, tools = ScriptedModel(script=script), workspace_tools()
     agents = [with_shell, reader]
-    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:  # type: ignore[arg-type]  # as servers do
+    async with Session(model, tools, agents=agents, cwd=tmp_path, backend=backend, unattended=True) as talk:
         assert (await talk.ask("Go")).value == "done"
 
     assert backend.with_programs == [True, False]

@@ -34,6 +34,7 @@ from ramet.host.recorder import Subscription
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
+from ramet.isolation.contract import Backend
 from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
@@ -82,10 +83,10 @@ class Session:
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
     and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
-    With a `backend` ("bwrap", "local") or a `policy` every agent below the first works in a sandbox of its own; without
-    a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy` the first works
-    in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder, and imports
-    from the `shelf`, a folder of the host that may be filled while it works.
+    With a `backend` ("bwrap", "local", or an object) or a `policy` every agent below the first works in a sandbox of
+    its own; without a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy`
+    the first works in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder,
+    and imports from the `shelf`, a folder of the host that may be filled while it works.
 
     With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
@@ -115,7 +116,7 @@ class Session:
         session_id: str | None = None,
         project: Project | None = None,
         runtime: AgentRuntime | None = None,
-        backend: BackendName | None = None,
+        backend: BackendName | Backend | None = None,
         policy: Policy | None = None,
         root_policy: Policy | None = None,
         shelf: pathlib.Path | None = None,
