@@ -39,16 +39,16 @@ async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
     await let_go(place)
 
 
-def kill_at_put(store: Store, when: str, number: int) -> Store:
-    """The store, which ends its process like a power cut before or after it writes its n-th document."""
-    put, left = store.put, number
+def kill_at_put(store: Store, when: str, number: int, *, kind: str = "") -> Store:
+    """The store, which ends its process like a power cut before or after it writes its n-th document, of that kind."""
+    put, left, counted = store.put, number, kind
 
     async def deadly(
         kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
         nonlocal left
-        left -= 1
-        is_last = left == 0  # Another write may begin while this one is under way.
+        left -= kind == (counted or kind)
+        is_last = left == 0 and kind == (counted or kind)  # Another write may begin while this one is under way.
         if is_last and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         written = await put(kind, key, data, expected=expected, tree=tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 from collections.abc import Callable
 
 #: What was called, in order.
@@ -26,6 +27,13 @@ def note_in_thread() -> int:
     """The same, synchronously."""
     CALLS.append("thread")
     return 7
+
+
+def tell(effects: str) -> str:
+    """Leave a line in a file, which counts how often it was called, in whichever process."""
+    with pathlib.Path(effects).open("a") as file:
+        file.write("done\n")
+    return "told"
 
 
 async def waits() -> None:

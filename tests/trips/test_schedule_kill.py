@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
+import signal
+import sys
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from ramet import AgentRuntime, AgentScheduler
-from tests.support.places import killed, store_at
+from ramet.concurrency.clock import FakeClock
+from ramet.host.journal import TREES
+from ramet.store.postgres import PostgresStore
+from tests.support.places import ROOT, killed, store_at
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import schema
+
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
 
 SCRIPT = pathlib.Path(__file__).with_name("schedule_script.py")
+SEVERAL = pathlib.Path(__file__).with_name("schedule_of_several.py")
 
 
 #: When it is killed, at which write, how its tick ended, and how often its run took effect.
@@ -52,3 +65,40 @@ async def test_a_process_killed_at_any_write_begins_a_tick_at_most_once(
 
     assert [result.status for result in results] == [status]
     assert (len(done.read_text().splitlines()) if done.exists() else 0) in effects
+
+
+@pytest.mark.parametrize(
+    ("write", "status", "runs"),
+    [
+        (1, "completed", 1),  # it is written down, and nothing else
+        (2, "completed", 1),  # it is claimed
+        (3, "lost", 0),  # it is started: a run may have been born
+        (4, "completed", 1),  # the run is named: it goes on
+    ],
+)
+async def test_of_several_kernels_one_goes_on_with_the_tick_of_another_that_was_killed(
+    postgres: Server, schema: str, tmp_path: pathlib.Path, write: int, status: str, runs: int
+) -> None:
+    """After that write. Both that are left live already, and their clocks strike at once: there is one run at most."""
+    done = tmp_path / "effects"
+    clocks = [FakeClock(datetime.now(UTC) - timedelta(hours=1)) for _ in range(2)]
+    async with AsyncExitStack() as open_ones:
+        schedulers = list[AgentScheduler]()
+        for name, clock in zip(("two", "three"), clocks, strict=True):
+            store = PostgresStore(postgres.dsn, schema=schema, kernel=name)
+            runtime = await open_ones.enter_async_context(AgentRuntime(store=store, clock=clock))
+            await runtime.adopt()
+            schedulers.append(await open_ones.enter_async_context(AgentScheduler(runtime)))
+        program = [sys.executable, SEVERAL, postgres.dsn, schema, str(write), done]
+        child = await asyncio.create_subprocess_exec(*program, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert await child.wait() == -signal.SIGKILL
+        await asyncio.gather(*(clock.advance(7200) for clock in clocks))
+        async with asyncio.timeout(60):
+            for each in schedulers:
+                while [result.status for result in await each.results("job")] != [status]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        seen = [(result.id, result.run) for each in schedulers for result in await each.results("job")]
+        assert seen[:1] == seen[1:]
+        assert (seen[0][1] is not None) == bool(runs)
+        assert len(await store.list(TREES)) == runs
+        assert done.exists() == bool(runs)

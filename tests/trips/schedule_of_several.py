@@ -1,0 +1,27 @@
+"""One of several kernels on a database, that schedules a function of its own and is killed at a write of its tick.
+
+`schedule_of_several.py DSN SCHEMA N EFFECTS`: it kills itself after its n-th write of a schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from ramet import AgentRuntime, AgentScheduler
+from ramet.host.schedules.books import KIND
+from ramet.store.postgres import PostgresStore
+from tests.support.places import kill_at_put
+from tests.trips.scheduled import tell
+
+
+async def main(dsn: str, schema: str, number: int, effects: str) -> None:
+    """Schedule, and go on until killed."""
+    store = await kill_at_put(PostgresStore(dsn, schema=schema, kernel="one"), "after", number, kind=KIND).open()
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        await scheduler.schedule_agent_in(0, tell, name="job", args=[effects])
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
