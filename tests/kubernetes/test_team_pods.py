@@ -29,6 +29,7 @@ from tests.support.pods import TEAM, Pods, is_going, pod_of
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 GRANT = Grant(memory_mb=64, pids=32, tmpfs_size_mb=8, workspace_size_mb=8, reservation=TEAM)
 SECRET = "the other run's own"
+FILL = "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"  # Memory of the pod, and of no run.
 
 #: Tries one thing after the other on each process that is named, and tells what it got: "" is success.
 ATTACK = """
@@ -269,6 +270,37 @@ async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_
                 assert re.search(rf"team {TEAM.name} share: pod .* was deleted, and not by this kernel", ended.detail)
             async with site.visit(grant=GRANT) as again:
                 assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
+    assert await pods.names() == []
+
+
+@pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
+async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_one(
+    dials: bool, pods: Pods, scratch: Path
+) -> None:
+    """Each is told that it was out of memory, and whose pod; the next one works, and ends by itself."""
+    small = Reservation(name="small", memory_mb=128, sandboxes=2)
+    grant = msgspec.structs.replace(GRANT, reservation=small)
+    async with contextlib.AsyncExitStack() as stack:
+        (scratch / "runs").mkdir()
+        if dials:
+            backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", team=small))
+        else:
+            backend = pods.backend(scratch / "runs", team=small)
+        site = await stack.enter_async_context(opened(backend, scratch))
+        kube = await stack.enter_async_context(pods.cluster.client(pods.namespace))
+        async with site.visit(grant=grant) as one, site.visit(grant=grant) as other:
+            assert {each.sandbox.level for each in (one, other)} == {Isolation.L1}
+            assert pod_of(one) == pod_of(other)
+            filling = asyncio.ensure_future(in_pod(kube, pod_of(one), "sh", "-c", FILL))
+            for ended in await asyncio.gather(one.ended(), other.ended()):
+                assert ended.reason == "oom", ended
+                assert re.search(r"runs of team small share: .*out of memory", ended.detail)
+            await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
+            async with site.visit(grant=grant) as again:
+                assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+                assert await again.ask("who")
+                await again.tell("leave", code=7)
+                assert (await again.ended()).code == 7
     assert await pods.names() == []
 
 

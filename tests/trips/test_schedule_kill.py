@@ -89,7 +89,7 @@ async def test_of_several_kernels_one_goes_on_with_the_tick_of_another_that_was_
             runtime = await open_ones.enter_async_context(AgentRuntime(store=store, clock=clock))
             await runtime.adopt()
             schedulers.append(await open_ones.enter_async_context(AgentScheduler(runtime)))
-        program = [sys.executable, SEVERAL, postgres.dsn, schema, str(write), done]
+        program = [sys.executable, str(SEVERAL), postgres.dsn, schema, str(write), str(done)]
         child = await asyncio.create_subprocess_exec(*program, env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert await child.wait() == -signal.SIGKILL
         await asyncio.gather(*(clock.advance(7200) for clock in clocks))
