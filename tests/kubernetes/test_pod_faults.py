@@ -36,6 +36,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
+both_ways = pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
 
 
 @contextlib.asynccontextmanager
@@ -48,9 +49,26 @@ async def opened(backend: KubernetesBackend, scratch: Path) -> AsyncIterator[Sit
         await backend.close()
 
 
-async def test_a_pod_that_is_deleted_under_a_turn_is_lost(pods: Pods, scratch: Path) -> None:
+@contextlib.asynccontextmanager
+async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[Site]:
+    """A site on a backend whose pods are attached to, or dial it. Nothing of it is left."""
+    async with contextlib.AsyncExitStack() as stack:
+        if dials:
+            (scratch / "runs").mkdir(exist_ok=True)
+            backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", **given))
+        else:
+            backend = pods.backend(scratch / "runs", **given)
+        yield await stack.enter_async_context(opened(backend, scratch))
+    await eventually_none(pods)
+    async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(60):
+        while await _secrets(kube):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
+            await asyncio.sleep(0.05)
+
+
+@both_ways
+async def test_a_pod_that_is_deleted_under_a_turn_is_lost(dials: bool, pods: Pods, scratch: Path) -> None:
     """Whoever waits is told at once; what another run has is its own."""
-    async with opened(pods.backend(scratch / "runs"), scratch) as site:
+    async with reached(dials, pods, scratch) as site:
         async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
             waiting = asyncio.ensure_future(one.ended())
             async with pods.cluster.client(pods.namespace) as kube:
@@ -58,16 +76,15 @@ async def test_a_pod_that_is_deleted_under_a_turn_is_lost(pods: Pods, scratch: P
             ended = await waiting
             assert (ended.reason, "not by this kernel" in ended.detail) == ("lost", True)
             assert await other.ask("who")
-        await eventually_none(pods)
 
 
-async def test_an_image_that_is_not_there_fails_at_once(pods: Pods, scratch: Path) -> None:
+@both_ways
+async def test_an_image_that_is_not_there_fails_at_once(dials: bool, pods: Pods, scratch: Path) -> None:
     """With its name and the registry's words; without waiting for another try."""
     missing = f"{pods.cluster.registry}/none:1"
-    async with opened(pods.backend(scratch / "runs", image=missing), scratch) as site:
+    async with reached(dials, pods, scratch, image=missing) as site:
         with pytest.raises(SandboxFailed, match=r"none:1.*not found"):
             await site.backend.start(site.spec(grant=GRANT))
-    assert await pods.names() == []
 
 
 @pytest.mark.parametrize(
@@ -104,23 +121,22 @@ async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Pa
         assert await pods.names() == []
 
 
-async def test_a_quota_that_is_used_up_refuses_a_birth(pods: Pods, scratch: Path) -> None:
+@both_ways
+async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, scratch: Path) -> None:
     """In the API's words; what lives goes on, and when it has gone there is room."""
     async with pods.cluster.client(pods.namespace) as kube:
         quota = ResourceQuota(metadata=ObjectMeta(name="one"), spec=ResourceQuotaSpec(hard={"pods": "1"}))
         await kube.create(quota)
         await _in_force(kube)
-    (scratch / "runs").mkdir()
-    async with pods.dialled(scratch / "runs") as (backend, _), pods.cluster.client(pods.namespace) as kube:
-        site = Site(Ground("", scratch), backend, await backend.probe())
+    async with reached(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
         async with site.visit(grant=GRANT) as visit:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
-                await backend.start(site.spec(grant=GRANT))
+                await site.backend.start(site.spec(grant=GRANT))
             assert refusal.value.limit == "quota"
             assert await visit.ask("who")
             made = [pod_of(visit.sandbox)]
             async with asyncio.timeout(60):
-                while await _secrets(kube) != made:  # noqa: ASYNC110 - it is another's to say
+                while await _secrets(kube) != made * dials:  # noqa: ASYNC110 - it is another's to say
                     await asyncio.sleep(0.05)
             assert await pods.names() == made
         assert await pods.names() == await _secrets(kube) == []
@@ -203,7 +219,7 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
     assert site.probe.mechanisms["network_policy"]
 
 
-@pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
+@both_ways
 async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: bool, pods: Pods, scratch: Path) -> None:
     """Of a pod's life: the next kernel of the same folder removes what is there, once."""
     runs = scratch / "runs"
