@@ -14,8 +14,10 @@ import pytest
 from ramet.core.errors import SandboxFailed
 from ramet.core.policy import DEFAULTS
 from ramet.isolation.conformance.ground import replace_grant
-from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes.sandbox import PodSandbox
+from ramet.isolation.contract import Sandbox, SandboxSpec
+from ramet.isolation.folders import RunFolders
+from ramet.services.config.pods import pods_of
+from ramet.services.config.reading import load
 from ramet.services.contract import Image
 from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
@@ -67,13 +69,15 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
     pods: Pods, uploads: Uploads, scratch: Path
 ) -> None:
     """Once for all runs that need it; where that fails, too, a run has the words of the cluster and of the registry."""
-    images = uploads.images
-    backend = pods.backend(
-        scratch / "runs", image=images.image, image_with=images.having, image_again=images.again, start_s=120
+    cluster = pods.cluster
+    (scratch / "ramet.yaml").write_text(
+        f"backend: kubernetes\nworking_dir: .\nnamespace: {pods.namespace}\nkubeconfig: {cluster.kubeconfig}\n"
+        f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
     )
+    backend = pods_of(load(scratch / "ramet.yaml", {}, {}), uploads.images)
 
-    async def started(run: str, image: Image) -> PodSandbox:
-        return await backend.start(spec(scratch, run, image))
+    async def started(run: str, image: Image) -> Sandbox:
+        return await backend.start(spec(RunFolders(scratch).root / run, image))
 
     try:
         image = await uploads.image()
@@ -94,9 +98,10 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
         await backend.close()
 
 
-def spec(scratch: Path, run: str, image: Image) -> SandboxSpec:
+def spec(workspace: Path, image: Image) -> SandboxSpec:
     """A run that sees what an image has."""
-    workspace = scratch / "runs" / run
     workspace.mkdir(parents=True)
     grant = replace_grant(DEFAULTS, readonly_mounts=tuple(map(str, image.folders)))
-    return SandboxSpec(run=run, grant=grant, workspace=workspace, entry="ramet.isolation.conformance.guest:main")
+    return SandboxSpec(
+        run=workspace.name, grant=grant, workspace=workspace, entry="ramet.isolation.conformance.guest:main"
+    )

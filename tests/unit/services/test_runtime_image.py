@@ -302,6 +302,7 @@ async def test_an_image_that_its_registry_has_lost_is_pushed_again(
             bundle = await service.upload(tar({"kit/__init__.py": b""}))
             image = await service.image((await made(service, bundle.id)).image)
             plain, whole = await images.image(), await images.image(image)
+            assert await images.image(PLAIN._replace(id="empty")) == plain
             at = tmp_path / "storage" / "docker" / "registry" / "v2" / "repositories"
 
             def left(kind: str) -> list[Path]:

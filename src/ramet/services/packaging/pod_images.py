@@ -55,7 +55,7 @@ class PodImages:
                     else:
                         found = await runtime_image(at.registry, at.base, self._kind, source=at.source, told=self._told)
                 self._made[image.id] = found
-                self._of[found.reference] = image
+                self._of.setdefault(found.reference, image)  # One without bundles is the plain one.
             return found
 
     async def again(self, image: PodImage) -> bool:
