@@ -19,6 +19,7 @@ from ramet.core.outcome import Status
 from ramet.core.policy import Policy
 from ramet.core.schedule import Interval
 from ramet.core.ticks import Book, Claim, Due, State
+from ramet.host.journal import TREES
 from ramet.host.kept_results import KeptResults
 from ramet.host.schedules.asked import schedule_of
 from ramet.host.schedules.books import Books
@@ -82,6 +83,32 @@ async def test_a_lost_tree_ends_here_and_goes_on_there_and_all_else_stays(
         assert (await one.result(handle.id)).value == "it goes on"  # as it is on record
         seqs = [each.seq for each in await stores["two"].read(tree=handle.id)]
         assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_a_tree_that_cannot_be_read_keeps_no_other_from_going_on(
+    postgres: Server, stores: dict[str, PostgresStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the log, and stays as it is: when a kernel falls, and when one begins to adopt."""
+    there: list[Handle] = []
+    async with AgentRuntime(store=stores["one"], grace_s=1.0) as one, AgentRuntime(store=stores["two"]) as two:
+        sessions = [Session(ScriptedModel(["said"]), runtime=one) for _ in range(3)]
+        for each in sessions:
+            await each.ask("go")
+        await two.adopt(there.append, llm=ScriptedModel([]))
+        spoilt = sessions[1].id
+        await stores["two"].put(TREES, spoilt, b"{")
+
+        with cut_off(stores["one"], postgres):
+            await eventually(lambda: len(there) == 2)
+        await two.adopt(llm=ScriptedModel([]))
+
+        assert {each.id for each in there} == {each.id for each in sessions} - {spoilt}
+        document = await stores["two"].get(TREES, spoilt)
+        assert document is not None
+        assert document.data == b"{"
+        named = [each for each in caplog.records if each.name == "ramet.adopting" and spoilt in each.getMessage()]
+        assert len(named) == 2
+        await eventually(lambda: one.trees == {})
 
 
 async def test_guests_of_a_tree_that_went_elsewhere_end_and_that_is_said_once(

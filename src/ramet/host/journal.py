@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ramet.core import told
-from ramet.core.errors import Conflict, OwnedElsewhere, RametError, StoreFailed, StoreInUse
+from ramet.core.errors import Conflict, Damaged, OwnedElsewhere, RametError, StoreFailed, StoreInUse
 from ramet.core.events import Event, encode
 from ramet.core.story import TreeStory
 from ramet.store.contract import Document, Entry, Store
@@ -179,14 +179,22 @@ class Journal:
             _log.warning("a tree that is over could not be marked as such: %s", problem)
 
     async def about(self, root: str) -> dict[str, Any]:
-        """What was said to be true for a whole tree; nothing of one that is not known."""
+        """What was said to be true for a whole tree; nothing of one that is not known. Raises Damaged."""
         found = await self.store.get(TREES, root)
-        return msgspec.json.decode(found.data) if found is not None else {}
+        return said_of(found) if found is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
         """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
         await change_tree(self.store, root, as_owner=True, over=True, ended=now)
         await self.store.let_go(root)
+
+
+def said_of(tree: Document) -> dict[str, Any]:
+    """What a tree's document says. Raises Damaged."""
+    try:
+        return msgspec.json.decode(tree.data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise Damaged(tree.kind, tree.key, str(problem)) from None
 
 
 async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:

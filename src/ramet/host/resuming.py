@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,19 +10,17 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-import msgspec
-
 from ramet.agent.compaction import repair
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import left_open
-from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import Damaged, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.policy import from_json
 from ramet.core.story import RunStory, TreeStory
-from ramet.host.journal import Journal
+from ramet.host.journal import Journal, said_of
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project
 from ramet.host.recipes import agent_of
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
+
+_log = logging.getLogger("ramet.adopting")
 
 #: What `AgentRuntime.spawn` gives every root by itself.
 SPAWNING = frozenset(tool.name for tool in spawning_tools())
@@ -160,16 +161,29 @@ def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
 
 
 async def left_behind(journal: Journal | None) -> list[Left]:
-    """Trees that are not known to be over."""
+    """Trees that are not known to be over; one whose document cannot be read is logged, and left as it is."""
     if journal is None:
         return []
-    found = [Left(each.key, msgspec.json.decode(each.data), journal) for each in await journal.trees()]
+    found = list[Left]()
+    for each in await journal.trees():
+        try:
+            found.append(Left(each.key, said_of(each), journal))
+        except Damaged as problem:
+            _log.error("a tree cannot be gone on with: %s", problem)
     return [each for each in found if not each.about.get("over")]
 
 
 async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:
-    """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of."""
-    found = [Left(root, await journal.about(root), journal) for root in roots]
+    """Trees that were claimed from kernels that have fallen; what is no tree, or over, is let go of.
+
+    One whose document cannot be read is logged, and stays this kernel's.
+    """
+    found = list[Left]()
+    for root in roots:
+        try:
+            found.append(Left(root, await journal.about(root), journal))
+        except Damaged as problem:
+            _log.error("tree %s is this kernel's now, and cannot go on here: %s", root, problem)
     for each in found:
         if not each.about or each.about.get("over"):
             await journal.store.let_go(each.root)
