@@ -13,6 +13,7 @@ from lightkube.resources.core_v1 import Pod
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
 from ramet.core.outcome import Status
+from ramet.core.story import TreeStory
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.models.dialogue import Call
@@ -77,7 +78,8 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        events = kept(talk)
+        events, worked = kept(talk), TreeStory().tell_all(kept(talk)).runs[run_of(talk, "main/1").info.id]
+        history = [each.type for each in run_of(talk, "main/1").context.history]
         assert nothing_is_held(talk)
 
     words = f"pod {pod.metadata.name} was deleted, and not by this kernel"
@@ -86,6 +88,7 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
     ] * retries
     [ended] = [each.result for each in of_kind(events, RunEnded, "main/1")]
     if retries:
+        assert ([each.kind for each in worked.said], worked.begun) == (history, {})
         assert (ended.status, ended.value) == (Status.COMPLETED, "Worked.")
     else:
         assert ended.error is not None

@@ -12,11 +12,13 @@ import pytest
 from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, Status, workspace_tools
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError
-from ramet.core.events import SandboxStarted, ToolEnded
+from ramet.core.events import RunRetried, SandboxStarted, ToolEnded
+from ramet.core.story import TreeStory
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.sandbox import ForkedSandbox
-from ramet.models.dialogue import Call, Say
+from ramet.models.dialogue import Call, Fail, Say
+from tests.trips.kit import kept, of_kind, run_of
 
 Backend = Literal["bwrap", "local"]
 both = pytest.mark.parametrize("backend", ["bwrap", "local"])
@@ -89,6 +91,31 @@ async def test_a_backend_is_told_who_starts_programs(tmp_path: pathlib.Path) -> 
         assert (await talk.ask("Go")).value == "done"
 
     assert backend.with_programs == [True, False]
+
+
+@both
+async def test_what_is_on_record_of_a_retried_turn_is_the_attempt_that_counts(
+    tmp_path: pathlib.Path, backend: Backend
+) -> None:
+    """Whoever goes on with it has the conversation that the model was in, and nothing of the attempt that failed."""
+    (tmp_path / "note").write_text("a note")
+    script: dict[str, list[Say | Call | Fail | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "read"}), "done"],
+        "read": [Call("Read", {"file_path": str(tmp_path / "note")}), Fail("no such model"), "It is a note."],
+    }
+    reader = Agent(name="reader", description="Reads files", instructions="Read.", tools=["Read"])
+    policy = Policy(readonly_mounts=(str(tmp_path),), retry_count=1, retry_delay_seconds=0.0)
+    async with Session(
+        ScriptedModel(script=script), workspace_tools(), agents=[reader], cwd=tmp_path, backend=backend, policy=policy,
+        unattended=True,
+    ) as talk:  # fmt: skip
+        assert (await talk.ask("Go")).value == "done"
+        run = run_of(talk, "main/1")
+        told = TreeStory().tell_all(kept(talk)).runs[run.info.id]
+
+    assert [each.attempt for each in of_kind(kept(talk), RunRetried)] == [1]
+    assert [each.kind for each in told.said] == [each.type for each in run.context.history]
+    assert [each.kind for each in told.said] == ["human", "ai", "tool", "ai"]
 
 
 @both

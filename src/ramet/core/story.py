@@ -82,6 +82,8 @@ class RunStory:
     usage: Usage = NOTHING_USED
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
+    _attempt_began_at: int = 0  #: place in its conversation: what was said from there on goes when another one begins
+    _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
 
     @property
@@ -172,6 +174,7 @@ class TreeStory:
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
+                run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.turn_began_at = len(run.said)
                 else:
@@ -186,7 +189,7 @@ class TreeStory:
             case SandboxStarted():
                 run.sandbox = event if event.sandbox else None
             case RunRetried():
-                run.sandbox = None
+                run.sandbox, run._is_retried = None, True
             case MailPushed():
                 if event.asked:
                     self.mailed.add(event.asked)
@@ -202,6 +205,8 @@ class TreeStory:
                 if event.kept:
                     old = run.said
                     run.said = [old[each] if isinstance(each, int) else said(each) for each in event.kept]
+                    left = (isinstance(each, int) and each >= run._attempt_began_at for each in event.kept)
+                    run._attempt_began_at = next((at for at, is_left in enumerate(left) if is_left), len(run.said))
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
@@ -252,6 +257,10 @@ class TreeStory:
 
     def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
         message = said(event.message)
+        if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
+            del run.said[run._attempt_began_at :]
+            run.begun.clear()
+            run._is_retried = False
         if event.step_id is not None:
             run.asked.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))

@@ -18,6 +18,8 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     Notice,
+    RunResumed,
+    RunRetried,
     RunSpawned,
     ToolEnded,
     ToolStarted,
@@ -107,6 +109,39 @@ def test_answers_stand_in_the_order_of_their_calls() -> None:
     story = as_stored(EVENTS[: EVENTS.index(answer(1)) + 1])
 
     assert [each.get("content") for each in story.root.messages[2:]] == ["answer 0", "answer 1", "answer 2"]
+
+
+def spoken(story: TreeStory) -> list[str]:
+    """What was said in the first run, as far as it still counts."""
+    return [each["content"] for each in story.root.messages]
+
+
+def test_another_attempt_begins_where_the_turn_began() -> None:
+    """What the one before said is gone, with the calls that it had begun, as soon as the next one speaks."""
+    failed = RunRetried(**STAMP, attempt=1, status="lost")
+    events = [
+        *EVENTS[:3],
+        said({"type": "ai", "content": "An answer."}),
+        TurnEnded(**STAMP, turn=1, status="completed"),
+        TurnStarted(**STAMP, turn=2),
+        said({"type": "human", "content": "And?"}),
+        said({"type": "ai", "content": "I read.", "tool_calls": CALLS[:1]}),
+        ToolStarted(**STAMP, tool="Read", step_id="run-1:2", call_id="call-0"),
+        failed,
+    ]
+    story = as_stored(events)
+    assert (spoken(story), story.root.begun.keys()) == (["Go.", "An answer.", "And?", "I read."], {"call-0"})
+
+    events.append(said({"type": "human", "content": "And?"}))
+    story = as_stored(events)
+    assert (spoken(story), story.root.begun) == (["Go.", "An answer.", "And?"], {})
+
+    kept = ({"type": "human", "content": "In short."}, 2)
+    sizes: dict[str, Any] = {"before_messages": 3, "after_messages": 2, "before_tokens": 9, "after_tokens": 5}
+    shorter = [*events, Compacted(**STAMP, **sizes, kept=kept), failed]
+    assert spoken(as_stored([*shorter, events[-1]])) == ["In short.", "And?"]
+    resumed = [*events, failed, RunResumed(**STAMP, turn=2), said({"type": "ai", "content": "Well."}), failed]
+    assert spoken(as_stored([*resumed, said({"type": "ai", "content": "No."})])) == ["Go.", "An answer.", "And?", "No."]
 
 
 def test_what_a_run_used_counts_above_it() -> None:
