@@ -57,7 +57,7 @@ test: setup ## every test, JOBS (2) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
-	tests/cluster/cluster.sh run $(BIN)/pytest -m kubernetes $(ARGS)
+	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
 	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) tests/chaos $(ARGS)

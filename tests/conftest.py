@@ -78,7 +78,8 @@ def share_of(test: str) -> str:
     for folder in ("tests/security/", "tests/unit/isolation/"):
         if path.startswith(folder):
             return folder
-    return test if path.startswith(("tests/chaos/", "tests/conformance/test_backends")) else path
+    apart = ("tests/chaos/", "tests/conformance/test_backends", "tests/kubernetes/test_pods")
+    return test if path.startswith(apart) else path
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -92,6 +92,8 @@ def test_what_no_file_can_hold_is_told_all_the_same(tmp_path: Path) -> None:
         ("tests/unit/isolation/linux/test_rlimits.py::test_1", "tests/unit/isolation/"),
         ("tests/unit/isolated/test_it.py::test_1", "tests/unit/isolated/test_it.py"),
         ("tests/chaos/test_rounds.py::test_it[round-1-local]", "tests/chaos/test_rounds.py::test_it[round-1-local]"),
+        ("tests/kubernetes/test_pods.py::test_it[env-run]", "tests/kubernetes/test_pods.py::test_it[env-run]"),
+        ("tests/kubernetes/test_served.py::test_it", "tests/kubernetes/test_served.py"),
     ],
 )
 def test_what_shares_something_stays_in_one_process(test: str, share: str) -> None:

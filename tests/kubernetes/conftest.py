@@ -16,11 +16,17 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 
 from tests.support import kernel_image as kernel_image_of
-from tests.support.cluster import Cluster, base_image, cluster, may, namespace, until
+from tests.support.cluster import LEFTOVERS, Cluster, Leftovers, base_image, cluster, given, may, namespace, until
 from tests.support.manifests import DEPLOY, built, relocated
 from tests.support.pods import pod_images, pods, scratch, sent, shared_namespace
 
 __all__ = ["base_image", "cluster", "namespace", "pod_images", "pods", "scratch", "sent", "shared_namespace"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests leave in a cluster is looked for where one is given."""
+    if (found := given()) is not None:
+        config.pluginmanager.register(Leftovers(found), LEFTOVERS)
 
 
 @pytest.fixture

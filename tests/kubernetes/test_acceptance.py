@@ -55,8 +55,11 @@ __all__ = [
 
 
 @pytest.fixture(scope="module")
-def server(cluster: Cluster, shared_namespace: str) -> Iterator[Server]:
-    """One for all tests. When it has ended, no pod, and no namespace of a team, is left of it."""
+def server(cluster: Cluster, shared_namespace: str, pod_images: object) -> Iterator[Server]:
+    """One for all tests. When it has ended, no pod, and no namespace of a team, is left of it.
+
+    The images of its pods are in the registry: it makes none beside other tests that do.
+    """
     if not any(each.name() == "kubelet" for each in psutil.process_iter()):
         pytest.skip("the node is another machine: what works in its pods cannot be seen from here")
     with short_folder() as folder:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import socket
@@ -32,6 +33,7 @@ from lightkube.resources import (
 )
 
 MANAGED = {"app.kubernetes.io/managed-by": "ramet"}  #: what ramet makes bears this
+LEFTOVERS = "leftovers-in-the-cluster"  #: the plugin of that name, registered where a cluster is given
 _GONE_S = 60.0  #: what an end may take, and a namespace its 5 s to begin with; passed only by a run that fails
 _KINDS = (
     core_v1.Pod, core_v1.Secret, core_v1.ServiceAccount, core_v1.ConfigMap, core_v1.Service, core_v1.ResourceQuota,
@@ -65,13 +67,23 @@ class Cluster:
         """A client with all rights. Close it: a test that leaves its connections behind fails."""
         return AsyncClient(self.config, namespace=namespace, trust_env=False)
 
+    @contextlib.contextmanager
+    def one_at_a_time(self) -> Iterator[None]:
+        """While it lasts, no other process has this of the same cluster: what one pushes, the next one finds."""
+        with self.kubeconfig.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def blocking_client(self, namespace: str = "default") -> Client:
         """The same for what is not async."""
         return Client(self.config, namespace=namespace, timeout=httpx2.Timeout(30), trust_env=False)
 
 
 class Leftovers:
-    """The namespaces of this session; at its end, the run fails if something of them, or of ramet, is still there."""
+    """The namespaces of this session; at its end, the run fails if something of them, or of ramet, is still there.
+
+    The processes of `pytest -n` tell whoever started them which they had; that one looks, when all have ended.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._names = cluster, list[str]()
@@ -82,9 +94,18 @@ class Leftovers:
         self._names.append(f"ramet-test-{secrets.token_hex(4)}")
         return self._names[-1]
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a process of `pytest -n` had; one that crashed tells nothing."""
+        self._names += getattr(node, "workeroutput", {}).get("namespaces", [])
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Wait until all is gone, or fail."""
+        told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if told is not None:
+            told["namespaces"] = self._names
+            return
         with self._cluster.blocking_client() as kube:
             until(lambda: not self._look(kube))
         if self._left:
@@ -101,7 +122,7 @@ class Leftovers:
             told for kind in _WIDE_KINDS for told in _named(kube, kind) if told.startswith(tuple(self._names))
         ]
         # Only where nobody else is at work can all that ramet has made be told from what is in use.
-        if os.environ.get("RAMET_CLUSTER") == "own" and "PYTEST_XDIST_WORKER" not in os.environ:
+        if os.environ.get("RAMET_CLUSTER") == "own":
             labelled = [_named(kube, kind, labels=MANAGED) for kind in _WIDE_KINDS]
             labelled += [_named(kube, kind, labels=MANAGED, namespace="*") for kind in _KINDS]
             self._left += [told for names in labelled for told in names]
@@ -139,29 +160,27 @@ def _host_of(server: str) -> str:
         return str(way.getsockname()[0])
 
 
+def given() -> Cluster | None:
+    """The cluster that tests may use, if there is one. A KUBECONFIG alone may be of one that is in use."""
+    kubeconfig, registry = os.environ.get("KUBECONFIG"), os.environ.get("REGISTRY")
+    if not (kubeconfig and registry):
+        return None
+    found = Cluster(kubeconfig=Path(kubeconfig), registry=registry, host="")
+    return Cluster(kubeconfig=Path(kubeconfig), registry=registry, host=_host_of(found.config.cluster.server))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """The cluster of this session; without one, tests marked `kubernetes` are skipped before they ask for it."""
-    kubeconfig, registry = os.environ.get("KUBECONFIG"), os.environ.get("REGISTRY")
-    assert kubeconfig, "a test that uses `cluster` is marked `kubernetes`"
-    assert registry, "a test that uses `cluster` is marked `kubernetes`"
-    found = Cluster(kubeconfig=Path(kubeconfig), registry=registry, host="")
-    return Cluster(kubeconfig=Path(kubeconfig), registry=registry, host=_host_of(found.config.cluster.server))
+    found = given()
+    assert found is not None, "a test that uses `cluster` is marked `kubernetes`"
+    return found
 
 
 @pytest.fixture
 def base_image(cluster: Cluster) -> str:
     """An image for pods: Debian with python3.11."""
     return cluster.base_image
-
-
-def _leftovers(config: pytest.Config, cluster: Cluster) -> Leftovers:
-    plugin = config.pluginmanager.get_plugin("leftovers-in-the-cluster")
-    if plugin is None:
-        plugin = Leftovers(cluster)
-        config.pluginmanager.register(plugin, "leftovers-in-the-cluster")
-    assert isinstance(plugin, Leftovers)
-    return plugin
 
 
 @pytest.fixture
@@ -175,7 +194,9 @@ def namespace(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
 
 def namespaced(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[str]:
     """What `namespace` is, for fixtures of another scope."""
-    name = _leftovers(pytestconfig, cluster).new_name()
+    leftovers = pytestconfig.pluginmanager.get_plugin(LEFTOVERS)
+    assert isinstance(leftovers, Leftovers)
+    name = leftovers.new_name()
     with cluster.blocking_client(name) as kube:
         kube.create(core_v1.Namespace(metadata=ObjectMeta(name=name)))
     try:

@@ -201,7 +201,8 @@ def pod_images(cluster: Cluster) -> Mapping[Image, PodImage]:
             kinds: tuple[Image, ...] = ("bare", "llm")
             return {kind: await runtime_image(registry, base, kind) for kind in kinds}
 
-    return asyncio.run(made())
+    with cluster.one_at_a_time():
+        return asyncio.run(made())
 
 
 @pytest.fixture
