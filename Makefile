@@ -35,7 +35,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo check test test-kubernetes chaos format bench clean
+.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos format bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -46,11 +46,13 @@ setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubbl
 demo: $(READY) ## agents explain why a payment API fails: no key, no network
 	$(BIN)/ramet ask "Why is the payment API failing?" --dir examples/payment-api
 
-check: setup ## format, lint, types, layers and fast tests, two minutes
+lint: $(READY) ## format, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+check: setup lint ## `make lint`, and fast tests: two minutes
 	$(BIN)/pytest -n $(JOBS) tests/unit tests/architecture -q -x -m "not slow and not bench"
 
 test: setup ## every test, JOBS (2) at a time
