@@ -62,7 +62,7 @@ test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their o
 	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
-	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) tests/chaos $(ARGS)
+	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m chaos tests/chaos $(ARGS)
 
 format: $(READY) ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff format .
