@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
+import time
 from collections.abc import Callable
+
+_PAUSE_S = 0.002  #: between two looks
+_SHARE = 4  #: so many times what a look took is waited until the next one,
+_LONGEST_S = 0.1  #: and at most this
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 60) -> None:
-    """Return once `condition` holds; a test that waits in vain fails after a minute, or `within_s`."""
+    """Return once `condition` holds; a test that waits in vain fails after a minute, or `within_s`.
+
+    A look that costs much, as one at all processes of the machine does, is taken less often: what is waited for needs
+    the processor as well.
+    """
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process, too
-            await asyncio.sleep(0.002)
+        began = time.thread_time()
+        while not condition():
+            await asyncio.sleep(min(max(_PAUSE_S, _SHARE * (time.thread_time() - began)), _LONGEST_S))
+            began = time.thread_time()
 
 
 def alive(pid: int) -> bool:
