@@ -58,6 +58,8 @@ check: setup lint ## `make lint`, and fast tests: two minutes
 test: setup ## every test, JOBS (2) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
 
+# Pods are waited for more than they compute.
+test-kubernetes: JOBS = 3
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
 	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
 
