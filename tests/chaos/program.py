@@ -48,13 +48,13 @@ async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str
     )
 
 
-async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_s: float = 60) -> Handle | None:
     """Trip B."""
     for handle in await runtime.resume():
         return handle
     if (folder / "begun").exists():
         return None
-    policy = Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=4, timeout_seconds=60)
+    policy = Policy(allow_sub_agents=True, memory_mb=1024, cpu_cores=4, timeout_seconds=timeout_s)
     return await runtime.spawn(functions.survey, policy=policy, limits=LIMITS)
 
 
@@ -104,6 +104,13 @@ def outliving(folder: pathlib.Path) -> Backend:
     return OutlivingBackend(runs)
 
 
+def pods(folder: pathlib.Path) -> Backend:
+    """Pods that dial, of the cluster that the environment names."""
+    from tests.support.pods import dialled
+
+    return dialled(RunFolders(folder).root)
+
+
 Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]
 TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | None]] = {
     "models": (tree_of_models, None),
@@ -111,6 +118,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "local": (nested_functions, "local"),
     "bwrap": (nested_functions, "bwrap"),
     "outliving": (nested_functions, outliving),
+    "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),
     "schedule": (schedule, None),
 }

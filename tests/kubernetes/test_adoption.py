@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,21 @@ import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.core.errors import Gone
+from ramet.core.events import RunEnded, RunSpawned, SandboxStarted
+from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import labels, reaper
 from ramet.isolation.kubernetes.kernels import Standing
 from ramet.isolation.kubernetes.sandbox import PodSandbox
+from tests.chaos.checks import read
+from tests.chaos.deadly import Kill
+from tests.chaos.functions import RUNS
+from tests.chaos.kernels import start
 from tests.support.left_pods import ANSWERED, STEPS, Talk, abandoned, at_work, spec_of
-from tests.support.pods import PATIENCE_S, Pods
+from tests.support.pods import HOST, IMAGES, NAMESPACE, PATIENCE_S, Pods
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
 
+_KINDS: tuple[Image, ...] = ("bare", "llm")
 LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open
 
 
@@ -138,3 +147,36 @@ async def test_what_nobody_takes_up_is_left_alone_for_its_patience(
             await other.reap()
             assert len(await ours(pods)) == 2, "there is another kernel, which may take it up"
         await left_nothing(pods)
+
+
+async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another door, with another authority: each function was called once, and what it said is there once."""
+    images = " ".join(pods.images[each].reference for each in _KINDS)
+    told = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
+    for name, value in {**told, "KUBECONFIG": str(pods.cluster.kubeconfig)}.items():
+        monkeypatch.setenv(name, value)
+
+    async def live(kill: Kill | None = None) -> tuple[int, str]:
+        kernel = await start("pods", scratch, kill)
+        try:
+            return await kernel.process.wait(), kernel.words
+        finally:
+            kernel.kill()
+
+    code, words = await live(Kill.parse("before:run_ended:1"))
+    assert code == -signal.SIGKILL, words
+    before = {name for _, name in await ours(pods)}
+    code, words = await live()
+    assert code == 0, words
+
+    events = [each for tree in (await read(scratch)).values() for each in tree]
+    started = [each for each in events if isinstance(each, SandboxStarted)]
+    adopted = {each.sandbox["pod"] for each in started if each.adopted}
+    assert adopted, "a function was at work when its kernel was killed"
+    assert adopted <= before
+    called = Counter(each.run for each in started if not each.adopted)
+    assert [called[each.run] for each in events if isinstance(each, RunSpawned)] == [1] * RUNS
+    assert [each.result.status for each in events if isinstance(each, RunEnded)] == ["completed"] * RUNS
+    await left_nothing(pods)

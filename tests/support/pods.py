@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,10 +31,12 @@ from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
+from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.images import PodImage
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.shared import fits
+from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.lines import certificates
 from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.remote.files import Known, Packed
@@ -45,6 +48,7 @@ from tests.support.cluster import Cluster, namespaced
 from tests.support.relay import Relay, relayed
 
 NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
+HOST = "RAMET_TEST_HOST"  #: the address at which pods find this machine
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
 
 _LOOK = """
@@ -65,6 +69,17 @@ def backend(runs: Path, team: Reservation | None = None) -> KubernetesBackend:
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     reach = Attach(patience_s=PATIENCE_S)
     return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=reach, team=team)
+
+
+def dialled(runs: Path) -> TeamNamespaces:
+    """Of this cluster, with a door at a port of its own and a new authority: each kernel has another one."""
+    host = os.environ[HOST]
+    with socket.create_server((host, 0)) as free:
+        at = host, free.getsockname()[1]
+    bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
+    image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
+    door = Door(at, listen=at, identify=lambda: certificates.make([host]))
+    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, door=door)
 
 
 TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
