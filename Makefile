@@ -6,6 +6,7 @@ READY  := .venv/.ready
 ARGS   ?=
 JOBS   ?= 2
 ROUNDS ?= 200
+FAST   ?= tests/unit tests/architecture
 SEED   ?= 2
 
 export DEBIAN_FRONTEND := noninteractive
@@ -53,7 +54,7 @@ lint: $(READY) ## format, lint, types, layers
 	$(BIN)/lint-imports --no-logo
 
 check: setup lint ## `make lint`, and fast tests: two minutes
-	$(BIN)/pytest -n $(JOBS) tests/unit tests/architecture -q -x -m "not slow and not bench"
+	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
 test: setup ## every test, JOBS (2) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)

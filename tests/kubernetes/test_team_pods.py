@@ -290,14 +290,14 @@ async def test_a_pod_without_memory_ends_all_runs_in_it_and_the_next_has_a_new_o
         kube = await stack.enter_async_context(pods.cluster.client(pods.namespace))
         async with site.visit(grant=grant) as one, site.visit(grant=grant) as other:
             assert {each.sandbox.level for each in (one, other)} == {Isolation.L1}
-            assert pod_of(one) == pod_of(other)
-            filling = asyncio.ensure_future(in_pod(kube, pod_of(one), "sh", "-c", FILL))
+            assert pod_of(one.sandbox) == pod_of(other.sandbox)
+            filling = asyncio.ensure_future(in_pod(kube, pod_of(one.sandbox), "sh", "-c", FILL))
             for ended in await asyncio.gather(one.ended(), other.ended()):
                 assert ended.reason == "oom", ended
                 assert re.search(r"runs of team small share: .*out of memory", ended.detail)
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
             async with site.visit(grant=grant) as again:
-                assert (again.sandbox.level, pod_of(again) == pod_of(one)) == (Isolation.L1, False)
+                assert (again.sandbox.level, pod_of(again.sandbox) == pod_of(one.sandbox)) == (Isolation.L1, False)
                 assert await again.ask("who")
                 await again.tell("leave", code=7)
                 assert (await again.ended()).code == 7
