@@ -67,8 +67,8 @@ class Kernels:
         self.all: list[Kernel] = []
         plugin(folder, ENTRY_POINTS)
 
-    def begin(self, name: str, token: str = TOKEN) -> Kernel:
-        """It may not listen yet."""
+    def begin(self, name: str, token: str = TOKEN, **settings: str) -> Kernel:
+        """It may not listen yet. `settings` are of its environment; without them, its agents are in sandboxes here."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         env = {
@@ -76,8 +76,9 @@ class Kernels:
             "PYTHONPATH": os.pathsep.join([str(self._folder / "plugin"), str(ROOT)]),
             "RAMET_STORE": self.dsn,
             "RAMET_OPERATOR_TOKEN": token,
+            **(settings or {"RAMET_BACKEND": "local"}),
         }
-        options = ["--dir", str(folder), "--listen", "127.0.0.1:0", "--kernel", name, "--backend", "local"]
+        options = ["--dir", str(folder), "--listen", "127.0.0.1:0", "--kernel", name]
         with (folder / "stderr").open("a") as errors:
             command = [sys.executable, "-m", "ramet", "serve", *options]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=env)
