@@ -55,7 +55,7 @@ async def _measured(backend: KubernetesBackend, folder: Path, runs: int) -> Figu
         sandbox = await backend.start(spec)
         starts.append(1000 * (time.perf_counter() - began))
         cpu.append(1000 * (time.process_time() - used))
-        places.add(sandbox.describe()["pod"])
+        places.add(sandbox.pod)
         await sandbox.clean_up()
     assert len(places) == 1, "they share a pod"
     warm = starts[1:]

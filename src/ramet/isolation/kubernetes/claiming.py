@@ -46,7 +46,7 @@ class ClaimedPod(Pod):
                 self._owners, self._secret = {ground.owner, found.owner}, {"metadata": {"name": self.name}}
                 if found.trouble is not None:
                     raise Gone(found.trouble.words)
-                if not found.is_running:
+                if not found.node:  # That it runs is told some time after it does.
                     raise Gone(f"pod {self.name} does not run")
                 patch = manifest.taken_up(ground.owner, uid=found.uid, version=found.version)
                 await ground.api.patch_pod(self.name, patch)
