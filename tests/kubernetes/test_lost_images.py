@@ -93,9 +93,9 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
         uploads.hosts.append("127.0.0.1:1")
         with pytest.raises(SandboxFailed, match=r"pod .*ImagePull.*cannot be pushed again: .*127\.0\.0\.1:1"):
             await started("three", lost)
-        assert await pods.names() == []
     finally:
         await backend.close()
+    assert await pods.names() == []
 
 
 def spec(workspace: Path, image: Image) -> SandboxSpec:
