@@ -53,7 +53,7 @@ lint: $(READY) ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-check: setup lint ## `make lint`, and fast tests: two minutes
+check: setup lint ## `make lint`, and fast tests: five minutes
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
 test: setup ## every test, JOBS (2) at a time
