@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from lightkube.models.authentication_v1 import TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ServiceAccountToken
 
+from ramet import AgentRuntime
+from ramet.isolation.folders import RunFolders
 from tests.support import kernel_image as kernel_image_of
 from tests.support.cluster import LEFTOVERS, Cluster, Leftovers, base_image, cluster, given, may, namespace, until
 from tests.support.manifests import DEPLOY, built, relocated
-from tests.support.pods import pod_images, pods, scratch, sent, shared_namespace
+from tests.support.pods import Pods, pod_images, pods, scratch, sent, shared_namespace
 
 __all__ = ["base_image", "cluster", "namespace", "pod_images", "pods", "scratch", "sent", "shared_namespace"]
 
@@ -27,6 +30,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """What tests leave in a cluster is looked for where one is given."""
     if (found := given()) is not None:
         config.pluginmanager.register(Leftovers(found), LEFTOVERS)
+
+
+@pytest.fixture
+async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
+    """A runtime whose agents work in pods; when it has stopped, none is left."""
+    runs = RunFolders(scratch).root
+    runs.mkdir(0o700, parents=True)
+    backend = pods.backend(runs)
+    try:
+        async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
+            yield runtime
+    finally:
+        await backend.close()
+    assert await pods.names() == []
 
 
 @pytest.fixture

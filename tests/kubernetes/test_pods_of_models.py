@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.events import RunEnded, RunRetried, RunSpawned, SandboxStarted, ToolEnded, ToolStarted
 from ramet.core.outcome import Status
 from ramet.core.story import TreeStory
-from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import labels
 from ramet.models.dialogue import Call
 from tests.support.pods import Pods
@@ -29,20 +27,6 @@ async def nap() -> str:
     """Sleep for an hour."""
     await asyncio.sleep(3600)
     return "rested"
-
-
-@pytest.fixture
-async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose agents work in pods; when it has stopped, none is left."""
-    runs = RunFolders(scratch).root
-    runs.mkdir(0o700, parents=True)
-    backend = pods.backend(runs)
-    try:
-        async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
-            yield runtime
-    finally:
-        await backend.close()
-    assert await pods.names() == []
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from lightkube.resources.core_v1 import Pod
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy, ScriptedModel, Session, workspace_tools
 from ramet.core.events import Event, RunEnded, SandboxStarted, ToolEnded
 from ramet.core.outcome import Status
-from ramet.isolation.folders import RunFolders
 from ramet.models.dialogue import Call
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
@@ -25,20 +23,6 @@ from tests.trips.isolated_kit import marked
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 
 _marks = itertools.count()
-
-
-@pytest.fixture
-async def runtime(pods: Pods, scratch: Path) -> AsyncIterator[AgentRuntime]:
-    """A runtime whose agents work in pods; when it has stopped, none is left."""
-    runs = RunFolders(scratch).root
-    runs.mkdir(0o700, parents=True)
-    backend = pods.backend(runs)
-    try:
-        async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
-            yield runtime
-    finally:
-        await backend.close()
-    assert await pods.names() == []
 
 
 async def test_trip_a_a_models_sub_agent_works_in_a_pod(runtime: AgentRuntime, scratch: Path) -> None:
