@@ -28,6 +28,7 @@ from ramet.store.contract import Store
 from tests.chaos import functions
 from tests.chaos.deadly import Kill, make_deadly
 from tests.chaos.planned import Planned, tools
+from tests.support.outliving import OutlivingBackend
 
 LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
 
@@ -97,8 +98,6 @@ def bearing(name: str) -> list[str]:
 
 def outliving(folder: pathlib.Path) -> Backend:
     """Sandboxes that a killed kernel leaves at work."""
-    from tests.support.outliving import OutlivingBackend
-
     runs = RunFolders(folder).root
     runs.mkdir(0o700, parents=True, exist_ok=True)
     return OutlivingBackend(runs)
@@ -135,6 +134,8 @@ async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[
         handle = await begin(runtime, folder)
         if handle is not None:
             await _to_its_end(runtime, handle, folder)
+    if where is outliving:  # Whoever had nothing to do there has not told it to end.
+        await OutlivingBackend(RunFolders(folder).root).end()
 
 
 def _store(folder: pathlib.Path, server: list[str]) -> Store:

@@ -44,10 +44,10 @@ WRITES: dict[str, dict[str, int]] = {
 }
 #: Which trips are made how often, and for how long a life of each goes on once it is up.
 TRIPS = (
-    *("models", "local", "postgres", "schedule", "models", "bwrap", "models", "postgres", "models", "local"),
+    *("models", "local", "postgres", "schedule", "models", "bwrap", "models", "postgres", "models", "outliving"),
     *("models", "models", "postgres", "schedule", "models", "local", "models", "postgres", "models", "models"),
 )
-LENGTH_S = {"models": 0.25, "postgres": 0.5, "local": 1.2, "bwrap": 1.2, "schedule": 0.1}
+LENGTH_S = {"models": 0.25, "postgres": 0.5, "local": 1.2, "bwrap": 1.2, "outliving": 1.2, "schedule": 0.1}
 #: How many further kills a round has.
 FURTHER = (0, 0, 1, 2)
 
@@ -92,7 +92,8 @@ class Round:
 
 def kind_of(trip: str) -> str:
     """What a trip writes, wherever it does."""
-    return {"postgres": "models", "local": "functions", "bwrap": "functions"}.get(trip, trip)
+    kinds = {"postgres": "models", "local": "functions", "bwrap": "functions", "outliving": "functions"}
+    return kinds.get(trip, trip)
 
 
 async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None:
@@ -105,7 +106,8 @@ async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None
             for moment in moments:
                 kernel = await start(trip, folder, moment if isinstance(moment, Kill) else None, server)
                 code = await (kernel.end() if isinstance(moment, Kill) else kernel.kill_after(moment))
-                await orphans.gone()
+                if trip != "outliving":  # What it has left at work, the next one goes on with.
+                    await orphans.gone()
                 assert code in (0, -signal.SIGKILL), f"it ended with {code}: {kernel.words}"
                 deaths.append(death_of(folder, await read(folder, server)))
             kernel = await start(trip, folder, None, server)

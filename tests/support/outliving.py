@@ -66,13 +66,20 @@ class OutlivingBackend:
             machine, self._machine = await self._machine, None
             await machine.close()
 
+    async def end(self) -> None:
+        """End what an earlier kernel has left, if it is there."""
+        with contextlib.suppress(OSError):
+            await (await self._dialled()).close()
+
     async def _reached(self) -> Machine:
         try:
-            reader, writer = await asyncio.open_unix_connection(self._path)
+            return await self._dialled()
         except OSError:
             await asyncio.to_thread(self._begin)
-            reader, writer = await asyncio.open_unix_connection(self._path)
-        return Machine(StreamLine(reader, writer))
+            return await self._dialled()
+
+    async def _dialled(self) -> Machine:
+        return Machine(StreamLine(*await asyncio.open_unix_connection(self._path)))
 
     def _begin(self) -> None:
         with contextlib.suppress(FileNotFoundError):

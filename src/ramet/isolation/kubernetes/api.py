@@ -99,12 +99,12 @@ class Api:
 
         await _asked(self._client.patch(Pod, name, dict(patch)))
 
-    async def delete_pod(self, name: str, *, uid: str = "", version: str = "") -> None:
+    async def delete_pod(self, name: str, *, uid: str = "") -> None:
         """At once, without a grace; what is not there is no error.
 
-        With `uid` or `version`, only a pod that has these. Raises Taken for any other, Forbidden, Unreachable.
+        With `uid`, only a pod that has that. Raises Taken for any other, Forbidden, Unreachable.
         """
-        known = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
+        known = {"uid": uid} if uid else {}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0, "preconditions": known}
         await _deleted(self._delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}", options))
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from ramet.core.errors import Gone
-from ramet.isolation.kubernetes import manifest
+from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.api import Missing, Taken, Unreachable
 from ramet.isolation.kubernetes.life import Ground, Pod
 from ramet.isolation.kubernetes.reach import Reached
@@ -62,7 +62,9 @@ class ClaimedPod(Pod):
                 return
 
     async def _may_have(self, found: Seen) -> None:
-        """Raises Gone where another kernel has it by now."""
+        """Raises Gone where another kernel has it by now, or is deleting it."""
+        if found.owner == labels.NOBODY:
+            raise Gone(f"pod {self.name} is being deleted")
         if found.owner != self._ground.owner and found.owner in await self._claim.living():
             raise Gone(f"another kernel has taken up pod {self.name}")
 

@@ -1,7 +1,12 @@
-"""How a pod is deleted that another kernel may take up at any moment: as its owner's, or not at all."""
+"""How a pod is deleted that another kernel may take up at any moment: as its owner's, or not at all.
+
+A deletion without a grace that depends on the version of a pod is half done: the API server changes the pod, and then
+finds that it has. The kubelet does the rest, seconds later. So the pod is made nobody's first, on that condition.
+"""
 
 from __future__ import annotations
 
+from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.api import Api, Missing, Taken
 from ramet.isolation.kubernetes.seen import Seen
 
@@ -14,15 +19,16 @@ async def delete(api: Api, pod: Seen, *owners: str) -> bool:
     Unreachable.
     """
     while True:
-        if not pod.version:
-            try:
-                pod = await api.pod(pod.name)
-            except Missing:
-                return True
-        if pod.owner not in owners:
-            return False
         try:
-            await api.delete_pod(pod.name, uid=pod.uid, version=pod.version)
+            if not pod.version:
+                pod = await api.pod(pod.name)
+            if pod.owner not in (*owners, labels.NOBODY):
+                return False
+            if pod.outlives_s and pod.owner != labels.NOBODY:
+                await api.patch_pod(pod.name, manifest.taken_up(labels.NOBODY, uid=pod.uid, version=pod.version))
+            await api.delete_pod(pod.name, uid=pod.uid)
+        except Missing:
+            return True
         except Taken:  # It has changed meanwhile: most likely its status alone.
             pod = pod._replace(version="")
         else:

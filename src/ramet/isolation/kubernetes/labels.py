@@ -15,6 +15,7 @@ OURS = "ramet"
 
 PLACE = f"{DOMAIN}/place"  #: the working directory, or the database, whose kernels may clear up after each other
 OWNER = f"{DOMAIN}/owner"  #: the kernel that has made it
+NOBODY = "nobody"  #: whose a pod is that is being deleted: none can take it up any more
 RUN = f"{DOMAIN}/run"
 TREE = f"{DOMAIN}/tree"
 TEAM = f"{DOMAIN}/team"

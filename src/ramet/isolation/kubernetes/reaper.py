@@ -85,7 +85,7 @@ class Reaper:
 
     def _spares(self, namespace: str, pod: Seen) -> bool:
         """Whether a dead kernel's pod stays this time."""
-        if not pod.outlives_s or not pod.node or pod.trouble is not None:
+        if not pod.outlives_s or not pod.node or pod.trouble is not None or pod.owner == labels.NOBODY:
             return False
         now = asyncio.get_running_loop().time()
         return now < self._spared.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
