@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -86,7 +87,6 @@ def main(control: int, leash: int) -> NoReturn:
         "the image started a thread: nothing can be forked from it"
     )
     Zygote(end, gates).serve()
-    os._exit(0)
 
 
 def _put_on(leash: int) -> None:
@@ -150,8 +150,18 @@ class Zygote:
             calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
             signal.signal(signal.SIGTERM, lambda *_: self._end_all())
 
-    def serve(self) -> None:
-        """Until the host has gone."""
+    def serve(self) -> NoReturn:
+        """Until the host has gone, or we fail: nobody of ours lives on then."""
+        try:
+            self._listen()
+        except ConnectionError:  # It has gone, and had not read all that we said.
+            pass
+        except Exception:
+            traceback.print_exc()  # The host has what we print.
+        finally:
+            self._end_all()
+
+    def _listen(self) -> None:
         self._report("ready", None, os.getpid())
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -164,7 +174,7 @@ class Zygote:
                 else:
                     packet = packets.receive(self._control)
                     if packet is None:
-                        self._end_all()
+                        return
                     self._obey(packet)
             self._reap()
 
