@@ -32,9 +32,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LookupError as problem:
         print(problem.args[0], file=sys.stderr)
         return 2
+    left_out = [each.name for each in chosen if each.on_cluster] if not machine.has_cluster() else []
+    if left_out and asked.names:
+        print(f"{', '.join(left_out)}: on a cluster only, by KUBECONFIG and REGISTRY (tests/cluster)", file=sys.stderr)
+        return 2
     if asked.write and (asked.names or not asked.peers):
         print("--write keeps whole sittings only: with --peers, without names", file=sys.stderr)
         return 2
+    if left_out:
+        print(f"left out, without KUBECONFIG and REGISTRY: {', '.join(left_out)}", file=sys.stderr)
+        chosen = tuple(each for each in chosen if each.name not in left_out)
     try:
         interpreters = {peer.name: python_of(peer) for peer in PEERS} if asked.peers else {}
     except RuntimeError as problem:

@@ -43,6 +43,7 @@ class Measurement:
     arguments: tuple[str, ...]
     figures: tuple[Figure, ...]
     most_rounds: int = 100
+    on_cluster: bool = False  #: needs a Kubernetes, by KUBECONFIG and REGISTRY
 
 
 def _cpu_ms(key: str, label: str, at_most: float | None = None) -> Figure:
@@ -408,6 +409,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         title="Agents as pods, beside bare pods of the same image that print a byte",
         kind="measure",
         arguments=("pods",),
+        on_cluster=True,
         figures=(
             Figure(
                 key="frame_ratio", label="create → first frame, times a bare pod's first byte", unit="", at_most=1.2
@@ -427,6 +429,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         title="Runs that start in the pod of their team",
         kind="measure",
         arguments=("team_pod",),
+        on_cluster=True,
         figures=(
             Figure(key="median_ms", label="start → all gates are shut, median", unit="ms wall", at_most=15),
             Figure(key="worst_ms", label="the same, worst of 60", unit="ms wall"),

@@ -21,6 +21,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def has_cluster() -> bool:
+    """Whether there is a Kubernetes to measure on."""
+    return bool(os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY"))
+
+
 def load() -> list[float]:
     """Load averages of the last 1, 5 and 15 minutes: on a shared machine, what others did meanwhile."""
     return [round(each, 2) for each in os.getloadavg()]

@@ -91,10 +91,11 @@ def test_every_value_is_kept_as_json() -> None:
     assert kept["commit"] == "abc"
 
 
-@pytest.mark.parametrize("arguments", [["no-such-thing"], ["turn", "--peers", "--write"], ["--write"]])
+@pytest.mark.parametrize("arguments", [["no-such-thing"], ["turn", "--peers", "--write"], ["--write"], ["pods"]])
 def test_what_cannot_be_measured_or_kept_is_refused_at_once(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unknown name, or a part of a sitting that would be kept as if it were one: one line and status 2."""
+    """An unknown name, a part of a sitting that would be kept as if it were one, pods without a cluster: one line."""
+    monkeypatch.delenv("REGISTRY", raising=False)
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
