@@ -28,6 +28,7 @@ from ramet.store.contract import Store
 from tests.chaos import functions
 from tests.chaos.deadly import Kill, make_deadly
 from tests.chaos.planned import Planned, tools
+from tests.chaos.talking import tools as talking_tools
 from tests.support.outliving import OutlivingBackend
 
 LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
@@ -45,6 +46,23 @@ async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str
         brief,
         tools=tools(folder),
         agents=Project.open(None, user_dir=None),
+        limits=LIMITS,
+    )
+
+
+async def talking(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+    """Trip D."""
+    model = Planned(folder=str(folder))
+    for handle in await runtime.resume(llm=model, tools=talking_tools()):
+        return handle
+    if (folder / "begun").exists():
+        return None
+    return await runtime.spawn(
+        Agent(name="lead", model=model),
+        "lead",
+        tools=talking_tools(),
+        agents=Project.open(None, user_dir=None),
+        policy=Policy(allow_sub_agents=True, memory_mb=4096, cpu_cores=8),
         limits=LIMITS,
     )
 
@@ -117,6 +135,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "local": (nested_functions, "local"),
     "bwrap": (nested_functions, "bwrap"),
     "outliving": (nested_functions, outliving),
+    "talking": (talking, outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),
     "schedule": (schedule, None),

@@ -1,4 +1,4 @@
-"""A kernel is killed over functions in sandboxes that outlive it: the next goes on with them, and repeats nothing."""
+"""A kernel is killed over agents in sandboxes that outlive it: the next goes on with them, and repeats nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections import Counter
 
 import pytest
 
-from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
-from tests.chaos.checks import read
+from ramet.core.events import Event, MailDelivered, MessageRecorded, RunEnded, RunSpawned, SandboxStarted
+from tests.chaos.checks import check, check_notices, death_of, read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
+from tests.chaos.talking import NOTED
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
@@ -51,6 +52,50 @@ async def test_who_goes_on_begins_nothing_anew(moment: str, tmp_path: pathlib.Pa
     assert all(begun[run] == 1 for run in at_work), "it was called again"
     adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
     assert adopted == at_work - {each.run for each in before if isinstance(each, RunEnded)}
+
+
+TALKS = (
+    "before:message_recorded:2",
+    "after:model_asked:2",
+    "after:tool_started:2",
+    "after:run_spawned:3",
+    "after:tool_ended:3",
+    "before:message_recorded:12",
+    "after:message_recorded:17",
+    "before:turn_ended:4",
+    "before:mail_delivered:1",
+)
+
+
+@pytest.mark.parametrize("moment", TALKS)
+async def test_who_goes_on_with_a_conversation_hears_the_rest_of_it(moment: str, tmp_path: pathlib.Path) -> None:
+    """Its process is the same one, it is asked nothing again, and the record is as if nobody had been killed."""
+    with inheriting_orphans():
+        kernel = await start("talking", tmp_path, Kill.parse(moment))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        before = await read(tmp_path)
+        deaths = [death_of(tmp_path, before)]
+        kernel = await start("talking", tmp_path)
+        assert await kernel.end() == 0, kernel.words
+
+    trees = await read(tmp_path)
+    story = check(tmp_path, trees, deaths)
+    check_notices(story)
+    assert story.root.result is not None
+    assert story.root.result.value == "the lead has heard of c", story.root.result
+    after = _events(trees)
+    texts = [str(each.message["content"]) for each in after if isinstance(each, MessageRecorded) and _is_note(each)]
+    assert sorted(texts) == NOTED, "a tool was called again, or in another process"
+    numbers = Counter((each.run, each.told) for each in after if each.told and not isinstance(each, MailDelivered))
+    assert set(numbers.values()) == {1}, "a record is there twice"
+    at_work = {each.run for each in _events(before) if isinstance(each, SandboxStarted)}
+    over = {each.run for each in _events(before) if isinstance(each, RunEnded)}
+    adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
+    assert adopted >= at_work - over - {story.root.id}, "a conversation that was at work was begun anew"
+
+
+def _is_note(event: MessageRecorded) -> bool:
+    return event.message["type"] == "tool" and "noted" in str(event.message["content"])
 
 
 async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path) -> None:

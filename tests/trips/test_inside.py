@@ -43,7 +43,7 @@ from ramet.models.scripted import ScriptedModel
 from ramet.spawn import turn
 from ramet.spawn.inside import Conversation
 from ramet.tools.workspace import workspace_tools
-from ramet.wire.requests import AskModel
+from ramet.wire.requests import AskModel, Record
 from tests.support.guests import Guests, guests
 from tests.support.waiting import alive, eventually
 from tests.trips.inside_kit import Inside
@@ -291,7 +291,7 @@ async def test_a_turn_still_begins_where_it_began_in_a_shorter_conversation(tmp_
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
         left = [1, {"type": "human", "content": "a summary"}, 4]  # Place 0 is what the system says.
 
-        conversation.record(encode(event) + b"\n" + msgspec.json.encode(left))
+        conversation.record(Record(number=1), encode(event) + b"\n" + msgspec.json.encode(left))
         assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
         assert run.turn_began_at == 2
 

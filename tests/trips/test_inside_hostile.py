@@ -47,7 +47,7 @@ class Guest:
         self._reader, self._writer = reader, writer
         self._frames = FrameReader()
         self._heard: list[frames.Frame] = []
-        self._id = self._answered = 0
+        self._id = self._told = self._answered = 0
         self.start: StartConversation
         self.known = 0  #: messages that the host keeps
 
@@ -67,7 +67,8 @@ class Guest:
 
     def tell(self, event: events.Event, rest: bytes = b"") -> None:
         """An event, as a record."""
-        self.say(Record(), events.encode(event) + rest)
+        self._told += 1
+        self.say(Record(number=self._told), events.encode(event) + rest)
 
     def ask(self, kind: Any, body: bytes = b"", **fields: Any) -> None:
         """A request, without waiting."""
@@ -253,19 +254,23 @@ async def refuses_itself_a_budget(guest: Guest) -> None:
 
 
 async def tells_no_event(guest: Guest) -> None:
-    guest.say(Record(), b'{"type": "launch"}')
+    guest.say(Record(number=1), b'{"type": "launch"}')
+
+
+async def tells_of_the_third_before_the_first(guest: Guest) -> None:
+    guest.say(Record(number=3), events.encode(human("What was second?")))
 
 
 async def tells_no_json(guest: Guest) -> None:
-    guest.say(Record(), b"\x80\x04K\x01.")
+    guest.say(Record(number=1), b"\x80\x04K\x01.")
 
 
 async def tells_json_of_very_many_parts(guest: Guest) -> None:
-    guest.say(Record(), b"[" + b"[]," * (MAX_PARTS // 2) + b"[]]")
+    guest.say(Record(number=1), b"[" + b"[]," * (MAX_PARTS // 2) + b"[]]")
 
 
 async def nests_json_without_end(guest: Guest) -> None:
-    guest.say(Record(), b"[" * 200_000)
+    guest.say(Record(number=1), b"[" * 200_000)
 
 
 async def tells_too_much_at_once(guest: Guest) -> None:
@@ -575,7 +580,7 @@ async def test_a_guest_that_breaks_a_rule_leaves_its_parent_and_siblings_alone(t
             return await inline(run, messages, feed)
         conversation = Conversation(run, messages, feed)
         conversation.start()
-        return conversation.record(b"[]")
+        return conversation.record(Record(number=1), b"[]")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turn, "_converse", some)
@@ -629,7 +634,7 @@ async def test_whatever_is_told_is_an_event_or_a_protocol_error(line: bytes, res
         conversation = Conversation(run, [HumanMessage("Begin.")], lambda chunk: None)
         conversation.start()
         try:
-            conversation.record(line + b"\n" + rest)
+            conversation.record(Record(number=1), line + b"\n" + rest)
         except ProtocolError:
             pass
         assert not [each for each in run.context.history if each.type in ("ai", "system")]

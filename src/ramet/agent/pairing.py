@@ -59,7 +59,6 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
     """
     waiting: dict[str, list[list[ToolMessage]]] = {}
     answers: dict[int, list[ToolMessage]] = {}
-    missing: dict[int, list[tuple[str, str]]] = {}
     for index, message in enumerate(history):
         if isinstance(message, AIMessage):
             answers[index] = []
@@ -67,28 +66,28 @@ def repair(history: Sequence[BaseMessage], reason: str = INTERRUPTED) -> list[Ba
                 waiting.setdefault(call["id"] or "", []).append(answers[index])
         elif isinstance(message, ToolMessage) and waiting.get(message.tool_call_id):
             waiting[message.tool_call_id].pop().append(message)
-    for index, found in answers.items():
-        given = [each.tool_call_id for each in found]
-        missing[index] = []
-        for call in calls_of(_reply(history[index])):
-            if (call["id"] or "") in given:
-                given.remove(call["id"] or "")
-            else:
-                missing[index].append((call["id"] or "", call["name"]))
     repaired: list[BaseMessage] = []
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage):
             continue  # put behind its call, or an orphan
         repaired.append(message)
-        if index in answers:
-            repaired += answers[index]
-            repaired += [
-                ToolMessage(content=reason, tool_call_id=call_id, name=name, status="error")
-                for call_id, name in missing[index]
-            ]
+        if isinstance(message, AIMessage):
+            repaired += _completed(message, answers[index], reason)
     return repaired
 
 
-def _reply(message: BaseMessage) -> AIMessage:
-    assert isinstance(message, AIMessage)
-    return message
+def _completed(reply: AIMessage, answers: list[ToolMessage], reason: str) -> list[ToolMessage]:
+    """The answers to its calls: as they are if they are all there, else in the order of the calls."""
+    calls = calls_of(reply)
+    if len(answers) == len(calls):
+        return answers
+    given: dict[str, list[ToolMessage]] = {}
+    for each in answers:
+        given.setdefault(each.tool_call_id, []).append(each)
+    completed: list[ToolMessage] = []
+    for call in calls:
+        call_id = call["id"] or ""
+        known = given.get(call_id)
+        answer = ToolMessage(content=reason, tool_call_id=call_id, name=call["name"], status="error")
+        completed.append(known.pop(0) if known else answer)
+    return completed

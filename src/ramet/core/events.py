@@ -30,6 +30,7 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=T
     call_id: str | None = None  #: the tool call that this event is about
     seq: int = 0
     at: datetime | None = None
+    told: int = 0  #: its number among what the run's sandbox told, where that can outlive its kernel
 
 
 class RunSpawned(Event, frozen=True, kw_only=True, tag="run_spawned"):

@@ -29,6 +29,7 @@ from ramet.core.events import (
     RunSpawned,
     SandboxStarted,
     StateChanged,
+    ToolEnded,
     ToolStarted,
     TurnEnded,
     TurnStarted,
@@ -72,18 +73,21 @@ class RunStory:
     lives: int = 1
     wakes: int = 0
     begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
+    refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
+    replied: str = ""  #: step of the newest reply
     unread: dict[str, Letter] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     words: dict[str, ApprovalAnswered] = field(default_factory=dict)  #: those to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
+    told: int = 0  #: so much of what that told is on record
+    is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     usage: Usage = NOTHING_USED
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
     _attempt_began_at: int = 0  #: place in its conversation: what was said from there on goes when another one begins
-    _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
 
     @property
@@ -154,6 +158,8 @@ class TreeStory:
         run = self.runs.get(event.run)
         if run is None:
             return
+        if event.told and not isinstance(event, MailDelivered):  # That is one with the message that follows.
+            run.told = event.told
         match event:
             case MessageRecorded() | MessageTold():
                 self._message(run, event)
@@ -162,6 +168,9 @@ class TreeStory:
                     run.begun[event.call_id] = event
                     self._spend(run, Usage(tool_calls=1))
                 run.steps = max(run.steps, _number(event.step_id))
+            case ToolEnded():
+                if event.call_id is not None and event.call_id not in run.begun:
+                    run.refused.add(event.call_id)
             case ModelAsked():
                 run.asked[event.step_id] = event
                 run.steps = max(run.steps, _number(event.step_id))
@@ -174,7 +183,7 @@ class TreeStory:
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
-                run._attempt_began_at, run._is_retried = len(run.said), False
+                run._attempt_began_at, run.is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.turn_began_at = len(run.said)
                 else:
@@ -188,8 +197,9 @@ class TreeStory:
                 run.is_in_turn, run.state = False, "idle"
             case SandboxStarted():
                 run.sandbox = event if event.sandbox else None
+                run.told = run.told if event.adopted else 0
             case RunRetried():
-                run.sandbox, run._is_retried = None, True
+                run.sandbox, run.is_retried = None, True
             case MailPushed():
                 if event.asked:
                     self.mailed.add(event.asked)
@@ -257,11 +267,13 @@ class TreeStory:
 
     def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
         message = said(event.message)
-        if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
+        if run.is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
             del run.said[run._attempt_began_at :]
             run.begun.clear()
-            run._is_retried = False
+            run.refused.clear()
+            run.is_retried = False
         if event.step_id is not None:
+            run.replied = event.step_id
             run.asked.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:
@@ -269,9 +281,12 @@ class TreeStory:
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
             run.begun.pop(call_id, None)
+            run.refused.discard(call_id)
             if run.approvals:
                 self._settle(run, call_id)
-            return put_in_place(run.said, message)
+            if put_in_place(run.said, message) <= run._attempt_began_at:  # To a call that was made before.
+                run._attempt_began_at += 1
+            return
         if run._delivering and message.kind == "human":
             run._delivering.pop(next(iter(run._delivering)))
         run.said.append(message)

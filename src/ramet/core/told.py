@@ -19,19 +19,16 @@ from ramet.core.outcome import Usage
 PASSED_OVER = frozenset(
     str(each.__struct_config__.tag)
     for each in (
-        events.ToolEnded,
         events.ModelRetried,
         events.TextDelta,
         events.MessageDiscarded,
         events.ClampEvent,
-        events.BudgetRefused,
         events.IntentionRecorded,
         events.IntentionDecided,
         events.HookFailed,
         events.ThresholdCrossed,
         events.EndpointAsked,
         events.CommandRun,
-        events.Notice,
     )
 )
 
@@ -99,19 +96,23 @@ def said(message: Raw | dict[str, Any]) -> Said:
     return Said(str(kind), None if call_id is None else str(call_id), message)
 
 
-def put_in_place(conversation: list[Said], answer: Said) -> None:
-    """Put an answer behind the reply that called for it, in the order of its calls: it may have come out of turn."""
+def put_in_place(conversation: list[Said], answer: Said) -> int:
+    """Put an answer behind the reply that called for it, in the order of its calls: it may have come out of turn.
+
+    Returns its place.
+    """
     at = len(conversation)
     while at and conversation[at - 1].kind == "tool":
         at -= 1
     if at == len(conversation) or not at or conversation[at - 1].kind != "ai":
         conversation.append(answer)  # The first to come, or there is nothing to tell its place by.
-        return
+        return len(conversation) - 1
     places = conversation[at - 1].places
     here = places.get(answer.call_id, len(places))
     while at < len(conversation) and places.get(conversation[at].call_id, len(places)) <= here:
         at += 1
     conversation.insert(at, answer)
+    return at
 
 
 def decode(line: bytes) -> Event:

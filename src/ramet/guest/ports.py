@@ -119,6 +119,7 @@ class ChannelRecord:
     def __init__(self, link: Link, model: ChannelModel, context: ToolUseContext) -> None:
         self._link, self._model, self._context = link, model, context
         self._mail_follows = False
+        self._count = 0
 
     def __call__(self, event: Event) -> Event:
         """Take an event of the loop."""
@@ -128,19 +129,23 @@ class ChannelRecord:
             case Compacted():
                 context = self._context
                 left = msgspec.json.encode(self._model.kept.told(context.history))
-                self._link.tell(Record(), events.encode(event) + b"\n" + left)
+                self._tell(events.encode(event) + b"\n" + left)
                 self._model.kept = Kept([*context.system_messages, *context.history])
             case _:
                 self._mail_follows = isinstance(event, MailDelivered)
-                self._link.tell(Record(), events.encode(event))
+                self._tell(events.encode(event))
         return event
+
+    def _tell(self, body: bytes) -> None:
+        self._count += 1
+        self._link.tell(Record(number=self._count), body)
 
     def _message(self, event: MessageRecorded) -> None:
         newest = self._context.history[-1]
         if event.step_id is None and not self._mail_follows:
             if isinstance(newest, ToolMessage):
                 event = msgspec.structs.replace(event, message=_sayable(newest))
-            self._link.tell(Record(), events.encode(event))
+            self._tell(events.encode(event))
         self._mail_follows = False
         self._model.kept.add(newest)
 

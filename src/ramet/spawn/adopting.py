@@ -1,8 +1,7 @@
 """A sandbox that has outlived its kernel: gone on with in the middle of its work, or ended.
 
 What is not answered on its channel comes again, and each request is known by its sandbox and its number: what it had
-led to is on record, and is not done a second time. A function alone can be gone on with; a conversation goes on from
-its journal, in a new sandbox.
+led to is on record, and is not done a second time. So is each event of a conversation.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any
 import msgspec
 
 from ramet.core.errors import RametError
-from ramet.core.events import Notice, SandboxStarted
+from ramet.core.events import SandboxStarted
+from ramet.core.story import RunStory
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.box import ended, started
 from ramet.spawn.run import Run
@@ -24,35 +24,45 @@ from ramet.spawn.services import Placement
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
-async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left_in: SandboxStarted | None) -> Sandbox | None:
-    """The sandbox that an earlier kernel had started for this turn, at work; None if there is none any more."""
-    if left_in is None or left_in.backend != backend.name:
-        return None
+class NotAdopted(Exception):
+    """Nobody can go on with what is in that sandbox: the turn goes on from its journal, in another one."""
+
+
+async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunStory) -> Sandbox:
+    """The sandbox that an earlier kernel had started for this turn, at work. Raises NotAdopted."""
+    there = left.sandbox
+    if there is None or there.backend != backend.name:
+        raise NotAdopted(f"it was in one of backend {there.backend if there is not None else ''!r}")
     try:
-        box = await started(backend.adopt(left_in.sandbox, spec))
+        box = await started(backend.adopt(there.sandbox, spec))
     except RametError as gone:
-        run.context.emit(Notice, text=f"it begins anew, in another sandbox: {gone}")
-        return None
-    if run.capsule is not None and run.context.safety is None:  # Votes are counted by who asked for them.
+        raise NotAdopted(str(gone)) from gone
+    why = ""
+    if run.context.safety is not None:
+        why = "its kernel alone knew what the safety gate had let through"
+    elif run.capsule is None and left.is_retried:
+        why = "its conversation is not on record yet"
+    if not why:
         return box
     with suppress(RametError):
         await ended(box)
-    return None
+    raise NotAdopted(why)
 
 
 def dismiss(run: Run, placement: Placement | None) -> None:
     """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it."""
-    left_in, run.left_in = run.left_in, None
-    if left_in is not None and run.grant is not None and run.folder is not None and placement is not None:
+    left, run.left_in = run.left_in, None
+    there = left.sandbox if left is not None else None
+    if there is not None and run.grant is not None and run.folder is not None and placement is not None:
         spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
-        placement.later(_dismissed(left_in, spec, placement))
+        placement.later(_dismissed(there, spec, placement))
 
 
-async def _dismissed(left_in: SandboxStarted, spec: SandboxSpec, placement: Placement) -> None:
+async def _dismissed(there: SandboxStarted, spec: SandboxSpec, placement: Placement) -> None:
     with suppress(RametError):  # Gone, most likely.
         backend = await placement.backend(spec.grant)
-        if backend.name == left_in.backend:
-            await ended(await backend.adopt(left_in.sandbox, spec))
+        if backend.name == there.backend:
+            await ended(await backend.adopt(there.sandbox, spec))
 
 
 async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:

@@ -8,10 +8,16 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from ramet.agent.context import calls_of
+from ramet.agent.loop import left_open
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
 from ramet.tools.conclusion import concluded_by
+
+
+def has_answered(run: Run) -> bool:
+    """Whether its conversation is at its end."""
+    return left_open(run.context.history) == [] or concluded_by(run.context.history) is not None
 
 
 def answer(run: Run) -> Any:

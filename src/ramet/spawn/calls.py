@@ -36,18 +36,34 @@ class Begun(NamedTuple):
     args: dict[str, Any]  # Any: what the model filled in
 
 
+class CallsPast(NamedTuple):
+    """What had become of the calls of a reply under another kernel, by their ids."""
+
+    begun: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    answered: frozenset[str] = frozenset()
+
+
+NO_CALLS_PAST = CallsPast()
+
+
 class ReplyCalls:
     """What may be, and was, done with the calls of one reply. Without a reply: nothing."""
 
-    def __init__(self, context: ToolUseContext, reply: AIMessage | None = None) -> None:
+    def __init__(
+        self, context: ToolUseContext, reply: AIMessage | None = None, past: CallsPast = NO_CALLS_PAST
+    ) -> None:
         self._context = context
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
+        over = past.begun | past.refused | past.answered
         #: Calls that may run and have not begun, by id: the tools they are for.
-        self._waiting = {key: name for key, name in names.items() if name and not self._calls[key].get("error")}
+        self._waiting = {
+            key: name for key, name in names.items() if name and key not in over and not self._calls[key].get("error")
+        }
         self._ended: set[str] = set()
-        self._begun: dict[str, str] = {}
-        self._unanswered = set(self._calls)
+        self._begun: dict[str, str] = {key: names[key] or "" for key in past.begun & names.keys()}
+        self._unanswered = self._calls.keys() - past.answered
         self._intended: set[str] = set()  #: calls that the safety gate was asked about
         self._committed: set[str] = set()  #: of these, those that may run
         self.rounds = ROUNDS * (1 + len(self._calls))  #: of hooks that may still be asked until the next reply

@@ -13,6 +13,7 @@ from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
+from ramet.core.story import RunStory
 from ramet.spawn.deeds import MAX_ARGUMENTS, Deeds
 from ramet.spawn.door import Door, Reply
 from ramet.spawn.granting import Shipped
@@ -27,8 +28,6 @@ from ramet.wire.objects import json_object
 from ramet.wire.requests import Request, Said
 from ramet.wire.values import Encoded
 
-#: What leads to more than its answer.
-_LASTING = requests.Spawn | requests.PerformTask | requests.CreateAgent | requests.Send | requests.Cancel
 #: Characters of a text that goes to a guest in one piece.
 MAX_TEXT = 100_000
 #: Of an ended child: characters of each text, and files by name. In JSON a character may take six bytes, and a frame's
@@ -72,8 +71,13 @@ class Errands:
             requests.FireHook: self._fire_hook,
         }
 
-    def go_on(self) -> None:
-        """Its sandbox has outlived a kernel: it knows the children that it had there, and asks for no more of them."""
+    def go_on(self, left: RunStory) -> None:
+        """Its sandbox has outlived a kernel, which left so much on record.
+
+        It knows the children that it had there, and asks for no more of them. Raises ProtocolError.
+        """
+        if self._conversation is not None:
+            self._conversation.go_on(left)
         self._children |= {each.id: each for each in self._tree.go_on(self._run.context)}  # type: ignore[misc]  # as in `_born`
 
     # ---- what the door calls
@@ -85,7 +89,7 @@ class Errands:
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
         reply = await self._do[type(request)](request, body)
-        if self.sandbox and isinstance(request, _LASTING):  # Once it is answered, it is never said again.
+        if self.sandbox and isinstance(request, requests.LASTING):  # Once it is answered, it is never said again.
             await self._run.context.settled()
         return reply
 
@@ -95,7 +99,7 @@ class Errands:
             case requests.Watch():
                 return self._watch(said.run)
             case requests.Record():
-                self._talk().record(body)
+                self._talk().record(said, body, lasts=bool(self.sandbox))
             case requests.Note():
                 self._run.context.emit(Notice, text=said.text[:2_000])
             case _:

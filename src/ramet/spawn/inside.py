@@ -19,7 +19,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 
 from ramet.agent.context import with_call_ids, without_calls
@@ -28,13 +28,14 @@ from ramet.agent.output import OutputContract
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
-from ramet.core.outcome import NOTHING_USED
+from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.core.story import RunStory
 from ramet.models.failure import is_overflow
 from ramet.models.plain import clean_text, plain
 from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool
 from ramet.models.relay import encode_chunk
 from ramet.spawn.answer import answer
-from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
+from ramet.spawn.calls import CallsPast, ReplyCalls, charge_aside, step_number
 from ramet.spawn.gates import Gates
 from ramet.spawn.mirror import Mirror
 from ramet.spawn.records import Records
@@ -45,7 +46,18 @@ from ramet.tools.stock import is_stock, stock_tools, these
 from ramet.wire import capsule, requests, values
 from ramet.wire.failures import error_from
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.requests import AskModel, Decided, Done, HookWord, MailIn, Reply, StartConversation, Stop, Word
+from ramet.wire.requests import (
+    AskModel,
+    Decided,
+    Done,
+    HookWord,
+    MailIn,
+    Record,
+    Reply,
+    StartConversation,
+    Stop,
+    Word,
+)
 
 #: Lists of tools that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
@@ -70,6 +82,7 @@ class Conversation:
         self._tool_lists: set[tuple[int, ...]] = set()
         self._refused: BudgetExceeded | None = None  #: what the guest was told last of budgets
         self._failed: ModelFailed | None = None  #: and of its model
+        self._replied = ""  #: the step of the newest reply that another kernel had put on record
 
     # ---- the beginning
 
@@ -82,7 +95,8 @@ class Conversation:
         run, context = self._run, self._run.context
         tools = _capsule_of(run)
         self.close()
-        self._calls, self._asking = ReplyCalls(context), False
+        self._calls, self._asking, self._replied = ReplyCalls(context), False, ""
+        self._records.begin()
         context.concluded = None
         run.heard.clear()
         system, history = self._mirror.begin(self._messages)
@@ -112,6 +126,24 @@ class Conversation:
             steps=context.steps,
         )
         return start, body + (tools.data if tools is not None else b"")
+
+    def go_on(self, left: RunStory) -> None:
+        """The guest that an earlier kernel had told all this goes on: what is on record of it is what they both know.
+
+        Raises ProtocolError for a conversation that is too much for a guest.
+        """
+        context = self._run.context
+        self._mirror.go_on()
+        self._records.begin(left.told)
+        self._replied = left.replied
+        answered = set[str]()
+        for message in reversed(context.history):
+            if isinstance(message, AIMessage):
+                past = CallsPast(frozenset(left.begun), frozenset(left.refused), frozenset(answered))
+                self._calls = ReplyCalls(context, message, past)
+            if not isinstance(message, ToolMessage):
+                break
+            answered.add(message.tool_call_id)
 
     async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
         """Tell the guest of mail as it comes, and of a stop; to be run beside it, and cancelled when it is gone."""
@@ -143,7 +175,12 @@ class Conversation:
     async def ask_model(
         self, request: AskModel, body: bytes, send_piece: Callable[[bytes], Awaitable[None]]
     ) -> tuple[Reply, bytes]:
-        """Ask the run's model. Raises BudgetExceeded and ModelFailed, of which the guest is told, and ProtocolError."""
+        """Ask the run's model. Raises BudgetExceeded and ModelFailed, of which the guest is told, and ProtocolError.
+
+        A reply that is on record, and did not reach the guest before its kernel ended, is not asked for again.
+        """
+        if self._replied and request.step == self._replied and not request.aside:
+            return self._told(as_data(self._newest_reply()))
         question = self._question(request, body)
         if not request.aside:
             if self._asking:
@@ -181,9 +218,9 @@ class Conversation:
         """Run the hooks of an event of the loop. Raises ProtocolError for an event that is none."""
         return await self._gates.fire(request, body, self._calls)
 
-    def record(self, body: bytes) -> None:
-        """Take an event that the guest tells. Raises ProtocolError for one that is not a guest's to tell."""
-        self._records.take(body, self._calls, self._refused)
+    def record(self, said: Record, body: bytes, *, lasts: bool = False) -> None:
+        """Take an event that the guest tells: see `Records.take`. Raises ProtocolError."""
+        self._records.take(said, body, self._calls, self._refused, lasts=lasts)
 
     # ---- one question
 
@@ -254,15 +291,22 @@ class Conversation:
             reply = without_calls(reply)
         recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
-        newest = context.history[-1]
-        assert isinstance(newest, AIMessage), "what was said last is the reply"
-        self._calls = ReplyCalls(context, newest)
+        self._calls = ReplyCalls(context, self._newest_reply())
+        return self._told(recorded.message, asked.last_usage)
+
+    def _newest_reply(self) -> AIMessage:
+        """Raises ProtocolError if something was said after it."""
+        history = self._run.context.history
+        if not history or not isinstance(history[-1], AIMessage):
+            raise ProtocolError("a question was asked again whose reply was heard")
+        return history[-1]
+
+    def _told(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
+        """The newest reply as the guest is told it."""
         self._refused = refused = self._calls.refusal or self._refused
         scope = refused.scope if refused is not None else ""
-        return (
-            Reply(usage=asked.last_usage, granted=self._calls.granted, scope=scope),
-            msgspec.json.encode(for_a_guest(recorded.message)),
-        )
+        told = Reply(usage=usage, granted=self._calls.granted, scope=scope)
+        return told, msgspec.json.encode(for_a_guest(reply))
 
     # ---- the end
 

@@ -9,9 +9,11 @@ import msgspec
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
 from ramet.agent.loop import keep, take_in
+from ramet.agent.pairing import repair
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded
+from ramet.models.messages import encode
 from ramet.models.question import Kept, as_data, for_a_guest
 from ramet.spawn.run import Run
 
@@ -41,20 +43,40 @@ class Mirror:
     def begin(self, messages: Sequence[BaseMessage]) -> Beginning:
         """Go back to where the turn began, say `messages` and what mail there is; returns all of it as data.
 
-        Raises ProtocolError if that is too much for a guest.
+        Calls that were under way when a kernel ended are answered as cut off. Raises ProtocolError if that is too much
+        for a guest.
         """
         context = self._run.context
         del context.history[self._run.turn_began_at :]  # An attempt before this one said it to a guest that is gone.
+        self._mend()
         for message in messages:
             keep(context, message)
         self._mail += context.mailbox.drain()
         for mail in self._mail:
             take_in(context, mail)
+        told = self._tell()
+        return Beginning(told.system, [for_a_guest(each) for each in told.history])
+
+    def go_on(self) -> None:
+        """A guest that another kernel had told it has it. Raises ProtocolError if that is too much for one."""
+        self._tell()
+
+    def _tell(self) -> Beginning:
+        context = self._run.context
         system, history = (
             [as_data(message) for message in part] for part in (context.system_messages, context.history)
         )
         self._renew([len(msgspec.json.encode(each)) for each in (*system, *history)])
-        return Beginning(system, [for_a_guest(each) for each in history])
+        return Beginning(system, history)
+
+    def _mend(self) -> None:
+        run, context = self._run, self._run.context
+        known = {id(message) for message in context.history}
+        context.history[:] = repair(context.history)
+        for message in context.history:
+            if isinstance(message, ToolMessage) and id(message) not in known:
+                context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
+        run.turn_began_at = len(context.history)
 
     def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
         """Put a message on record and into the conversation. Raises ProtocolError for one more than is kept."""
@@ -74,8 +96,11 @@ class Mirror:
         take_in(context, mail)
         self._add(context.history[-1], len(mail.text))
 
-    def shorten(self, said: object) -> None:
-        """Keep what a guest kept of the conversation. Raises ProtocolError for what no compaction does."""
+    def shorten(self, said: object) -> tuple[int | dict[str, Any], ...]:
+        """Keep what a guest kept of the conversation; returns that as `Compacted.kept` has it.
+
+        Raises ProtocolError for what no compaction does.
+        """
         run, context = self._run, self._run.context
         system = len(context.system_messages)
         if not isinstance(said, list) or len(said) > len(context.history):
@@ -95,6 +120,10 @@ class Mirror:
         run.turn_began_at = of_this_turn[0] if of_this_turn else len(history)
         context.history[:] = history
         self._renew([*self._sizes[:system], *sizes])
+        return tuple(
+            each - system if isinstance(each, int) else encode(message)
+            for each, message in zip(said, history, strict=True)
+        )
 
     def _add(self, message: BaseMessage, size: int) -> None:
         self.kept.add(message)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
 from langchain_core.messages import HumanMessage, ToolMessage
 
 from ramet.core import events
@@ -12,6 +16,7 @@ from ramet.models.question import bounded_json, foreign
 from ramet.spawn.calls import ReplyCalls, step_number
 from ramet.spawn.mirror import Mirror
 from ramet.tools.context import ToolUseContext
+from ramet.wire.requests import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
 MAX_RECORD, MAX_RECORDED = 8 * 1024 * 1024, 256 * 1024 * 1024
@@ -26,18 +31,46 @@ _STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
 class Records:
     """Takes the records of one conversation, in their order."""
 
-    __slots__ = ("_bytes", "_context", "_count", "_mirror")
+    __slots__ = ("_bytes", "_context", "_count", "_last", "_mirror")
 
     def __init__(self, context: ToolUseContext, mirror: Mirror) -> None:
         self._context, self._mirror = context, mirror
         self._bytes = self._count = 0
+        self._last = 0  #: the number of the newest that is on record
 
-    def take(self, body: bytes, calls: ReplyCalls, refused: BudgetExceeded | None) -> None:
-        """Put an event on record. Raises ProtocolError for one that is not a guest's to tell.
+    def begin(self, told: int = 0) -> None:
+        """A guest that has told so many under another kernel is heard from now on."""
+        self._last = told
 
-        `calls` are those of the newest reply, `refused` is what the host refused last.
+    def take(
+        self, said: Record, body: bytes, calls: ReplyCalls, refused: BudgetExceeded | None, *, lasts: bool
+    ) -> None:
+        """Put an event on record, once. Raises ProtocolError for one that is not a guest's to tell.
+
+        `calls` are those of the newest reply, `refused` is what the host refused last. Where the guest `lasts` longer
+        than its kernel, the record says by number what was told.
         """
         event, rest = self._read(body)
+        if said.number <= self._last:
+            return  # It comes again.
+        if said.number != self._last + 1:
+            raise ProtocolError(f"record {said.number} came after record {self._last}")
+        self._last = said.number
+        with self._numbered(said.number if lasts else 0):
+            self._take(event, rest, calls, refused)
+
+    @contextmanager
+    def _numbered(self, number: int) -> Iterator[None]:
+        """What goes on record meanwhile, in this very moment, bears this number."""
+        record = self._context.record
+        if number:
+            self._context.record = lambda event: record(msgspec.structs.replace(event, told=number))
+        try:
+            yield
+        finally:
+            self._context.record = record
+
+    def _take(self, event: events.Event, rest: bytes, calls: ReplyCalls, refused: BudgetExceeded | None) -> None:
         match event:
             case MessageRecorded():
                 self._hear(event, calls)
@@ -100,7 +133,7 @@ class Records:
 
     def _shorten(self, event: Compacted, rest: bytes) -> None:
         before = len(self._context.history)
-        self._mirror.shorten(bounded_json(rest))
+        kept = self._mirror.shorten(bounded_json(rest))
         self._context.emit(
             Compacted,
             before_messages=before,
@@ -108,6 +141,7 @@ class Records:
             before_tokens=event.before_tokens,
             after_tokens=event.after_tokens,
             summary=event.summary[:MAX_SUMMARY],
+            kept=kept if self._context.durable is not None else (),
         )
 
 

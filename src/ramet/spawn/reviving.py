@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import HumanMessage, SystemMessage
 from msgspec.structs import replace
 
-from ramet.agent.compaction import repair
 from ramet.agent.definition import Agent
 from ramet.agent.recorded import value_of
 from ramet.agent.toolset import Toolset, resolve_tools
@@ -191,11 +190,12 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     else:
         rests = story.state == State.IDLE and not _left_nothing(run)
         run.state = State.IDLE if rests else State.STARTING
-        run.left_in = story.sandbox if story.is_in_turn or _left_nothing(run) else None
+        run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run)) else None
         if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
             run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
-        if run.capsule is None and run.grant is not None:
-            _mend(run)  # Its loop was in a sandbox that is gone, with the calls that were under way in it.
+        if run.capsule is None and run.grant is not None:  # Its loop is in a sandbox, or was, with what it was at.
+            run.context.begun.clear()
+            run.turn_began_at = len(story.said)
     register.enter_again(run)
     if birth.get("key") and parent is not None:
         register.known_births[parent.info.id, birth["key"]] = run
@@ -240,12 +240,6 @@ def _root_tools(story: RunStory, supplies: Supplies, own: Sequence[BaseTool]) ->
         if name not in here and name not in brought:
             raise DefinitionMissing("tool", name)
     return tuple(here[name] for name in story.born.tools if name not in brought)
-
-
-def _mend(run: Run) -> None:
-    run.context.history[:] = repair(run.context.history)
-    run.context.begun.clear()
-    run.turn_began_at = len(run.context.history)
 
 
 def _lay_down(run: Run, result: Result) -> None:

@@ -17,11 +17,11 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.toolset import Toolset
 from ramet.core.budget import Budget, Limits
-from ramet.core.events import SandboxStarted
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVING, State
 from ramet.core.outcome import NOTHING_USED, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy import Grant
+from ramet.core.story import RunStory
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.worktree import Worktree
@@ -100,7 +100,7 @@ class Run:
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
     box: Sandbox | None = None  #: while a process of it lives
-    left_in: SandboxStarted | None = None  #: by a kernel that has ended: it may be at work there
+    left_in: RunStory | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox
     left: Left = NOTHING_LEFT  #: by its newest attempt
     asked: int = 0  #: children that it was let start, births under way included
     timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn

@@ -16,14 +16,16 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, RametError, Unknown
-from ramet.core.events import Notice, RunRetried, SandboxStarted
+from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy import describe
 from ramet.core.rights import IMPORTS
+from ramet.core.story import RunStory
 from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.output import Stream
-from ramet.spawn.adopting import adopted, described, mark_of
+from ramet.spawn.adopting import NotAdopted, adopted, described, mark_of
+from ramet.spawn.answer import answer, has_answered
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
@@ -57,16 +59,22 @@ async def work_inside(
     backend = await placement.backend(run.grant)
     talk = Conversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
-    left_in, run.left_in = run.left_in, None
-    attempt = left_in.attempt if left_in is not None else 1
+    left, run.left_in = run.left_in, None
+    attempt = left.sandbox.attempt if left is not None and left.sandbox is not None else 1
     if run.turns > 1 or run.resumes:
         run.folder.resumed()
     try:
         while True:
             job = talk or FunctionJob(run, attempt)
-            at = _Attempt(attempt, backend, placement, left_in)
-            verdict = await _attempt(run, job, Errands(run, step, talk), at)
-            left_in = None
+            at = _Attempt(attempt, backend, placement, left)
+            left = None
+            try:
+                verdict = await _attempt(run, job, Errands(run, step, talk), at)
+            except NotAdopted as why:
+                if talk is not None and has_answered(run):
+                    return Verdict(Status.COMPLETED, answer(run))  # It had answered when its kernel ended.
+                _begin_anew(run, why)
+                continue
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
                 if run.task is not None:
@@ -91,12 +99,20 @@ class _Attempt:
     number: int
     backend: Backend
     placement: Placement
-    left_in: SandboxStarted | None  #: a sandbox in which an earlier kernel had begun it
+    left: RunStory | None  #: what is on record of it, if an earlier kernel had begun it in a sandbox that may be there
     told: asyncio.Event = field(default_factory=asyncio.Event)  #: what came of it is on its way onto the record
 
     def is_told(self, _: object = None) -> None:
         """Somebody has seen to that."""
         self.told.set()
+
+
+def _begin_anew(run: Run, why: NotAdopted) -> None:
+    """What was said until now stays said."""
+    run.context.emit(Notice, text=f"it begins anew, in another sandbox: {why}")
+    if run.capsule is None and len(run.context.history) > run.turn_began_at:
+        run.turn_began_at = len(run.context.history)
+        run.context.emit(RunResumed, turn=run.turns)
 
 
 async def _end_children(run: Run, verdict: Verdict) -> None:
@@ -173,18 +189,22 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
                 adopted=inside.is_adopted,
             )
             if not inside.is_adopted:
-                await inside.door.tell(*job.start())
+                first_word = job.start()
+                if inside.described:  # Whoever goes on with it knows of it, and what it was told.
+                    await run.context.settled()
+                await inside.door.tell(*first_word)
             if isinstance(job, Conversation):
                 inside.door.beside(job.attend(inside.door.tell))
             finished = None
             try:
                 finished = await hear_out(inside)
-            except ProtocolError as broken:
-                verdict = failed(run, broken)
-                await inside.box.kill(0)
-            else:
                 gone = await leave(inside.box, finished)
                 verdict = _verdict(run, job, finished, gone)
+            except ProtocolError as broken:
+                if inside.is_adopted and isinstance(job, Conversation):  # Its kernel knew more of it than the record.
+                    raise NotAdopted(str(broken)) from broken
+                verdict = failed(run, broken)
+                await inside.box.kill(0)
             inside.is_gone = True
             unseen = await _synced(inside.box)
             for stream in inside.streams:
@@ -215,14 +235,16 @@ async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -
     """A sandbox while it is needed. However this is left, no process of it is left, and nothing is listened to."""
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
-    known = await adopted(run, spec, at.backend, at.left_in)
-    inside = Inside(known or await started(at.backend.start(spec)), Door(errands), is_adopted=known is not None)
+    if at.left is not None:
+        inside = Inside(await adopted(run, spec, at.backend, at.left), Door(errands), is_adopted=True)
+    else:
+        inside = Inside(await started(at.backend.start(spec)), Door(errands))
     box = inside.box
     try:
         inside.described = await described(box, at.backend)
         errands.sandbox = mark_of(inside.described)
-        if inside.is_adopted:
-            errands.go_on()
+        if at.left is not None:
+            errands.go_on(at.left)
         run.box, errands.door = box, inside.door
         for name, fd, file in (("stdout", box.stdout, folder.stdout), ("stderr", box.stderr, folder.stderr)):
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes what it reads.
@@ -287,7 +309,7 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
         return _ended(run, Status.OOM, "OutOfMemory", (gone and gone.detail) or "it ran out of memory")
     try:
         return Verdict(Status.COMPLETED, job.finish(done, finished.body))
-    except BudgetExceeded:
+    except (BudgetExceeded, ProtocolError):
         raise
     except RametError as problem:
         is_function = isinstance(job, FunctionJob)

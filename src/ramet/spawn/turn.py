@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.agent.composition.steps import Composed
-from ramet.agent.loop import QueryParams, left_open, query
+from ramet.agent.loop import QueryParams, query
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.threads import home
@@ -20,15 +20,13 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
 from ramet.core.events import BudgetRefused, MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
-from ramet.spawn.adopting import dismiss
-from ramet.spawn.answer import answer
+from ramet.spawn.answer import answer, has_answered
 from ramet.spawn.granting import takes_one
 from ramet.spawn.reuse import reused
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.sandboxed import work_inside
 from ramet.spawn.services import Placement, Services
 from ramet.spawn.verdict import failed
-from ramet.tools.conclusion import concluded_by
 from ramet.tools.context import CurrentCall, current_call
 from ramet.tools.sync import run_in_thread
 
@@ -82,8 +80,7 @@ async def work(
 async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> Verdict:
     """Do the work of a turn, where the run works."""
     if run.grant is not None:
-        if run.resumes and run.capsule is None and _has_answered(run.context.history):
-            dismiss(run, placement)
+        if run.left_in is None and run.resumes and run.capsule is None and has_answered(run):
             return Verdict(Status.COMPLETED, answer(run))  # It had answered when its process ended.
         assert placement is not None, "who has a grant has a place"
         await run.context.settled()
@@ -111,10 +108,6 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
             elif isinstance(piece, MessageRecorded):
                 run.heard.clear()
     return answer(run)
-
-
-def _has_answered(history: Sequence[BaseMessage]) -> bool:
-    return left_open(history) == [] or concluded_by(history) is not None
 
 
 async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:

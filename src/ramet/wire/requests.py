@@ -186,6 +186,8 @@ class Record(Said, frozen=True, kw_only=True, tag="record"):
     Behind a `Compacted`, on a line of its own, stands what is left of the conversation (`ramet.models.question`).
     """
 
+    number: Count  #: 1, 2, 3, …: one that comes again after a kernel's end is known by it
+
 
 class Note(Said, frozen=True, kw_only=True, tag="note"):
     """A line for the log of this run."""
@@ -225,6 +227,10 @@ FromGuest = (
     | Note
     | Done
 )
+
+#: What leads to more than its answer. Where a sandbox can outlive its kernel, the answer says that this is on record,
+#: and all that was said before it.
+LASTING = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
 
 # ---- from the host -------------------------------------------------------------------------------------------------
 

@@ -227,11 +227,11 @@ async def test_a_host_that_does_not_read_makes_requests_wait_and_is_given_up_at_
 async def test_what_was_said_is_flushed_before_the_end() -> None:
     """A last word that is longer than the channel holds arrives whole."""
     async with linked() as (link, host):
-        link.tell(requests.Record(), b"x" * 3_000_000)
+        link.tell(requests.Record(number=1), b"x" * 3_000_000)
         flushing = asyncio.create_task(link.flush())
         await asyncio.sleep(0)
         assert not flushing.done()
-        assert await host.hear() == requests.Record()
+        assert await host.hear() == requests.Record(number=1)
         await flushing
 
 

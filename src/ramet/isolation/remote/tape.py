@@ -1,8 +1,10 @@
-"""What was said on the channel of a function and is not answered: enough to say it again to another kernel.
+"""What was said on a sandbox's channel and may be on no record: enough to say it again to another kernel.
 
 The machine that keeps a sandbox has it, where it outlives the kernel. A request is kept until its answer has come, word
-for word; so is the wish to hear of a child's end, and the last word. What an agent has besides in its kernel's memory
-alone goes with that kernel: a conversation, or changes of a state that are in no commit. Then nobody can go on with it.
+for word; so is the wish to hear of a child's end, and the last word. What needs no answer and goes on record is kept
+until something is answered that was asked later, and whose answer says that all before it is there. What an agent has
+besides in its kernel's memory alone goes with that kernel: changes of a state that are in no commit, or the beginning
+of a reply that it was told piece by piece. Then nobody can go on with it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,21 @@ from typing import NamedTuple
 from ramet.core.errors import Gone, ProtocolError
 from ramet.wire import requests
 from ramet.wire.frames import MAX_BODY, MAX_CONTROL
-from ramet.wire.requests import Answer, Done, Ended, Record, Request, Said, StartConversation, Told, UseState, Watch
+from ramet.wire.requests import (
+    LASTING,
+    Answer,
+    Done,
+    Ended,
+    Piece,
+    Record,
+    Request,
+    Said,
+    StartConversation,
+    StartFunction,
+    Told,
+    UseState,
+    Watch,
+)
 
 MAX_KEPT = 8 * 1024 * 1024  #: bytes of all that is not answered
 
@@ -25,15 +41,32 @@ _CHANGING = frozenset(
 _SETTLING = frozenset({"commit", "discard"})  #: answered, it leaves nothing in a working copy
 
 
+class _Key(NamedTuple):
+    """What a word is known by: its kind, and its number or whom it asks about."""
+
+    kind: str
+    of: int | str = 0
+
+
+class _Mark(NamedTuple):
+    """A moment of a channel: so many changes of the working copy of its state, and so many records."""
+
+    changes: int
+    records: int
+
+
 class Tape:
     """Of one sandbox, from its first word on."""
 
     def __init__(self) -> None:
         self._said, self._told = _Cutter(MAX_KEPT), _Cutter(0)
-        self._open: dict[int | str, tuple[Said, bytes | None]] = {}  #: in the order in which they were said
+        self._open: dict[_Key, bytes | None] = {}  #: in the order in which they were said
         self._size = 0
-        self._changes = self._settled = 0  #: of the working copy of its state: made, and known to be kept or dropped
-        self._marks: dict[int, int] = {}  #: what a request settles once it is answered
+        self._done = _Mark(0, 0)  #: what it has done that needs no answer
+        self._there = _Mark(0, 0)  #: so much of that is on record, or dropped
+        self._marks: dict[int, _Mark] = {}  #: what is there once a request is answered
+        self._in_pieces: set[int] = set()  #: requests whose answer has begun to come
+        self._has_begun = False  #: it was told what to do
         self._never = ""  #: why nobody can ever go on with it
 
     def said(self, data: bytes) -> None:
@@ -59,52 +92,71 @@ class Tape:
         """
         if self._never:
             raise Gone(self._never)
-        if self._changes > self._settled:
+        if not self._has_begun:
+            raise Gone("it had not been told what to do")
+        if self._in_pieces:
+            raise Gone("a part of a reply to it had come")
+        if self._done.changes > self._there.changes:
             raise Gone("it had changed its state, and its kernel alone knew how")
         if self._told.is_partial:
             raise Gone("it has half of a word of its kernel's")
-        frames = [frame for _, frame in self._open.values()] + [self._said.partial]
+        frames = [*self._open.values(), self._said.partial]
         if any(frame is None for frame in frames):
-            raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had asked were not answered")
+            raise Gone(f"more than {MAX_KEPT >> 20} MiB of what it had said were not answered")
         return b"".join(frame for frame in frames if frame is not None)
 
     def _take_said(self, said: Said, frame: bytes | None) -> None:
         match said:
             case Request():
-                if isinstance(said, UseState):
-                    self._changes += said.do in _CHANGING
-                    if said.do in _SETTLING:
-                        self._marks[said.id] = self._changes
-                self._keep(said.id, said, frame)
-            case Watch():
-                self._keep(said.run, said, frame)
-            case Done():
-                self._keep("", said, frame)
+                self._mark(said)
+                self._keep(_Key("request", said.id), frame)
             case Record():
-                self._never = "its conversation was with its kernel"
+                self._done = self._done._replace(records=self._done.records + 1)
+                self._keep(_Key("record", self._done.records), frame)
+            case Watch():
+                self._keep(_Key("watch", said.run), frame)
+            case Done():
+                self._keep(_Key("done"), frame)
 
     def _take_told(self, told: Told) -> None:
         match told:
             case Answer():
-                self._drop(told.id)
-                mark = self._marks.pop(told.id, 0)
-                if told.error is None:
-                    self._settled = max(self._settled, mark)
+                self._drop(_Key("request", told.id))
+                self._in_pieces.discard(told.id)
+                mark = self._marks.pop(told.id, None)
+                if mark is not None and told.error is None:
+                    self._is_there(mark)
+            case Piece():
+                self._in_pieces.add(told.id)
             case Ended():
-                self._drop(told.run)
-            case StartConversation():
-                self._never = "its conversation was with its kernel"
+                self._drop(_Key("watch", told.run))
+            case StartFunction() | StartConversation():
+                self._has_begun = True
 
-    def _keep(self, key: int | str, said: Said, frame: bytes | None) -> None:
+    def _mark(self, request: Request) -> None:
+        changes, records = 0, 0
+        if isinstance(request, UseState):
+            self._done = self._done._replace(changes=self._done.changes + (request.do in _CHANGING))
+            changes = self._done.changes if request.do in _SETTLING else 0
+        elif isinstance(request, LASTING):
+            records = self._done.records
+        if changes or records:
+            self._marks[request.id] = _Mark(changes, records)
+
+    def _is_there(self, mark: _Mark) -> None:
+        for each in range(self._there.records, mark.records):
+            self._drop(_Key("record", each + 1))
+        self._there = _Mark(*map(max, self._there, mark))
+
+    def _keep(self, key: _Key, frame: bytes | None) -> None:
         if frame is not None and self._size + len(frame) > MAX_KEPT:
             frame = None
         self._drop(key)
-        self._open[key] = said, frame
+        self._open[key] = frame
         self._size += len(frame or b"")
 
-    def _drop(self, key: int | str) -> None:
-        _, frame = self._open.pop(key, (None, None))
-        self._size -= len(frame or b"")
+    def _drop(self, key: _Key) -> None:
+        self._size -= len(self._open.pop(key, None) or b"")
 
 
 class _Cut(NamedTuple):

@@ -16,7 +16,17 @@ from ramet.wire.frames import FrameReader
 from ramet.wire.requests import Answer, Done, Ended, Note, Output, Record, Said, Spawn, StartFunction, Told, UseState
 
 START = StartFunction(run="r", path="r", name="f")
-NOT_GIVEN = requests.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
+TALK = requests.StartConversation(run="r", root="r", path="r", agent="a", depth=0, cwd="/", json_size=0)
+
+
+ASKS = requests.AskModel(id=1, step="r:1")
+
+
+def begun() -> Tape:
+    """Of who was told what to do."""
+    tape = Tape()
+    tape.told(packed(TALK))
+    return tape
 
 
 def packed(word: Said | Told, body: bytes = b"") -> bytes:
@@ -66,7 +76,7 @@ def test_what_is_not_answered_comes_again_as_it_was_said(
 
 def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
     """Until that end was told; what needs no answer is gone."""
-    tape = Tape()
+    tape = begun()
     for word in (requests.Watch(run="one"), requests.Watch(run="two"), Note(text="n"), Done(ok=True)):
         tape.said(packed(word))
     tape.told(packed(Ended(run="one", status="completed", exit_code=0), b"value"))
@@ -77,18 +87,18 @@ def test_a_wish_to_hear_of_an_end_and_the_last_word_come_again() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([(True, Record(), b"{}")], "conversation"),
-        ([(False, NOT_GIVEN, b"")], "conversation"),
+        ([(True, ASKS, b"{}"), (False, requests.Piece(id=1), b"{}")], "part of a reply"),
         ([(True, UseState(id=1, do="set", name="k"), b"1")], "state"),
         ([(True, UseState(id=1, do="set", name="k"), b"1"), (False, Answer(id=1), b"")], "state"),
         ([(True, UseState(id=1, do="set"), b"1"), (True, UseState(id=2, do="commit"), b"")], "state"),
         ([(True, Spawn(id=1), b"x" * MAX_KEPT)], "8 MiB"),
         ([(True, Spawn(id=each), b"x" * (MAX_KEPT // 3)) for each in (1, 2, 3)], "8 MiB"),
+        ([(True, Record(number=1), b"x" * MAX_KEPT)], "8 MiB"),
     ],
 )
 def test_nobody_goes_on_with_what_a_kernel_alone_knew(words: list[tuple[bool, Said | Told, bytes]], why: str) -> None:
-    """A conversation, changes that are in no commit, more than is kept."""
-    tape = Tape()
+    """A reply that was told in part, changes that are in no commit, more than is kept."""
+    tape = begun()
     for is_said, word, body in words:
         (tape.said if is_said else tape.told)(packed(word, body))
 
@@ -98,7 +108,7 @@ def test_nobody_goes_on_with_what_a_kernel_alone_knew(words: list[tuple[bool, Sa
 
 def test_what_could_not_be_gone_on_with_can_be_again() -> None:
     """A commit that was answered, a large word that was."""
-    tape = Tape()
+    tape = begun()
     tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
     tape.said(packed(Spawn(id=3), b"x" * MAX_KEPT) + packed(Output(id=4, target="t")))
     for answered in (1, 2, 3):
@@ -109,7 +119,7 @@ def test_what_could_not_be_gone_on_with_can_be_again() -> None:
 
 def test_a_commit_that_was_refused_settles_nothing() -> None:
     """Its changes are still in the kernel's memory alone."""
-    tape = Tape()
+    tape = begun()
     tape.said(packed(UseState(id=1, do="set", name="k"), b"1") + packed(UseState(id=2, do="commit")))
     error = ErrorInfo(type="Conflict", message="no")
     tape.told(packed(Answer(id=1)) + packed(Answer(id=2, error=error)))
@@ -118,10 +128,61 @@ def test_a_commit_that_was_refused_settles_nothing() -> None:
         tape.again()
 
 
+@given(
+    words=st.lists(st.sampled_from(["record", "word", "aside", "send", "hook", "watch"]), max_size=14),
+    answers=st.lists(st.tuples(st.integers(1, 14), st.booleans()), max_size=14),
+    sizes=SIZES,
+)
+def test_what_is_told_comes_again_until_an_answer_says_that_it_is_on_record(
+    words: list[str], answers: list[tuple[int, bool]], sizes: list[int]
+) -> None:
+    """One to a question, or to what leads to more than its answer: an error says nothing, nor does any other answer."""
+    kinds: dict[str, Callable[[int], Said]] = {
+        "record": lambda number: Record(number=number),
+        "word": lambda number: requests.AskModel(id=number, step=f"r:{number}"),
+        "aside": lambda number: requests.AskModel(id=number, step=f"r:{number}", aside=True),
+        "send": lambda number: requests.Send(id=number, to="x", text="t"),
+        "hook": lambda number: requests.FireHook(id=number, event="PreToolUse"),
+        "watch": lambda number: requests.Watch(run=str(number)),
+    }
+    tape = begun()
+    said = {number: kinds[kind](number) for number, kind in enumerate(words, 1)}
+    cut(tape.said, b"".join(packed(word) for word in said.values()), sizes)
+    there, open_ = 0, {number for number, word in said.items() if isinstance(word, requests.Request)}
+    for number, is_well in answers:
+        if number in open_:
+            open_.remove(number)
+            error = None if is_well else ErrorInfo(type="RametError", message="no")
+            tape.told(packed(Answer(id=number, error=error)))
+            if is_well and words[number - 1] != "hook":
+                there = max(there, number)
+
+    assert said_again(tape) == [
+        word
+        for number, word in said.items()
+        if number in open_ or isinstance(word, requests.Watch) or (isinstance(word, Record) and number > there)
+    ]
+
+
+def test_a_reply_that_was_told_in_pieces_and_then_whole_is_no_secret_any_more() -> None:
+    """Who asked has it all."""
+    tape = begun()
+    tape.said(packed(ASKS))
+    tape.told(packed(requests.Piece(id=1), b"{}") + packed(Answer(id=1)))
+
+    assert said_again(tape) == []
+
+
+def test_who_was_told_nothing_waits_for_nobody() -> None:
+    """What it is to do went with its kernel."""
+    with pytest.raises(Gone, match="what to do"):
+        Tape().again()
+
+
 @pytest.mark.parametrize("half", [1, 8, 20])
 def test_half_a_word_of_a_kernels_cannot_be_made_whole(half: int) -> None:
     """Its rest went with that kernel."""
-    tape = Tape()
+    tape = begun()
     tape.told(packed(Answer(id=1), b"body" * 100)[:half])
 
     with pytest.raises(Gone, match="half"):
@@ -132,7 +193,7 @@ def test_half_a_word_of_a_kernels_cannot_be_made_whole(half: int) -> None:
 def test_who_breaks_the_rules_is_not_gone_on_with(nonsense: bytes) -> None:
     """In either direction; and it does no harm."""
     for direction in ("said", "told"):
-        tape = Tape()
+        tape = begun()
         getattr(tape, direction)(nonsense)
         getattr(tape, direction)(b"more")
         with pytest.raises(Gone):
