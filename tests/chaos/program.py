@@ -25,10 +25,9 @@ from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
-from tests.chaos import functions
+from tests.chaos import functions, talking
 from tests.chaos.deadly import Kill, make_deadly
 from tests.chaos.planned import Planned, tools
-from tests.chaos.talking import tools as talking_tools
 from tests.support.outliving import OutlivingBackend
 
 LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
@@ -50,21 +49,35 @@ async def tree_of_models(runtime: AgentRuntime, folder: pathlib.Path, brief: str
     )
 
 
-async def talking(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+async def tree_of_talks(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
     """Trip D."""
     model = Planned(folder=str(folder))
-    for handle in await runtime.resume(llm=model, tools=talking_tools()):
+    for handle in await runtime.resume(llm=model, tools=talking.tools()):
         return handle
     if (folder / "begun").exists():
         return None
     return await runtime.spawn(
         Agent(name="lead", model=model),
         "lead",
-        tools=talking_tools(),
+        tools=talking.tools(),
         agents=Project.open(None, user_dir=None),
         policy=Policy(allow_sub_agents=True, memory_mb=4096, cpu_cores=8),
         limits=LIMITS,
     )
+
+
+_people = set[asyncio.Task[None]]()
+
+
+async def one_talk(runtime: AgentRuntime, folder: pathlib.Path, brief: str) -> Handle | None:
+    """Trips of one conversation."""
+    agent = talking.talker(folder)
+    _people.add(asyncio.create_task(talking.says_yes(runtime)))
+    for handle in await runtime.resume(llm=talking.Narrow(folder=str(folder)), tools=talking.tools(), agents=[agent]):
+        return handle
+    if (folder / "begun").exists():
+        return None
+    return await runtime.spawn(agent, brief, tools=talking.tools(), policy=Policy(retry_count=1), limits=LIMITS)
 
 
 async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_s: float = 60) -> Handle | None:
@@ -135,7 +148,9 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "local": (nested_functions, "local"),
     "bwrap": (nested_functions, "bwrap"),
     "outliving": (nested_functions, outliving),
-    "talking": (talking, outliving),
+    "talking": (tree_of_talks, outliving),
+    "talk": (partial(one_talk, brief="talk"), outliving),
+    "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),
     "schedule": (schedule, None),

@@ -1,12 +1,30 @@
-"""Trip D: the conversations of trip A, each in a sandbox of its own, where a tool counts how often it was called."""
+"""Conversations in sandboxes that outlive their kernel: those of trip A, one that needs much, one that crashes.
+
+A tool counts how often it was called in its process: results say whether that is the same one still.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pathlib
+import signal
 import sys
+from collections.abc import Sequence
+from typing import Any
 
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, StructuredTool
+from pydantic import Field
 
-#: All that the tool says, if every call of it was made once, and those of one run in one process.
+from ramet import Agent, AgentRuntime
+
+#: All that the tool says on trip A, if every call of it was made once, and those of one run in one process.
 NOTED = sorted(
     f"noted {text}, note {number} here"
     for text, number in [
@@ -14,6 +32,15 @@ NOTED = sorted(
         *(("a 1", 1), ("a 2", 2), ("b 1", 1), ("c 1", 1), ("deep 1", 1)),
     ]
 )
+#: By brief: what the model calls, one reply after the other; then it is done.
+CALLS: dict[str, list[list[str]]] = {
+    "talk": [["long 1"], ["long 2"], ["long 3"], ["forbidden", "asked", "plain"], ["long 4"]],
+    "crash": [["first"], ["crash", "second"]],
+}
+#: How the tool's results on the first of them begin, one of which a hook does not let through.
+TALKED = ["noted long 1, note 1 here", "noted long 2, note 2 here", "noted long 3, note 3 here"]
+TALKED += ["Denied: no", "noted asked, note 4 here", "noted plain, note 5 here", "noted long 4, note 6 here"]
+_LONG = " word" * 300
 
 
 def tools() -> list[BaseTool]:
@@ -25,4 +52,75 @@ def note(text: str) -> str:
     """Note something."""
     notes: list[str] = sys.__dict__.setdefault("notes", [])
     notes.append(text)
-    return f"noted {text}, note {len(notes)} here"
+    if text == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"noted {text}, note {len(notes)} here{_LONG if text.startswith('long') else ''}"
+
+
+class Narrow(BaseChatModel):
+    """Has a small window, and knows by its own newest reply how far it is. It lets the tool crash once."""
+
+    model_name: str = "narrow"
+    folder: str = ""
+    profile: Any = Field(default_factory=lambda: {"max_input_tokens": 2_000})
+
+    @property
+    def _llm_type(self) -> str:
+        return "narrow"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        """It knows its tool."""
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: Any = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        brief = next((each.text for each in messages if isinstance(each, HumanMessage) and each.text in CALLS), None)
+        size = sum(len(each.text) for each in messages) // 3
+        usage = UsageMetadata(input_tokens=size, output_tokens=2, total_tokens=size + 2)
+        if brief is None:
+            return _result(AIMessage("A summary.", usage_metadata=usage))
+        said = [each for each in messages if isinstance(each, AIMessage)]
+        number = int(said[-1].text.rpartition(" ")[2]) + 1 if said else 1
+        with (pathlib.Path(self.folder) / "asked").open("a") as file:
+            file.write(f"{brief}:{number}\n")
+        if number > len(CALLS[brief]):
+            return _result(AIMessage(f"done after {number}", usage_metadata=usage))
+        texts = [each for each in CALLS[brief][number - 1] if each != "crash" or self._may_crash()]
+        calls = [tool_call(name="note", args={"text": each}, id=f"{number}-{each.replace(' ', '-')}") for each in texts]
+        return _result(AIMessage(f"step {number}", tool_calls=calls, usage_metadata=usage))
+
+    def _may_crash(self) -> bool:
+        try:
+            (pathlib.Path(self.folder) / "crashed").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+def _result(message: AIMessage) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def talker(folder: pathlib.Path) -> Agent:
+    """Whom a hook watches."""
+    return Agent(name="talker", model=Narrow(folder=str(folder)), hooks={"PreToolUse": [_look_at]})
+
+
+def _look_at(payload: dict[str, Any]) -> dict[str, Any] | str | None:
+    text = payload["tool_input"]["text"]
+    denied = {"permissionDecision": "deny", "permissionDecisionReason": "no"}
+    return {"hookSpecificOutput": denied} if text == "forbidden" else "ask" if text == "asked" else None
+
+
+async def says_yes(runtime: AgentRuntime) -> None:
+    """A person who sees every question, and has nothing against anything."""
+    while True:
+        for opened in list(runtime.trees.values()):
+            for each in opened.inbox.pending:
+                opened.inbox.answer(each.id, True)
+        await asyncio.sleep(0.005)

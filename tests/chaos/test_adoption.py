@@ -10,13 +10,16 @@ from collections import Counter
 
 import pytest
 
-from ramet.core.events import Event, MailDelivered, MessageRecorded, RunEnded, RunSpawned, SandboxStarted
+from ramet.agent.pairing import groups
+from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
+from ramet.core.story import RunStory
+from ramet.models.messages import decode
 from tests.chaos.checks import check, check_notices, death_of, read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
-from tests.chaos.talking import NOTED
+from tests.chaos.talking import CALLS, NOTED, TALKED
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
@@ -88,7 +91,7 @@ async def test_who_goes_on_with_a_conversation_hears_the_rest_of_it(moment: str,
     assert sorted(texts) == NOTED, "a tool was called again, or in another process"
     numbers = Counter((each.run, each.told) for each in after if each.told and not isinstance(each, MailDelivered))
     assert set(numbers.values()) == {1}, "a record is there twice"
-    at_work = {each.run for each in _events(before) if isinstance(each, SandboxStarted)}
+    at_work = {each.run for each in _events(before) if isinstance(each, ModelAsked)}  # It knew what to do, then.
     over = {each.run for each in _events(before) if isinstance(each, RunEnded)}
     adopted = {each.run for each in after if isinstance(each, SandboxStarted) and each.adopted}
     assert adopted >= at_work - over - {story.root.id}, "a conversation that was at work was begun anew"
@@ -96,6 +99,52 @@ async def test_who_goes_on_with_a_conversation_hears_the_rest_of_it(moment: str,
 
 def _is_note(event: MessageRecorded) -> bool:
     return event.message["type"] == "tool" and "noted" in str(event.message["content"])
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "after:approval_asked:1",
+        "after:approval_answered:1",
+        "after:tool_started:5",
+        "before:compacted:1",
+        "after:compacted:1",
+        "after:message_recorded:13",
+    ],
+)
+async def test_what_a_kernel_knew_of_a_conversation_its_heir_knows(moment: str, tmp_path: pathlib.Path) -> None:
+    """What a hook denied and a person is asked, which calls were counted, and what it was shortened to."""
+    story = await _killed_once("talk", moment, tmp_path)
+    said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
+    assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
+    spent = json.loads((tmp_path / "ended").read_text())["spent"]
+    assert spent["tool_calls"] == len(TALKED) - 1, "one was denied"
+
+
+@pytest.mark.parametrize("moment", ["before:tool_ended:1", "after:model_asked:2", "after:tool_started:2"])
+async def test_what_fails_after_it_was_gone_on_with_is_tried_again(moment: str, tmp_path: pathlib.Path) -> None:
+    """From where the kernel was killed on: the calls that were cut off are answered."""
+    story = await _killed_once("crash", moment, tmp_path)
+    assert not [each for each in groups([decode(each) for each in story.messages]) if each.open]
+
+
+async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunStory:
+    """The story of a trip of one conversation, whose process was adopted by a second kernel."""
+    with inheriting_orphans():
+        kernel = await start(trip, folder, Kill.parse(moment))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        before = await read(folder)
+        kernel = await start(trip, folder)
+        assert await kernel.end() == 0, kernel.words
+    trees = await read(folder)
+    story = check(folder, trees, [death_of(folder, before)])
+    result = story.root.result
+    assert result is not None
+    assert (result.status, result.value) == ("completed", f"done after {len(CALLS[trip]) + 1}"), result
+    boxes = [each for each in _events(trees) if isinstance(each, SandboxStarted)]
+    if any(isinstance(each, ModelAsked) for each in _events(before)):
+        assert boxes[1].adopted, "it was begun anew"
+    return story.root
 
 
 async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path) -> None:

@@ -94,7 +94,11 @@ class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
 
 
 class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
-    """What a request cost that brought no word of the conversation: it failed, or was an aside, such as a summary."""
+    """What was used that the conversation does not show.
+
+    By a request that brought no word of it: it failed, or was an aside, such as a summary. Or by calls of a reply that
+    nobody told of, and that may have run in a sandbox.
+    """
 
     step_id: str
     usage: Usage

@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, ToolCall
 from ramet.agent.context import calls_of
 from ramet.core.budget import Amount, Hold
 from ramet.core.errors import BudgetExceeded, ProtocolError
+from ramet.core.events import ModelCharged
 from ramet.core.outcome import Usage
 from ramet.tools.context import ToolUseContext
 from ramet.tools.dispatch import find_tool
@@ -51,9 +52,9 @@ class ReplyCalls:
     """What may be, and was, done with the calls of one reply. Without a reply: nothing."""
 
     def __init__(
-        self, context: ToolUseContext, reply: AIMessage | None = None, past: CallsPast = NO_CALLS_PAST
+        self, context: ToolUseContext, step: str = "", reply: AIMessage | None = None, past: CallsPast = NO_CALLS_PAST
     ) -> None:
-        self._context = context
+        self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
         over = past.begun | past.refused | past.answered
@@ -140,9 +141,12 @@ class ReplyCalls:
 
     def close(self) -> None:
         """Nothing more of this reply will begin: settle what may have run, refund the rest. Idempotent."""
-        while self._holds and self._waiting:
-            self._waiting.popitem()
+        untold = min(len(self._holds), len(self._waiting))
+        self._waiting.clear()
+        for _ in range(untold):
             self._use(self._holds.pop())
+        if untold:
+            self._context.emit(ModelCharged, step_id=self._step, usage=Usage(tool_calls=untold))
         for hold in self._holds:
             hold.refund()
         self._holds.clear()
@@ -152,7 +156,7 @@ class ReplyCalls:
         self._context.spend(_ONE_USED)
 
 
-def charge_aside(context: ToolUseContext, reply: AIMessage) -> None:
+def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:
     """Count the calls of a reply that is no word of the conversation: whoever asked runs them, unseen.
 
     Raises BudgetExceeded, counting none, if they do not fit.
@@ -161,6 +165,7 @@ def charge_aside(context: ToolUseContext, reply: AIMessage) -> None:
     if count:
         context.budget.reserve(Amount(tool_calls=count)).settle(Amount(tool_calls=count))
         context.spend(Usage(tool_calls=count))
+        context.emit(ModelCharged, step_id=step, usage=Usage(tool_calls=count))
 
 
 def step_number(context: ToolUseContext, step: str) -> int:

@@ -140,7 +140,7 @@ class Conversation:
         for message in reversed(context.history):
             if isinstance(message, AIMessage):
                 past = CallsPast(frozenset(left.begun), frozenset(left.refused), frozenset(answered))
-                self._calls = ReplyCalls(context, message, past)
+                self._calls = ReplyCalls(context, left.replied, message, past)
             if not isinstance(message, ToolMessage):
                 break
             answered.add(message.tool_call_id)
@@ -191,7 +191,7 @@ class Conversation:
             reply, asked = await self._asked(request, question, send_piece)
             if not request.aside:
                 return self._word(request, reply, asked)
-            charge_aside(self._run.context, reply)
+            charge_aside(self._run.context, request.step, reply)
             return Reply(usage=asked.last_usage), msgspec.json.encode(for_a_guest(as_data(reply)))
         except BudgetExceeded as refused:
             self._refused = refused
@@ -291,7 +291,7 @@ class Conversation:
             reply = without_calls(reply)
         recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
-        self._calls = ReplyCalls(context, self._newest_reply())
+        self._calls = ReplyCalls(context, request.step, self._newest_reply())
         return self._told(recorded.message, asked.last_usage)
 
     def _newest_reply(self) -> AIMessage:

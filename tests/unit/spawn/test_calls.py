@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage
 
 from ramet.core.budget import Budget, Limits
 from ramet.core.errors import BudgetExceeded, ProtocolError
-from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
+from ramet.core.events import Event, ModelCharged
+from ramet.spawn.calls import CallsPast, ReplyCalls, charge_aside, step_number
 from ramet.tools.workspace import workspace_tools
 from tests.support.context import make_context
 
@@ -24,7 +25,7 @@ def reply(*tools: str) -> AIMessage:
 
 def test_a_call_by_an_alias_is_a_call_of_the_tool() -> None:
     """As in the host's own dispatch; a tool that is not there can be answered, and not begun."""
-    calls = ReplyCalls(make_context(tools=workspace_tools()), reply("Shell", "Nothing"))
+    calls = ReplyCalls(make_context(tools=workspace_tools()), "main:1", reply("Shell", "Nothing"))
 
     assert calls.begin("c0").tool == "Bash"
     with pytest.raises(ProtocolError, match="may not begin"):
@@ -36,7 +37,7 @@ def test_a_call_whose_arguments_could_not_be_read_is_not_charged() -> None:
     """It is answered with the error, and never begins."""
     broken = AIMessage("", invalid_tool_calls=[{"name": "Read", "args": "{", "id": "c0", "error": "no JSON"}])
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
-    calls = ReplyCalls(context, broken)
+    calls = ReplyCalls(context, "main:1", broken)
     calls.close()
     assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (0, 0)
 
@@ -51,8 +52,10 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
     count: int, limit: int | None, begun: list[int], denied: list[int]
 ) -> None:
     """Whatever begins and whatever the host denies: charged is what may have run, at most the limit."""
+    told: list[Event] = []
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=limit), scope="main"))
-    calls = ReplyCalls(context, reply(*["Read"] * count))
+    context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    calls = ReplyCalls(context, "main:1", reply(*["Read"] * count))
     most = math.inf if limit is None else limit
     assert (calls.granted is None) is (count <= most)
     granted = count if calls.granted is None else calls.granted
@@ -70,16 +73,45 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
     calls.close()
 
     assert context.usage.tool_calls == max(ran, min(granted, count - len(no)))
+    on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
+    assert on_record == context.usage.tool_calls - ran, "whoever goes on would count less"
     assert context.budget.held("tool_calls") == 0
     assert context.budget.spent("tool_calls") == (context.usage.tool_calls if limit is not None else 0)
+
+
+@given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
+def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(
+    past: list[str], left: int | None
+) -> None:
+    """What had begun was charged there, what was refused never is; what waits is granted from what is left."""
+    ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
+    waits = ids.get("waits", set())
+    before = CallsPast(*(frozenset(ids.get(what, ())) for what in ("began", "refused", "answered")))
+    context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
+    calls = ReplyCalls(context, "main:1", reply(*["Read"] * len(past)), before)
+    held = len(waits) if left is None else min(len(waits), left)
+    assert calls.granted == (None if held == len(waits) else held)
+
+    for each in ids.get("answered", set()):
+        with pytest.raises(ProtocolError):
+            calls.end(each)
+    for each in (*before.begun, *before.refused):
+        with pytest.raises(ProtocolError):
+            calls.begin(each)
+        assert calls.end(each) == "Read"
+        calls.answer(each)
+    for each in sorted(waits)[:held]:
+        calls.begin(each)
+    calls.close()
+    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (held, 0)
 
 
 def test_calls_beside_the_conversation_are_all_or_none() -> None:
     """Whoever asked runs them unseen, so they are charged at once."""
     context = make_context(budget=Budget(Limits(tool_calls=3), scope="main"))
-    charge_aside(context, reply("a", "b"))
+    charge_aside(context, "main:1", reply("a", "b"))
     with pytest.raises(BudgetExceeded):
-        charge_aside(context, reply("a", "b"))
+        charge_aside(context, "main:1", reply("a", "b"))
     assert (context.usage.tool_calls, context.budget.spent("tool_calls")) == (2, 2)
 
 
@@ -103,7 +135,7 @@ def test_the_runs_next_steps_come_after_its_guests() -> None:
 def test_a_call_beyond_what_was_granted_may_not_begin() -> None:
     """However the guest counts."""
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=1), scope="main"))
-    calls = ReplyCalls(context, reply("Read", "Read"))
+    calls = ReplyCalls(context, "main:1", reply("Read", "Read"))
     calls.begin("c1")
     with pytest.raises(ProtocolError, match="may not begin"):
         calls.begin("c0")
