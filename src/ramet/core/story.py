@@ -83,10 +83,10 @@ class RunStory:
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     told: int = 0  #: so much of what that told is on record
-    is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     usage: Usage = NOTHING_USED
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
+    _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
     _attempt_began_at: int = 0  #: place in its conversation: what was said from there on goes when another one begins
     _subtree: Usage | None = None  #: None as long as it has no children: then it is its own
 
@@ -99,6 +99,11 @@ class RunStory:
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self.result is not None
+
+    @property
+    def is_rewound(self) -> bool:
+        """Whether its newest attempt went back behind what was said, and that is still there."""
+        return self._is_retried and len(self.said) > self._attempt_began_at
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -183,13 +188,14 @@ class TreeStory:
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
-                run._attempt_began_at, run.is_retried = len(run.said), False
+                stays = isinstance(event, RunResumed) and not run.is_rewound
+                run.sandbox = run.sandbox if stays else None
+                run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.turn_began_at = len(run.said)
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
-                run.sandbox = run.sandbox if isinstance(event, RunResumed) else None
                 if run.result is not None:
                     self._back(run)
             case TurnEnded():
@@ -199,7 +205,7 @@ class TreeStory:
                 run.sandbox = event if event.sandbox else None
                 run.told = run.told if event.adopted else 0
             case RunRetried():
-                run.sandbox, run.is_retried = None, True
+                run.sandbox, run._is_retried = None, True
             case MailPushed():
                 if event.asked:
                     self.mailed.add(event.asked)
@@ -267,11 +273,11 @@ class TreeStory:
 
     def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
         message = said(event.message)
-        if run.is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
+        if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
             del run.said[run._attempt_began_at :]
             run.begun.clear()
             run.refused.clear()
-            run.is_retried = False
+            run._is_retried = False
         if event.step_id is not None:
             run.replied = event.step_id
             run.asked.pop(event.step_id, None)

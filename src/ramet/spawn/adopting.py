@@ -40,7 +40,7 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunStory)
     why = ""
     if run.context.safety is not None:
         why = "its kernel alone knew what the safety gate had let through"
-    elif run.capsule is None and left.is_retried:
+    elif left.is_rewound:
         why = "its conversation is not on record yet"
     if not why:
         return box

@@ -21,6 +21,7 @@ from ramet.core.events import (
     RunResumed,
     RunRetried,
     RunSpawned,
+    SandboxStarted,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -142,6 +143,53 @@ def test_another_attempt_begins_where_the_turn_began() -> None:
     assert spoken(as_stored([*shorter, events[-1]])) == ["In short.", "And?"]
     resumed = [*events, failed, RunResumed(**STAMP, turn=2), said({"type": "ai", "content": "Well."}), failed]
     assert spoken(as_stored([*resumed, said({"type": "ai", "content": "No."})])) == ["Go.", "An answer.", "And?", "No."]
+
+
+def test_what_is_known_of_a_sandbox_is_what_it_told_since_it_was_started() -> None:
+    """Mail is one with the message that it becomes; who is adopted goes on counting."""
+    box = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
+    mail = MailDelivered(**STAMP, mail_id="mail-1", sender="user", kind="user", told=2)
+    events = [
+        *EVENTS[:2],
+        box,
+        said({"type": "ai", "content": "I read.", "tool_calls": CALLS[:2]}, step_id="run-1:7"),
+        ToolEnded(**STAMP, tool="Read", status="denied", call_id="call-0", told=1),
+        MailPushed(**STAMP, mail_id="mail-1", sender="user", kind="user", text="More."),
+        mail,
+    ]
+    root = as_stored(events).root
+    assert (root.told, root.replied, root.refused) == (1, "run-1:7", {"call-0"})
+
+    events += [said({"type": "human", "content": "More."}, told=2), Notice(**STAMP, text="n", told=3)]
+    assert as_stored(events).root.told == 3
+    events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(box, adopted=True)]
+    assert as_stored(events).root.told == 3
+    answered = [*events, answer(0)]
+    assert as_stored(answered).root.refused == set()
+    assert as_stored([*events, box]).root.told == 0
+
+
+def test_answers_to_calls_of_before_an_attempt_stay_when_another_one_begins() -> None:
+    """Calls that were cut off by a kernel's end are answered behind their reply, and not by the attempt."""
+    failed = RunRetried(**STAMP, attempt=1, status="lost")
+    first = [*EVENTS[:5], answer(2), RunResumed(**STAMP, turn=1)]
+    mended = [*first, answer(0), answer(1), said({"type": "ai", "content": "Well."})]
+    again = as_stored([*mended, failed, said({"type": "ai", "content": "No."})])
+    assert [each["content"] for each in again.root.messages[2:]] == ["answer 0", "answer 1", "answer 2", "No."]
+
+
+def test_who_went_back_behind_what_was_said_cannot_be_gone_on_with() -> None:
+    """The record still has what its sandbox was not told; also after one more kernel's end."""
+    box = SandboxStarted(**STAMP, backend="machine", level="L1", sandbox={"number": 1})
+    retried = [*EVENTS[:4], RunRetried(**STAMP, attempt=1, status="lost"), box]
+    root = as_stored(retried).root
+    assert (root.is_rewound, root.sandbox is not None) == (True, True)
+    root = as_stored([*retried, RunResumed(**STAMP, turn=1)]).root
+    assert (root.is_rewound, root.sandbox) == (False, None)
+
+    a_function = [*EVENTS[:2], *retried[-2:], RunResumed(**STAMP, turn=1)]
+    root = as_stored(a_function).root
+    assert (root.is_rewound, root.sandbox is not None) == (False, True)
 
 
 def test_what_a_run_used_counts_above_it() -> None:

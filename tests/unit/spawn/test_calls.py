@@ -80,9 +80,7 @@ def test_no_more_is_granted_than_there_is_and_nothing_stays_held(
 
 
 @given(st.lists(st.sampled_from(["waits", "began", "refused", "answered"]), max_size=6), st.integers(0, 6) | st.none())
-def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(
-    past: list[str], left: int | None
-) -> None:
+def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list[str], left: int | None) -> None:
     """What had begun was charged there, what was refused never is; what waits is granted from what is left."""
     ids = {what: {f"c{at}" for at, each in enumerate(past) if each == what} for what in set(past)}
     waits = ids.get("waits", set())
