@@ -150,6 +150,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "outliving": (nested_functions, outliving),
     "talking": (tree_of_talks, outliving),
     "talk": (partial(one_talk, brief="talk"), outliving),
+    "pod talk": (partial(one_talk, brief="talk"), pods),
     "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),

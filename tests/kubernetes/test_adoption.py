@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
 from ramet.core.errors import Gone
-from ramet.core.events import RunEnded, RunSpawned, SandboxStarted
+from ramet.core.events import Event, RunEnded, RunSpawned, SandboxStarted
+from ramet.core.story import TreeStory
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import labels, reaper
 from ramet.isolation.kubernetes.kernels import Standing
@@ -22,6 +23,7 @@ from tests.chaos.checks import read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import RUNS
 from tests.chaos.kernels import start
+from tests.chaos.talking import CALLS, TALKED
 from tests.support.left_pods import ANSWERED, STEPS, Talk, abandoned, at_work, spec_of
 from tests.support.pods import HOST, IMAGES, NAMESPACE, PATIENCE_S, Pods
 
@@ -149,34 +151,52 @@ async def test_what_nobody_takes_up_is_left_alone_for_its_patience(
         await left_nothing(pods)
 
 
-async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(
-    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another door, with another authority: each function was called once, and what it said is there once."""
+@pytest.fixture
+def live(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[list[Event]]]:
+    """Lives of a trip with pods, one after the other: each by another door, with another authority.
+
+    All but the last are killed at a moment. What is on record in the end, when nothing else is left.
+    """
     images = " ".join(pods.images[each].reference for each in _KINDS)
     told = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
     for name, value in {**told, "KUBECONFIG": str(pods.cluster.kubeconfig)}.items():
         monkeypatch.setenv(name, value)
 
-    async def live(kill: Kill | None = None) -> tuple[int, str]:
-        kernel = await start("pods", scratch, kill)
-        try:
-            return await kernel.process.wait(), kernel.words
-        finally:
-            kernel.kill()
+    async def through(trip: str, *moments: str) -> list[Event]:
+        for moment in (*moments, ""):
+            kernel = await start(trip, scratch, Kill.parse(moment))
+            try:
+                assert await kernel.process.wait() == (-signal.SIGKILL if moment else 0), kernel.words
+            finally:
+                kernel.kill()
+        await left_nothing(pods)
+        return [each for tree in (await read(scratch)).values() for each in tree]
 
-    code, words = await live(Kill.parse("before:run_ended:1"))
-    assert code == -signal.SIGKILL, words
-    before = {name for _, name in await ours(pods)}
-    code, words = await live()
-    assert code == 0, words
+    return through
 
-    events = [each for tree in (await read(scratch)).values() for each in tree]
+
+async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(live: Callable[..., Awaitable[list[Event]]]) -> None:
+    """Each function was called once, and what it said is there once."""
+    events = await live("pods", "before:run_ended:1")
     started = [each for each in events if isinstance(each, SandboxStarted)]
     adopted = {each.sandbox["pod"] for each in started if each.adopted}
     assert adopted, "a function was at work when its kernel was killed"
-    assert adopted <= before
+    assert adopted <= {each.sandbox["pod"] for each in started if not each.adopted}
     called = Counter(each.run for each in started if not each.adopted)
     assert [called[each.run] for each in events if isinstance(each, RunSpawned)] == [1] * RUNS
     assert [each.result.status for each in events if isinstance(each, RunEnded)] == ["completed"] * RUNS
-    await left_nothing(pods)
+
+
+async def test_a_conversation_goes_on_in_its_pod_whose_kernels_were_killed(
+    live: Callable[..., Awaitable[list[Event]]],
+) -> None:
+    """A question waits for a person meanwhile, a summary is made; by its tool, its process was always the same."""
+    events = await live("pod talk", "after:tool_started:1", "after:approval_asked:1", "before:compacted:1")
+    started = [each for each in events if isinstance(each, SandboxStarted)]
+    assert [each.adopted for each in started] == [False, True, True, True]
+    assert len({each.sandbox["pod"] for each in started}) == 1
+    story = TreeStory().tell_all(events).root
+    said = [str(each["content"]) for each in story.messages if each["type"] == "tool"]
+    assert all(text.startswith(begins) for text, begins in zip(said, TALKED[-len(said) :], strict=True)), said
+    assert story.result is not None
+    assert story.result.value == f"done after {len(CALLS['talk']) + 1}"
