@@ -22,7 +22,8 @@ from ramet.core.errors import TaskFailed
 from ramet.core.reservation import Reservation
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes import bounds, labels
-from ramet.isolation.kubernetes.api import Forbidden
+from ramet.isolation.kubernetes.objects import Objects
+from ramet.isolation.kubernetes.refusals import Forbidden
 from ramet.isolation.kubernetes.spaces import Spaces
 from ramet.services.client.client import Client as Asking
 from ramet.services.config.building import server_of
@@ -214,9 +215,9 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
     comes: bool, kernel_file: Path, kube: AsyncClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each API server has to hear of what a kernel has given itself; one that never does is a refusal, in its words."""
-    have, refused, late = Spaces._have, asyncio.Event(), list[asyncio.Task[None]]()
+    have, refused, late = Objects.ensure, asyncio.Event(), list[asyncio.Task[None]]()
 
-    async def have_late(self: Spaces, kind: Any, manifest: Any) -> None:
+    async def have_late(self: Objects, kind: Any, manifest: Any) -> None:
         async def later() -> None:
             await refused.wait()
             await have(self, kind, manifest)
@@ -230,7 +231,7 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
             refused.set()
             raise
 
-    monkeypatch.setattr(Spaces, "_have", have_late)
+    monkeypatch.setattr(Objects, "ensure", have_late)
     monkeypatch.setattr("ramet.isolation.kubernetes.spaces._GRANTED_S", 30 if comes else 0.3)
     spaces = Spaces(kernel_file, None)
     reservation = Reservation(name=f"team-{namespace}", memory_mb=64)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ramet.core.errors import Gone
 from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.api import Missing, Taken, Unreachable
 from ramet.isolation.kubernetes.life import Ground, Pod
 from ramet.isolation.kubernetes.reach import Reached
+from ramet.isolation.kubernetes.refusals import Missing, Taken, Unreachable
 from ramet.isolation.kubernetes.seen import Seen
 
 _AGAIN_S = 0.25

@@ -7,7 +7,8 @@ finds that it has. The kubelet does the rest, seconds later. So the pod is made 
 from __future__ import annotations
 
 from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.api import Api, Missing, Taken
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.refusals import Missing, Taken
 from ramet.isolation.kubernetes.seen import Seen
 
 

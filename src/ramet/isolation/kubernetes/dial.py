@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ramet.core.errors import RametError
-from ramet.isolation.kubernetes.api import Api, Forbidden
+from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.manifest import SECRET
+from ramet.isolation.kubernetes.refusals import Forbidden
 from ramet.isolation.lines.invitation import Invitation, secret_data, words
 from ramet.isolation.lines.keys import new_key
 from ramet.isolation.lines.landing import Landing

@@ -11,10 +11,11 @@ from typing import Any
 
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.kubernetes import manifest
-from ramet.isolation.kubernetes.api import Api, Taken, Unreachable
+from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.deleting import delete
 from ramet.isolation.kubernetes.lookout import Lookout
 from ramet.isolation.kubernetes.reach import Reach, Reached
+from ramet.isolation.kubernetes.refusals import Taken, Unreachable
 from ramet.isolation.kubernetes.seen import Seen, Trouble
 
 _AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)

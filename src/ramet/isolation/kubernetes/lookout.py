@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ramet.core.errors import RametError
-from ramet.isolation.kubernetes.api import Api, Stale
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.refusals import Stale
 from ramet.isolation.kubernetes.seen import Seen, gone
 
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0)  #: between two tries to reach the API

@@ -10,7 +10,8 @@ from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.policy import Isolation
 from ramet.isolation.contract import Probe
 from ramet.isolation.kubernetes import manifest
-from ramet.isolation.kubernetes.api import Api, Forbidden, Missing, Unreachable
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.refusals import Forbidden, Missing, Unreachable
 
 #: What is needed, by the mechanism's name: verb, resource, subresource.
 _NEEDED = {

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.core.errors import Gone, RametError
-from ramet.isolation.kubernetes.api import Api, Forbidden, Stream
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.attaching import Stream
 from ramet.isolation.kubernetes.carried import CarriedLine
 from ramet.isolation.kubernetes.pieces import PacketReader, pack
+from ramet.isolation.kubernetes.refusals import Forbidden
 from ramet.isolation.remote.line import Line
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3

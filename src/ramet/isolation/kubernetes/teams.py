@@ -13,9 +13,9 @@ from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed
 from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import bounds
-from ramet.isolation.kubernetes.api import Forbidden
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.door import Door
+from ramet.isolation.kubernetes.refusals import Forbidden
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.shared import Measure
 from ramet.isolation.kubernetes.spaces import Spaces

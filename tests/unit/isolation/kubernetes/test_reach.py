@@ -11,7 +11,8 @@ from typing import cast
 import pytest
 
 from ramet.isolation.kubernetes import reach
-from ramet.isolation.kubernetes.api import Api, NotYet
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.refusals import NotYet
 from tests.support.waiting import eventually
 
 _LONG_S = 3600.0

@@ -1,0 +1,81 @@
+"""What the API of a cluster says instead of doing what it was asked, as errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ramet.core.errors import RametError, SandboxFailed, SpawnRefused
+
+if TYPE_CHECKING:
+    from lightkube import ApiError
+
+_LONG = 600  #: of the API's words, so many letters are passed on
+
+
+class Unreachable(RametError):
+    """The API does not answer, or not now: it may later."""
+
+    @classmethod
+    def by(cls, error: BaseException) -> Unreachable:
+        """What a connection has broken by."""
+        return cls(f"the API of the cluster does not answer: {said(error)}")
+
+
+class Missing(RametError, LookupError):
+    """What was asked for is not there."""
+
+
+class Taken(RametError):
+    """What was to be made is there already."""
+
+
+class Forbidden(RametError):
+    """The kernel may not do this in this namespace; in the API's words."""
+
+
+class NotYet(RametError):
+    """A container cannot be attached to, or not yet; in the API's words."""
+
+
+class Stale(RametError):
+    """What changed since then is not known any more: it has to be listed."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """What the client raises inside comes out as one of these, or as SpawnRefused for a quota, SandboxFailed."""
+    import httpx2
+    from lightkube import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        raise _refusal(error) from error
+    except (httpx2.HTTPError, OSError) as error:
+        raise Unreachable.by(error) from error
+
+
+def said(error: BaseException) -> str:
+    """An error's words, or what it is if it has none."""
+    return str(error) or type(error).__name__
+
+
+def _refusal(error: ApiError) -> RametError:
+    code, message = error.status.code or 0, (error.status.message or str(error))[:_LONG]
+    match code:
+        case 404:
+            return Missing(message)
+        case 409:
+            return Taken(message)
+        case 410:
+            return Stale(message)
+        case 403 if "exceeded quota" in message or "LimitRanger" in message or " usage per " in message:
+            return SpawnRefused("quota", message)
+        case 401 | 403:
+            return Forbidden(message)
+        case 429 | 500 | 502 | 503 | 504:
+            return Unreachable(message)
+        case _:
+            return SandboxFailed(f"the cluster refuses it: {message}")
