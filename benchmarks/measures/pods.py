@@ -50,7 +50,7 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
     backend = KubernetesBackend(
         folder / "runs", namespace=namespace, image=image, cpu_reserved=0.05
     )  # 20 fit on a node of 2 cores
-    api = Api(namespace, None, None)
+    api = Api(namespace, None)
     framed: list[float] = []
     hello = Machine.hello
 

@@ -233,7 +233,7 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
 
     monkeypatch.setattr(Objects, "ensure", have_late)
     monkeypatch.setattr("ramet.isolation.kubernetes.spaces._GRANTED_S", 30 if comes else 0.3)
-    spaces = Spaces(kernel_file, None)
+    spaces = Spaces(kernel_file)
     reservation = Reservation(name=f"team-{namespace}", memory_mb=64)
     space = bounds.name_of(reservation.name)
     try:

@@ -24,9 +24,9 @@ class Change(NamedTuple):
 class Api:
     """One namespace. Made on a running event loop; close it."""
 
-    def __init__(self, namespace: str, kubeconfig: os.PathLike[str] | str | None, context: str | None) -> None:
+    def __init__(self, namespace: str, kubeconfig: os.PathLike[str] | str | None) -> None:
         self.namespace = namespace
-        self._objects = Objects(kubeconfig, context, namespace)
+        self._objects = Objects(kubeconfig, namespace)
 
     async def close(self) -> None:
         """Close all connections."""

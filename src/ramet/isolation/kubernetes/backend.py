@@ -29,6 +29,7 @@ from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
 from ramet.isolation.remote.outside import OnThreshold
 
+_START_S = 300.0  #: from a pod's making to a run in it
 _SHARED: Image = "llm"  #: of a pod that runs share: a bare one can be had there, too
 
 
@@ -56,17 +57,14 @@ class KubernetesBackend:
         image_with: FindImage | None = None,
         image_again: PushAgain | None = None,
         kubeconfig: os.PathLike[str] | str | None = None,
-        context: str | None = None,
         runtime_classes: Mapping[str, str] | None = None,
         user_labels: Mapping[str, str] | None = None,
         pull_secrets: Sequence[str] = (),
         placement: Mapping[str, Any] | None = None,
-        parent: Mapping[str, Any] | None = None,
         cpu_reserved: float = 0.1,
         about: Callable[[str], About] = lambda _: About(),
         reach: Reach | None = None,
         standing: Callable[[], Awaitable[Standing]] | None = None,
-        start_s: float = 300.0,
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
         team: Reservation | None = None,
@@ -76,7 +74,7 @@ class KubernetesBackend:
         `image_with` is asked for each run that has mounts: what the image that it finds has does not travel.
         `image_again` is told of an image that a node could not pull: if it is there again, the run has another try.
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
-        `manifest.PLACEMENT`; `parent` is an owner reference; `cpu_reserved` the share of a run's processor time that a
+        `manifest.PLACEMENT`; `cpu_reserved` the share of a run's processor time that a
         node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
         one folder of runs know of each other by locks there. `team`: runs with that reservation share a pod of its
         amounts, as far as what stands between them there is all that they ask for.
@@ -99,11 +97,11 @@ class KubernetesBackend:
                 raise InvalidValue("placement", key, f"fields of a pod's spec: {', '.join(manifest.PLACEMENT)}")
         if not 0 < cpu_reserved <= 1:
             raise InvalidValue("cpu_reserved", cpu_reserved, "a share above 0, at most 1")
-        self.namespace, self._kubeconfig, self._context = namespace, kubeconfig, context
-        self._pull_secrets, self._placement, self._parent = tuple(pull_secrets), dict(placement or {}), parent
+        self.namespace, self._kubeconfig = namespace, kubeconfig
+        self._pull_secrets, self._placement = tuple(pull_secrets), dict(placement or {})
         self._cpu_reserved, self._about, self._standing = cpu_reserved, about, standing
         self._reach: Reach = reach or Attach()
-        self._start_s, self._unschedulable_s = start_s, unschedulable_s
+        self._unschedulable_s = unschedulable_s
         self.on_threshold = on_threshold
         self._api: Api | None = None
         self._first: Standing | None = None  #: what was said of this kernel's when that was asked first
@@ -178,7 +176,7 @@ class KubernetesBackend:
         """The same in another namespace. Raises Forbidden, Unreachable."""
         await self.probe()
         if self._reaper is None:
-            self._reaper = Reaper(self._kin, lambda each: Api(each, self._kubeconfig, self._context))
+            self._reaper = Reaper(self._kin, lambda each: Api(each, self._kubeconfig))
         return await self._reaper.reap(namespace)
 
     async def close(self) -> None:
@@ -245,7 +243,7 @@ class KubernetesBackend:
                 pod=pod,
                 places=furnished.places,
                 level=level,
-                within_s=self._start_s,
+                within_s=_START_S,
                 on_threshold=self.on_threshold,
             )
         except SandboxFailed as failure:
@@ -326,7 +324,7 @@ class KubernetesBackend:
                 self._all,
                 make,
                 room=measure.room,
-                patience_s=self._start_s,
+                patience_s=_START_S,
                 on_threshold=lambda *told: self.on_threshold(*told) if self.on_threshold is not None else None,
             )
         return self._shared
@@ -343,7 +341,7 @@ class KubernetesBackend:
 
     def _open(self) -> Api:
         if self._api is None:
-            self._api = Api(self.namespace, self._kubeconfig, self._context)
+            self._api = Api(self.namespace, self._kubeconfig)
             self._kernels = Kernels(Presence(self._runs), self._first, self._standing)
         return self._api
 
@@ -374,7 +372,6 @@ class KubernetesBackend:
             labels=self._labels,
             pull_secrets=self._pull_secrets,
             placement=self._placement,
-            parent=self._parent,
             cpu_reserved=self._cpu_reserved,
             outlives_s=self._reach.outlives_s,
         )

@@ -46,9 +46,7 @@ class Form:
     owner: str
     labels: Mapping[str, str] = field(default_factory=dict)
     pull_secrets: Sequence[str] = ()
-    pull_policy: str = "IfNotPresent"
     placement: Mapping[str, Any] = field(default_factory=dict)  #: of PLACEMENT
-    parent: Mapping[str, Any] | None = None  #: an owner reference: with it, its pods go
     cpu_reserved: float = 0.1  #: the share of a processor's limit that a node keeps free for it
     outlives_s: float = 0.0  #: so long a pod of one run waits for another kernel to take it up; 0: none can
 
@@ -103,7 +101,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
             {
                 "name": CONTAINER,
                 "image": form.image,
-                "imagePullPolicy": form.pull_policy,
+                "imagePullPolicy": "IfNotPresent",
                 "command": [*form.command, *shared, form.runs, *places],
                 "stdin": True,
                 "stdinOnce": False,
@@ -137,8 +135,6 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
         "labels": {**form.labels, **labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)},
         "annotations": {**labels.in_full(berth.run, berth.about), **_patience(form, berth)},
     }
-    if form.parent is not None:
-        metadata["ownerReferences"] = [dict(form.parent)]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -37,9 +37,9 @@ class Objects:
     What is asked raises Forbidden, Unreachable, SandboxFailed if it is refused, and what is said there.
     """
 
-    def __init__(self, kubeconfig: os.PathLike[str] | str | None, context: str | None, namespace: str) -> None:
+    def __init__(self, kubeconfig: os.PathLike[str] | str | None, namespace: str) -> None:
         """Raises InvalidValue for a cluster that is not named as kubectl would, MissingExtra."""
-        self._config = _config(kubeconfig, context)
+        self._config = _config(kubeconfig)
         #: Its overloads, of kinds with and without a namespace, take no type that may be either.
         self._client: Any = _client(self._config, namespace)
         self._http: httpx2.AsyncClient | None = None
@@ -157,7 +157,7 @@ def _made(kind: type[T], manifest: Mapping[str, Any]) -> T:
     return made
 
 
-def _config(kubeconfig: os.PathLike[str] | str | None, context: str | None) -> SingleConfig:
+def _config(kubeconfig: os.PathLike[str] | str | None) -> SingleConfig:
     try:
         from lightkube import KubeConfig
         from lightkube.core.exceptions import ConfigError
@@ -165,11 +165,10 @@ def _config(kubeconfig: os.PathLike[str] | str | None, context: str | None) -> S
         raise MissingExtra("the backend 'kubernetes'", "kubernetes") from error
     try:
         whole = KubeConfig.from_env() if kubeconfig is None else KubeConfig.from_file(Path(kubeconfig).expanduser())
-        config = whole.get(context)
+        config = whole.get()
     except (ConfigError, OSError, KeyError) as error:
-        field, value = ("context", context) if context else ("kubeconfig", kubeconfig and str(kubeconfig))
-        accepted = "a file as kubectl reads it, with that context, or a service account of a pod"
-        raise InvalidValue(field, value, f"{accepted} ({error})") from None
+        accepted = "a file as kubectl reads it, with a current context, or a service account of a pod"
+        raise InvalidValue("kubeconfig", kubeconfig and str(kubeconfig), f"{accepted} ({error})") from None
     assert config is not None, "no default was given"
     return config
 

@@ -27,8 +27,8 @@ _GRANTED_S = 10.0
 class Spaces:
     """On a running event loop; close it."""
 
-    def __init__(self, kubeconfig: os.PathLike[str] | str | None, context: str | None) -> None:
-        self._objects = Objects(kubeconfig, context, "default")
+    def __init__(self, kubeconfig: os.PathLike[str] | str | None) -> None:
+        self._objects = Objects(kubeconfig, "default")
         self._account = _account(self._objects.token)
 
     async def close(self) -> None:

@@ -40,7 +40,6 @@ class TeamNamespaces:
         *,
         namespace: str,
         kubeconfig: os.PathLike[str] | str | None = None,
-        context: str | None = None,
         door: Door | None = None,
         pull_secrets: Sequence[str] = (),
         per: Per = "run",
@@ -55,10 +54,10 @@ class TeamNamespaces:
         if door is not None:
             options["reach"] = door
         self._door, self._pull_secrets = door, tuple(pull_secrets)
-        self._kubeconfig, self._context, self._per = kubeconfig, context, per
+        self._kubeconfig, self._per = kubeconfig, per
 
         def make(each: str, team: Reservation | None = None) -> KubernetesBackend:
-            at: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "pull_secrets": pull_secrets}
+            at: dict[str, Any] = {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
             return KubernetesBackend(runs, namespace=each, team=team, **at, **options)
 
         self._make = make
@@ -158,7 +157,7 @@ class TeamNamespaces:
     async def _open(self) -> Spaces:
         await self.probe()
         if self._spaces is None:
-            self._spaces = Spaces(self._kubeconfig, self._context)
+            self._spaces = Spaces(self._kubeconfig)
         return self._spaces
 
     async def _team(self, reservation: Reservation) -> KubernetesBackend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, json
 
@@ -65,35 +65,7 @@ def heard(line: bytes, *, pod: str) -> Invitation:
     return Invitation(url=said.url, ca=said.ca, key=said.key, pod=pod)
 
 
-def secret_name(pod_name: str) -> str:
-    """The name of a pod's Secret: known before the pod is made, so that the pod can mount it."""
-    return f"{pod_name[:248]}-line"
-
-
 def secret_data(invitation: Invitation) -> dict[str, str]:
     """A Secret's `stringData`; mounted as a folder, it is what `read` reads. Without a uid while there is none."""
     data = {URL: invitation.url, CA: invitation.ca, KEY: invitation.key, POD: invitation.pod}
     return {name: text for name, text in data.items() if text}
-
-
-def secret(invitation: Invitation, *, namespace: str, pod_name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """The Secret's manifest. It belongs to the pod, and goes when that goes; it cannot be changed."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod_name, "uid": invitation.pod, "blockOwnerDeletion": False}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": secret_name(pod_name),
-            "namespace": namespace,
-            "labels": dict(labels),
-            "ownerReferences": [owner],
-        },
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": secret_data(invitation),
-    }
-
-
-def volume(pod_name: str, name: str = "line") -> dict[str, Any]:
-    """The pod's volume of it, for mounting read-only. The pod waits until the Secret is there."""
-    return {"name": name, "secret": {"secretName": secret_name(pod_name), "defaultMode": 0o440}}

@@ -26,7 +26,6 @@ FORM = Form(
     labels={"example.org/app": "research"},
     pull_secrets=("pull",),
     placement={"nodeSelector": {"pool": "agents"}},
-    parent={"apiVersion": "v1", "kind": "Pod", "name": "kernel-0", "uid": "0"},
 )
 BERTH = Berth(
     name="ramet-0123",

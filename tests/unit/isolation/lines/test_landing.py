@@ -286,15 +286,12 @@ async def test_keys_are_kept_as_hashes_and_shown_nowhere(identity: Identity, cap
 def test_an_invitation_is_a_folder_that_a_secret_is_mounted_at(tmp_path: Path) -> None:
     """What is missing is named; what is in a file is not."""
     sent = Invitation(url="wss://10.0.0.1:7443/line", ca="-----BEGIN…".replace("…", ""), key="k" * 43, pod="uid-1")
-    secret = invitation.secret(sent, namespace="team", pod_name="run-1", labels={"ramet.dev/run": "r"})
-    for name, text in secret["stringData"].items():
+    for name, text in invitation.secret_data(sent).items():
         (tmp_path / name).write_text(text + "\n")
 
     assert invitation.read(tmp_path) == sent
     (tmp_path / invitation.POD).unlink()
     assert invitation.read(tmp_path, pod="uid-1") == sent
-    assert secret["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
-    assert invitation.volume("run-1")["secret"]["secretName"] == secret["metadata"]["name"]
     (tmp_path / invitation.KEY).write_bytes(b"\xffsecret")
     with pytest.raises(InvalidValue) as refused:
         invitation.read(tmp_path)
