@@ -6,6 +6,7 @@ import math
 import os
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.contract import SandboxSpec
@@ -15,25 +16,40 @@ from ramet.isolation.room import Assignment, Room
 CPU_SLACK_S = 5
 
 #: Nothing of a host may be seen at these paths: a sandbox has its own.
-NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
+_NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Paths(NamedTuple):
+    """Those of a spec, as they are seen inside."""
+
+    workspace: str
+    mounts: tuple[str, ...]
+    shelf: str | None
+
+
+def paths_of(spec: SandboxSpec, runs: str) -> Paths:
+    """What no sandbox can have is refused. Raises InvalidValue."""
+    workspace = absolute(spec.workspace)
+    if not workspace.startswith(f"{runs}/"):
+        raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
+    mounts = tuple(map(absolute, spec.grant.readonly_mounts))
+    for mount in mounts:
+        if mount in _NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
+            raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
+    shelf = None if spec.shelf is None else absolute(spec.shelf)
+    if shelf is not None and (not shelf.startswith(f"{runs}/") or not Path(shelf).is_dir()):
+        raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
+    return Paths(workspace, mounts, shelf)
 
 
 def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assignment:
     """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
-    grant, runs, workspace = spec.grant, room.runs, absolute(spec.workspace)
-    if not workspace.startswith(f"{runs}/"):
-        raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
-    mounts = tuple(map(absolute, grant.readonly_mounts))
-    for mount in mounts:
-        if mount in NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
-            raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
+    grant, runs = spec.grant, room.runs
+    workspace, mounts, shelf = paths_of(spec, runs)
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
-    shelf = None if spec.shelf is None else absolute(spec.shelf)
-    if shelf is not None and (not shelf.startswith(f"{runs}/") or not Path(shelf).is_dir()):
-        raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
     where = "where /run is not memory" if room.walls == "pod" else "on a machine without user namespaces"
     if grant.secrets and not room.has_secrets:
         raise InvalidValue("secrets", tuple(grant.secrets), f"nothing, {where}")

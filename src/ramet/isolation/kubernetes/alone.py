@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,11 +14,14 @@ from msgspec import Struct
 
 from ramet.core.errors import Gone, IsolationUnavailable, RametError, SandboxFailed
 from ramet.core.policy import Isolation
+from ramet.isolation.admission import absolute
 from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes import manifest
 from ramet.isolation.kubernetes.claiming import Claim
 from ramet.isolation.kubernetes.kernels import Kernels
+from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Pod, removed
-from ramet.isolation.kubernetes.pods import Pods, unless_troubled
+from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.kubernetes.sandbox import Alone, PodSandbox
 from ramet.isolation.kubernetes.seen import exit_of
 from ramet.isolation.remote.boxed import RemoteSandbox
@@ -38,6 +43,23 @@ class Described(Struct, frozen=True, kw_only=True):
     number: int  #: of the run among those that the pod keeps
 
 
+def berth_of(spec: SandboxSpec, places: Mapping[str, str], about: About, runtime_class: str | None) -> manifest.Berth:
+    """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
+    mounts = [Path(absolute(each)) for each in spec.grant.readonly_mounts]
+    mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in places)]
+    return manifest.Berth(
+        name=new_name(),
+        run=spec.run,
+        grant=spec.grant,
+        uid=new_uid(),
+        about=about,
+        runtime_class=runtime_class,
+        folders=[str(each) for each in mounts if each.is_dir()],
+        files=[*(str(each) for each in mounts if not each.is_dir()), *places],
+        size_mb=sum(map(_size_mb, mounts)),
+    )
+
+
 async def start(
     spec: SandboxSpec,
     *,
@@ -48,7 +70,7 @@ async def start(
     within_s: float,
     on_threshold: OnThreshold | None,
 ) -> PodSandbox:
-    """A new run in a new pod. `places` are the mounts that its image has, and where.
+    """A new run in a new pod. `places` as of `berth_of`.
 
     Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod goes then.
     """
@@ -116,3 +138,11 @@ async def _begun(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThresho
     except BaseException:
         await machine.close()
         raise
+
+
+def _size_mb(path: Path) -> int:
+    """What a folder or file takes on a disk, rounded up."""
+    files = (
+        [path] if not path.is_dir() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    )
+    return 1 + sum(4096 * -(-file.lstat().st_size // 4096) for file in files if not file.is_symlink()) // 2**20

@@ -6,21 +6,19 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
 from ramet.core.policy import DEFAULTS, Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation.admission import NO_MOUNTS, absolute
+from ramet.isolation.admission import absolute, paths_of
 from ramet.isolation.contract import Image, Probe, SandboxSpec
 from ramet.isolation.kubernetes import alone, labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.images import FindImage, Furnished, Images, PodImage, PushAgain, by_kind
+from ramet.isolation.kubernetes.images import FindImage, Images, PodImage, PushAgain, Supply
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
 from ramet.isolation.kubernetes.labels import About
-from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
@@ -80,13 +78,7 @@ class KubernetesBackend:
         amounts, as far as what stands between them there is all that they ask for.
         """
         self._runs = Path(absolute(runs))
-        self._images: Mapping[Image, PodImage] = {}
-        self._find_images: Callable[[], Awaitable[Images]] | None = None
-        if isinstance(image, str) or not callable(image):
-            self._images = by_kind(image)
-        else:
-            self._find_images = image
-        self._image_with, self._image_again = image_with, image_again
+        self._images = Supply(image, image_with, image_again)
         self._classes = {
             Isolation(level): name
             for level, name in ({"L3": "gvisor", "L4": "kata"} if runtime_classes is None else runtime_classes).items()
@@ -128,11 +120,10 @@ class KubernetesBackend:
         """Asks the cluster what this kernel may do in the namespace; remembered once it has answered."""
         async with self._probing:
             if self._probe is None:
-                if self._find_images is not None and not self._images:
-                    self._images = by_kind(await self._find_images())
+                await self._images.find()
                 if self._standing is not None and self._first is None:
                     self._first = await self._standing()
-                form = self._form(self._images["bare"])
+                form = self._form(self._images.plain("bare"))
                 egress = self._reach.egress
                 way_out = None if egress is None else manifest.way_out(form, egress)
                 trial = manifest.pod(form, manifest.Berth(name=new_name(), run="probe", grant=DEFAULTS, uid=new_uid()))
@@ -213,20 +204,20 @@ class KubernetesBackend:
 
     def _check(self, spec: SandboxSpec) -> None:
         """Refuse what cannot be, before anything is made. Raises InvalidValue, SandboxFailed."""
-        runs, workspace = str(self._runs), absolute(spec.workspace)
-        if not workspace.startswith(f"{runs}/") or not spec.workspace.is_dir():
+        runs = str(self._runs)
+        workspace, mounts, _ = paths_of(spec, runs)
+        if not spec.workspace.is_dir():
             raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
-        mounts = [*map(absolute, spec.grant.readonly_mounts)]
         for mount in mounts:
-            if mount in NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
-                raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
             if runs == mount or runs.startswith(f"{mount}/"):
                 raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
-        if spec.shelf is not None and not (absolute(spec.shelf).startswith(f"{runs}/") and spec.shelf.is_dir()):
-            raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
         cwd = Path(workspace if spec.cwd is None else absolute(spec.cwd))
         if not any(cwd.is_relative_to(each) for each in (workspace, *mounts)) or not cwd.is_dir():
             raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")
+        self._check_open()
+
+    def _check_open(self) -> None:
+        """Raises SandboxFailed."""
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
@@ -234,8 +225,10 @@ class KubernetesBackend:
         self, spec: SandboxSpec, level: Isolation, runtime_class: str | None, *, is_last: bool = False
     ) -> PodSandbox:
         """In a pod of its own; in another one, once, where its image had to be pushed again."""
-        furnished = await self._furnished(spec)
-        pod = self._all.make(self._form(furnished.image), self._berth(spec, furnished, runtime_class))
+        furnished = await self._images.furnished(spec)
+        self._check_open()
+        berth = alone.berth_of(spec, furnished.places, self._about(spec.run), runtime_class)
+        pod = self._all.make(self._form(furnished.image), berth)
         try:
             return await alone.start(
                 spec,
@@ -248,55 +241,9 @@ class KubernetesBackend:
             )
         except SandboxFailed as failure:
             was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
-            if is_last or not was_not_pulled or not await self._is_there_again(furnished.image, failure):
+            if is_last or not was_not_pulled or not await self._images.is_there_again(furnished.image, failure):
                 raise
         return await self._start_alone(spec, level, runtime_class, is_last=True)
-
-    async def _is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
-        """Whether an image that a node could not pull is there by now. Raises SandboxFailed where pushing it fails."""
-        if self._image_again is None:
-            return False
-        try:
-            if not await self._image_again(image):
-                return False
-            if self._find_images is not None:
-                self._images = by_kind(await self._find_images())
-        except (RametError, OSError) as error:
-            raise SandboxFailed(f"{failure}; and it cannot be pushed again: {error}") from error
-        if self._is_closed:
-            raise SandboxFailed("the backend was closed")
-        return True
-
-    async def _furnished(self, spec: SandboxSpec) -> Furnished:
-        """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
-        mounts = [absolute(each) for each in spec.grant.readonly_mounts]
-        found = None
-        if self._image_with is not None and mounts:
-            try:
-                found = await self._image_with(mounts)
-            except (RametError, OSError) as error:  # A disk may be full.
-                raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
-            if self._is_closed:
-                raise SandboxFailed("the backend was closed")
-        if found is None:
-            return Furnished(self._images[spec.image], {})
-        return found.beside(mounts)
-
-    def _berth(self, spec: SandboxSpec, furnished: Furnished, runtime_class: str | None) -> manifest.Berth:
-        there = furnished.places
-        mounts = [Path(each) for each in map(absolute, spec.grant.readonly_mounts)]
-        mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in there)]
-        return manifest.Berth(
-            name=new_name(),
-            run=spec.run,
-            grant=spec.grant,
-            uid=new_uid(),
-            about=self._about(spec.run),
-            runtime_class=runtime_class,
-            folders=[str(each) for each in mounts if each.is_dir()],
-            files=[*(str(each) for each in mounts if not each.is_dir()), *there],
-            size_mb=sum(map(_size_mb, mounts)),
-        )
 
     # ---- the runs of a team -----------------------------------------------------------------------------------------
 
@@ -311,18 +258,11 @@ class KubernetesBackend:
         """The pod of a team; None if there is nothing to measure it by."""
         measure = Measure.of(team)
         if self._shared is None and measure is not None:
-
-            def make() -> Pod:
-                form = self._form(self._images[_SHARED])
-                about = About(team=team.name)
-                berth = manifest.Berth(name=new_name(), run="", grant=measure.grant, uid=new_uid(), about=about)
-                return self._all.make(form, replace(berth, shared_pids=measure.pids))
-
             self._shared = TeamPod(
                 team.name,
                 self.namespace,
                 self._all,
-                make,
+                lambda: self._all.make(self._form(self._images.plain(_SHARED)), measure.berth(team.name)),
                 room=measure.room,
                 patience_s=_START_S,
                 on_threshold=lambda *told: self.on_threshold(*told) if self.on_threshold is not None else None,
@@ -375,11 +315,3 @@ class KubernetesBackend:
             cpu_reserved=self._cpu_reserved,
             outlives_s=self._reach.outlives_s,
         )
-
-
-def _size_mb(path: Path) -> int:
-    """What a folder or file takes on a disk, rounded up."""
-    files = (
-        [path] if not path.is_dir() else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    )
-    return 1 + sum(4096 * -(-file.lstat().st_size // 4096) for file in files if not file.is_symlink()) // 2**20

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ramet.isolation.contract import Image
+from ramet.core.errors import RametError, SandboxFailed
+from ramet.isolation.admission import absolute
+from ramet.isolation.contract import Image, SandboxSpec
 from ramet.isolation.kubernetes.program import code_of
 
 LIB = "/opt/ramet/site-packages"  #: where a runtime image has ramet and what its guests import
@@ -55,7 +57,58 @@ FindImage = Callable[[Sequence[str]], Awaitable[Furnished | None]]
 PushAgain = Callable[[PodImage], Awaitable[bool]]
 
 
-def by_kind(image: str | Images) -> Mapping[Image, PodImage]:
+class Supply:
+    """What a backend's pods start from, found when it is needed first and again when it was lost."""
+
+    def __init__(
+        self,
+        image: str | Images | Callable[[], Awaitable[Images]],
+        image_with: FindImage | None = None,
+        image_again: PushAgain | None = None,
+    ) -> None:
+        self._plain: Mapping[Image, PodImage] = {}
+        self._find: Callable[[], Awaitable[Images]] | None = None
+        if isinstance(image, str) or not callable(image):
+            self._plain = _by_kind(image)
+        else:
+            self._find = image
+        self._image_with, self._image_again = image_with, image_again
+
+    async def find(self) -> None:
+        """Have one of each kind. Raises what finding them does."""
+        if self._find is not None and not self._plain:
+            self._plain = _by_kind(await self._find())
+
+    def plain(self, kind: Image) -> PodImage:
+        """One that has no run's mounts; after `find`."""
+        return self._plain[kind]
+
+    async def furnished(self, spec: SandboxSpec) -> Furnished:
+        """The image that a run starts from, with what it has of its mounts. Raises SandboxFailed."""
+        mounts = [absolute(each) for each in spec.grant.readonly_mounts]
+        found = None
+        if self._image_with is not None and mounts:
+            try:
+                found = await self._image_with(mounts)
+            except (RametError, OSError) as error:  # A disk may be full.
+                raise SandboxFailed(f"run {spec.run}: no image for its pod: {error}") from error
+        return Furnished(self.plain(spec.image), {}) if found is None else found.beside(mounts)
+
+    async def is_there_again(self, image: PodImage, failure: SandboxFailed) -> bool:
+        """Whether an image that a node could not pull is there by now. Raises SandboxFailed where pushing it fails."""
+        if self._image_again is None:
+            return False
+        try:
+            if not await self._image_again(image):
+                return False
+            if self._find is not None:
+                self._plain = _by_kind(await self._find())
+        except (RametError, OSError) as error:
+            raise SandboxFailed(f"{failure}; and it cannot be pushed again: {error}") from error
+        return True
+
+
+def _by_kind(image: str | Images) -> Mapping[Image, PodImage]:
     """One for each kind of `SandboxSpec.image`."""
     if isinstance(image, Mapping):
         return dict(image)

@@ -19,9 +19,10 @@ from ramet.core.policy import DEFAULTS, Grant, Isolation
 from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.kubernetes.bounds import USUAL
+from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.manifest import KEEPER_MB
-from ramet.isolation.kubernetes.pods import Pods, unless_troubled
+from ramet.isolation.kubernetes.manifest import KEEPER_MB, Berth
+from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.seen import Trouble, exit_of
 from ramet.isolation.remote.outside import Machine, OnThreshold
@@ -82,6 +83,11 @@ class Measure:
             workspace_size_mb=room.disk_mb,
         )
         return cls(room=room, grant=grant, pids=room.pids + _KEEPER_PIDS)
+
+    def berth(self, team: str) -> Berth:
+        """A new pod of that."""
+        about = About(team=team)
+        return Berth(name=new_name(), run="", grant=self.grant, uid=new_uid(), about=about, shared_pids=self.pids)
 
 
 def fits(spec: SandboxSpec, offered: Isolation = Isolation.L1) -> bool:

@@ -66,11 +66,7 @@ def test_a_team_has_its_whole_amounts_in_one_pod() -> None:
     assert not measure.room.minus(Room.of(Grant())).minus(Room.of(Grant())).holds(Room.of(Grant(memory_mb=1)))
     assert Measure.of(Reservation(name="team", cpu_cores=2)) is None
 
-    berth = manifest.Berth(
-        name="ramet-0", run="", grant=measure.grant, uid=1_000_001, about=labels.About(team="team"),
-        shared_pids=measure.pids,
-    )  # fmt: skip
-    pod = manifest.pod(FORM, berth)
+    pod = manifest.pod(FORM, measure.berth("team"))
     (container,) = pod["spec"]["containers"]
     alone = manifest.pod(FORM, manifest.Berth(name="ramet-1", run="run-1", grant=Grant(), uid=1_000_002))
 
