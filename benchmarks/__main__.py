@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, tables
-from benchmarks.catalogue import CATALOGUE, Measurement, named
+from benchmarks.catalogue import CATALOGUE, named
 from benchmarks.machine import ROOT
+from benchmarks.measurement import Measurement
 from benchmarks.sitting import Sitting, sit
 from benchmarks.venvs import PEERS, Peer, python_of
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.catalogue import Figure, Measurement
 from benchmarks.machine import ROOT
+from benchmarks.measurement import Figure, Measurement
 
 TIMEOUT_S = 120
 OURS = "ramet"

@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from benchmarks.catalogue import Figure, Measurement
+from benchmarks.measurement import Figure, Measurement
 from benchmarks.sitting import OURS, OURS_DURABLE, Sitting
 from benchmarks.venvs import Peer
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.catalogue import CATALOGUE, Measurement
+from benchmarks.catalogue import CATALOGUE
 from benchmarks.cost import Figures
 from benchmarks.machine import ROOT
+from benchmarks.measurement import Measurement
 from benchmarks.measures import (
     batch,
     cancel,

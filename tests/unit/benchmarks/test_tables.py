@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import tables
 from benchmarks.__main__ import PAGE, main
-from benchmarks.catalogue import Figure, Measurement
+from benchmarks.measurement import Figure, Measurement
 from benchmarks.sitting import OURS, Sitting
 from benchmarks.venvs import Peer
 

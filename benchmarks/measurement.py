@@ -1,0 +1,46 @@
+"""What a measurement is: a process that prints figures, each with its unit, and perhaps a goal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a measurement. `key` is its name in what the process prints."""
+
+    key: str
+    label: str
+    unit: str
+    at_most: float | None = None
+    exactly: float | None = field(default=None, kw_only=True)
+
+    @property
+    def goal(self) -> str:
+        """The goal as a table shows it."""
+        if self.exactly is not None:
+            return f"{self.exactly:g}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+
+    def is_met(self, value: float) -> bool | None:
+        """Whether `value` is as good as the goal; None where there is none."""
+        if self.exactly is not None:
+            return value == self.exactly
+        return None if self.at_most is None else value <= self.at_most
+
+
+Kind = Literal["import", "harness", "durable", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One process, run `rounds` times (or fewer where it takes long), which prints figures."""
+
+    name: str
+    title: str
+    kind: Kind  #: a bare import; the harness of `peers/`, so that peers are measured beside it; `benchmarks.measures`
+    arguments: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    most_rounds: int = 100
+    on_cluster: bool = False  #: needs a Kubernetes, by KUBECONFIG and REGISTRY
