@@ -35,3 +35,8 @@ def rss_mb() -> float:
     except (AttributeError, OSError):
         pass  # not glibc
     return float(psutil.Process().memory_info().rss) / 2**20
+
+
+def own_kb() -> float:
+    """Memory now that no other process shares."""
+    return float(psutil.Process().memory_full_info().uss) / 1024

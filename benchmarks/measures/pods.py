@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import tempfile
 import time
-from pathlib import Path
 from statistics import median
 
-import psutil
-from lightkube import AsyncClient
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
-
-from benchmarks.cost import Figures
+from benchmarks.cluster import Place, place, spec
+from benchmarks.cost import Figures, own_kb
 from ramet.core.errors import RametError
-from ramet.core.policy import DEFAULTS, Grant
-from ramet.isolation.contract import Sandbox, SandboxSpec
+from ramet.core.policy import DEFAULTS
 from ramet.isolation.kubernetes import manifest
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.remote.outside import Machine
-from ramet.services.packaging.registry import Registry
-from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from ramet.services.packaging.runtime_image import RuntimeImage
 
-BASE = "base:1"
-GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 _BYTE = "import os, time; os.write(1, b'x'); [(os.write(1, b'x'), time.sleep(0.01)) for _ in range(6000)]"
+_RESERVED = 0.05  #: of a processor, for each: 20 fit on a node of 2 cores
 
 
 async def measure(rounds: int = 10, crowd: int = 20) -> Figures:
     """Create to first byte and to first frame, in turn; then so many at once, idle, and their end."""
-    async with Registry(f"http://{os.environ['REGISTRY']}") as registry:
-        image = await runtime_image(registry, BASE, "bare")
-    namespace = f"ramet-bench-{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ramet-bench-") as folder:
-        async with AsyncClient(namespace=namespace) as kube:
-            await kube.create(Namespace(metadata=ObjectMeta(name=namespace)))
-            try:
-                return await _measured(Path(folder), namespace, image, rounds, crowd)
-            finally:
-                await kube.deletecollection(Pod, grace_period=0)
-                await kube.delete(Namespace, namespace)
+    async with place() as at:
+        return await _measured(at, rounds, crowd)
 
 
-async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: int, crowd: int) -> Figures:
-    backend = KubernetesBackend(
-        folder / "runs", namespace=namespace, image=image, cpu_reserved=0.05
-    )  # 20 fit on a node of 2 cores
+async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
+    namespace, image, runs = at
+    backend = KubernetesBackend(runs, namespace=namespace, image=image, cpu_reserved=_RESERVED)
     api = Api(namespace, None)
     framed: list[float] = []
     hello = Machine.hello
@@ -67,7 +47,7 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
             took, with_volumes = await _bare(api, image), await _bare(api, image, has_volumes=True)
             framed.clear()
             began = time.monotonic()
-            sandbox = await _start(backend, folder, f"one-{number}")
+            sandbox = await backend.start(spec(runs, f"one-{number}"))
             whole = time.monotonic() - began
             await sandbox.clean_up()
             if number:  # The first of each has what is cached afterwards.
@@ -75,10 +55,10 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
                 mounted.append(with_volumes)
                 frames.append(framed[0] - began)
                 starts.append(whole)
-        before, began = _memory_kb(), time.monotonic()
-        living = await asyncio.gather(*(_start(backend, folder, f"crowd-{number}") for number in range(crowd)))
+        before, began = own_kb(), time.monotonic()
+        living = await asyncio.gather(*(backend.start(spec(runs, f"crowd-{number}")) for number in range(crowd)))
         together = time.monotonic() - began
-        each_kb = (_memory_kb() - before) / crowd
+        each_kb = (own_kb() - before) / crowd
         await asyncio.gather(*(each.clean_up() for each in living))
         return {
             "bare_s": median(bare),
@@ -94,13 +74,6 @@ async def _measured(folder: Path, namespace: str, image: RuntimeImage, rounds: i
         Machine.hello = hello  # type: ignore[method-assign]
         await api.close()
         await backend.close()
-
-
-async def _start(backend: KubernetesBackend, folder: Path, name: str) -> Sandbox:
-    workspace = folder / "runs" / name
-    workspace.mkdir(parents=True)
-    entry = "ramet.isolation.conformance.guest:main"
-    return await backend.start(SandboxSpec(run=name, grant=GRANT, workspace=workspace, entry=entry))
 
 
 async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> float:
@@ -134,7 +107,3 @@ async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> 
                 await asyncio.sleep(0.05)
     finally:
         await api.delete_pod(name)
-
-
-def _memory_kb() -> float:
-    return psutil.Process().memory_full_info().uss / 1024

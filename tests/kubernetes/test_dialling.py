@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from lightkube.resources.core_v1 import Pod, Secret
 
-from ramet.core.policy import DEFAULTS
 from ramet.isolation.conformance import limits, walls
 from ramet.isolation.conformance.ground import Check, Ground, Site
-from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.lines import certificates
@@ -19,6 +17,7 @@ from ramet.isolation.lines.resuming import ResumingLine
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_image import runtime_image
 from tests.support.cluster import Cluster
+from tests.support.pod_runs import spec
 from tests.support.pods import Pods
 from tests.support.waiting import eventually
 
@@ -32,8 +31,6 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
     async with Registry(f"http://{cluster.registry}") as registry:
         image = await runtime_image(registry, cluster.base_image.removeprefix(f"{cluster.registry}/"), "bare")
     identity = certificates.make([cluster.host])
-    workspace = tmp_path / "runs" / "mine"
-    workspace.mkdir(parents=True)
     async with Landing(cluster.host, 0, identity.context) as landing:
         url = f"wss://{cluster.host}:{landing.port}{PATH}"
         reach = Dial(landing, url=url, ca=identity.ca, patience_s=15)
@@ -41,10 +38,7 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
             tmp_path / "runs", namespace=namespace, image=image, kubeconfig=cluster.kubeconfig, reach=reach
         )
         try:
-            spec = SandboxSpec(
-                run="mine", grant=DEFAULTS, workspace=workspace, entry="ramet.isolation.conformance.guest:main"
-            )
-            sandbox = await backend.start(spec)
+            sandbox = await backend.start(spec(tmp_path / "runs", "mine"))
             uid = sandbox.describe()["uid"]
             assert landing._book._pods[uid].join_by is None, "the join key is void"
             said = await sandbox.run_command(["sh", "-c", "echo one > kept; echo said"], timeout_s=30, max_bytes=100)

@@ -12,9 +12,7 @@ import httpx2
 import pytest
 
 from ramet.core.errors import SandboxFailed
-from ramet.core.policy import DEFAULTS
-from ramet.isolation.conformance.ground import replace_grant
-from ramet.isolation.contract import Sandbox, SandboxSpec
+from ramet.isolation.contract import Sandbox
 from ramet.isolation.folders import RunFolders
 from ramet.services.config.pods import pods_of
 from ramet.services.config.reading import load
@@ -23,6 +21,7 @@ from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
 from ramet.services.packaging.registries import Opened, opened
 from ramet.services.packaging.service import PackagingService
+from tests.support.pod_runs import spec
 from tests.support.pods import Pods
 from tests.support.tars import tar
 
@@ -77,7 +76,7 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
     backend = pods_of(load(scratch / "ramet.yaml", {}, {}), uploads.images)
 
     async def started(run: str, image: Image) -> Sandbox:
-        return await backend.start(spec(RunFolders(scratch).root / run, image))
+        return await backend.start(spec(RunFolders(scratch).root, run, mounts=image.folders))
 
     try:
         image = await uploads.image()
@@ -96,12 +95,3 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
     finally:
         await backend.close()
     assert await pods.names() == []
-
-
-def spec(workspace: Path, image: Image) -> SandboxSpec:
-    """A run that sees what an image has."""
-    workspace.mkdir(parents=True)
-    grant = replace_grant(DEFAULTS, readonly_mounts=tuple(map(str, image.folders)))
-    return SandboxSpec(
-        run=workspace.name, grant=grant, workspace=workspace, entry="ramet.isolation.conformance.guest:main"
-    )

@@ -22,31 +22,20 @@ from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy import Grant, Isolation
-from ramet.isolation.conformance.ground import Ground, Site
+from ramet.isolation.conformance.ground import Site
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
-from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.kernels import Standing
 from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
+from tests.support.pod_runs import SMALL, opened
 from tests.support.pods import PATIENCE_S, Pods, pod_of
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
-GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 both_ways = pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
-
-
-@contextlib.asynccontextmanager
-async def opened(backend: KubernetesBackend, scratch: Path) -> AsyncIterator[Site]:
-    """A site on a backend, which is closed in the end."""
-    (scratch / "runs").mkdir(exist_ok=True)
-    try:
-        yield Site(Ground("", scratch), backend, await backend.probe())
-    finally:
-        await backend.close()
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +48,7 @@ async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> Async
         else:
             backend = pods.backend(scratch / "runs", **given)
         yield await stack.enter_async_context(opened(backend, scratch))
-    await eventually_none(pods)
+    await pods.wait_gone()
     async with pods.cluster.client(pods.namespace) as kube, asyncio.timeout(60):
         while await _secrets(kube):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
             await asyncio.sleep(0.05)
@@ -69,7 +58,7 @@ async def reached(dials: bool, pods: Pods, scratch: Path, **given: Any) -> Async
 async def test_a_pod_that_is_deleted_under_a_turn_is_lost(dials: bool, pods: Pods, scratch: Path) -> None:
     """Whoever waits is told at once; what another run has is its own."""
     async with reached(dials, pods, scratch) as site:
-        async with site.visit(grant=GRANT) as one, site.visit(grant=GRANT) as other:
+        async with site.visit(grant=SMALL) as one, site.visit(grant=SMALL) as other:
             waiting = asyncio.ensure_future(one.ended())
             async with pods.cluster.client(pods.namespace) as kube:
                 await kube.delete(Pod, pod_of(one.sandbox), grace_period=0)
@@ -84,7 +73,7 @@ async def test_an_image_that_is_not_there_fails_at_once(dials: bool, pods: Pods,
     missing = f"{pods.cluster.registry}/none:1"
     async with reached(dials, pods, scratch, image=missing) as site:
         with pytest.raises(SandboxFailed, match=r"none:1.*not found"):
-            await site.backend.start(site.spec(grant=GRANT))
+            await site.backend.start(site.spec(grant=SMALL))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +94,7 @@ async def test_a_program_that_fails_says_why(
     image = pods.images if is_ours else pods.cluster.base_image
     async with opened(pods.backend(scratch / "runs", image=image, reach=reach), scratch) as site:
         with pytest.raises(SandboxFailed, match=rf"ended with status 1: {why}") as failure:
-            await site.backend.start(site.spec(grant=GRANT))
+            await site.backend.start(site.spec(grant=SMALL))
         assert "Traceback" not in str(failure.value)
     assert await pods.names() == []
 
@@ -113,7 +102,7 @@ async def test_a_program_that_fails_says_why(
 async def test_a_program_that_fails_under_a_run_says_why(pods: Pods, scratch: Path) -> None:
     """Though the end of its line is told before its own."""
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
-        async with site.visit(grant=GRANT) as visit:
+        async with site.visit(grant=SMALL) as visit:
             assert await visit.fails("write", path="/dev/termination-log", text="x"), "the agent has no part in it"
             await visit.sandbox._stay._machine._line.send(Frame(b"no word of a kernel"))  # type: ignore[attr-defined]
             ended = await visit.ended()
@@ -129,9 +118,9 @@ async def test_a_quota_that_is_used_up_refuses_a_birth(dials: bool, pods: Pods, 
         await kube.create(quota)
         await _in_force(kube)
     async with reached(dials, pods, scratch) as site, pods.cluster.client(pods.namespace) as kube:
-        async with site.visit(grant=GRANT) as visit:
+        async with site.visit(grant=SMALL) as visit:
             with pytest.raises(SpawnRefused, match="exceeded quota") as refusal:
-                await site.backend.start(site.spec(grant=GRANT))
+                await site.backend.start(site.spec(grant=SMALL))
             assert refusal.value.limit == "quota"
             assert await visit.ask("who")
             made = [pod_of(visit.sandbox)]
@@ -168,7 +157,7 @@ async def test_a_pod_that_runs_out_of_memory_under_a_run_is_told_as_that(pods: P
     fill = ["sh", "-c", "dd if=/dev/zero of=/run/full bs=1M count=2000 2>/dev/null"]
 
     async def full(site: Site, kube: AsyncClient) -> Exit:
-        async with site.visit(grant=GRANT) as visit:
+        async with site.visit(grant=SMALL) as visit:
             filling = asyncio.ensure_future(kube.exec(pod_of(visit.sandbox), command=fill, stdout=True))
             ended = await visit.ended()
             await asyncio.gather(filling, return_exceptions=True)  # It ends with the container.
@@ -185,7 +174,7 @@ async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods
     nowhere = {"nodeSelector": {"example.org/pool": "none"}}
     async with opened(pods.backend(scratch / "runs", placement=nowhere, unschedulable_s=0.2), scratch) as site:
         with pytest.raises(SandboxFailed, match=r"no node took it within 0.2 s: 0/1 nodes are available"):
-            await site.backend.start(site.spec(grant=GRANT))
+            await site.backend.start(site.spec(grant=SMALL))
     assert await pods.names() == []
 
 
@@ -199,7 +188,7 @@ async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Pa
         assert site.probe.level is Isolation.L0
         assert "none" in site.probe.remedy
         with pytest.raises(IsolationUnavailable, match=r"not found"):
-            await site.backend.start(site.spec(grant=GRANT))
+            await site.backend.start(site.spec(grant=SMALL))
 
 
 async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -> None:
@@ -208,7 +197,7 @@ async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -
     async with (
         opened(pods.backend(scratch / "runs", about=lambda _: about, user_labels={"a": "b"}), scratch) as site,
         pods.cluster.client(pods.namespace) as kube,
-        site.visit(grant=GRANT) as visit,
+        site.visit(grant=SMALL) as visit,
     ):
         pod = await kube.get(Pod, pod_of(visit.sandbox))
         assert pod.metadata is not None
@@ -250,7 +239,7 @@ async def test_a_kernel_killed_at_any_step_leaves_nothing_to_the_next(dials: boo
             assert await backend.reap() == []
         finally:
             await backend.close()  # There is no other.
-    await eventually_none(pods)
+    await pods.wait_gone()
     async with pods.cluster.client(pods.namespace) as kube:
         assert await _secrets(kube) == []
         assert [each.metadata.name async for each in kube.list(NetworkPolicy) if each.metadata] == [manifest.POLICY]
@@ -278,7 +267,7 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
         goes_on.clear()
         reaping = asyncio.ensure_future(one.reap())
         await came.wait()
-        async with site.visit(grant=GRANT) as visit:
+        async with site.visit(grant=SMALL) as visit:
             goes_on.set()
             assert await reaping == []
             assert await visit.ask("who")
@@ -299,19 +288,12 @@ def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterato
             process.kill()
 
 
-async def eventually_none(pods: Pods) -> None:
-    """Wait until no pod is there."""
-    async with asyncio.timeout(60):
-        while await pods.names():  # noqa: ASYNC110 - it is another's to say
-            await asyncio.sleep(0.05)
-
-
 async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch: Path) -> None:
     """What is said on both sides meanwhile comes, once and in order; runs go on, new ones start, and ends are told."""
     async with (
         pods.weather(scratch) as (weather, kubeconfig),
         opened(pods.backend(scratch / "runs", kubeconfig=kubeconfig), scratch) as site,
-        site.visit(grant=GRANT) as visit,
+        site.visit(grant=SMALL) as visit,
     ):
         body = os.urandom(3_000_000)
         for _ in range(3):
@@ -322,7 +304,7 @@ async def test_an_api_that_is_away_for_a_while_loses_nothing(pods: Pods, scratch
             await eventually(lambda before=before: weather.refused >= before + 3)  # type: ignore[misc]
             weather.mend()
             assert (await asking)[1] == body
-        async with site.visit(grant=GRANT) as other:
+        async with site.visit(grant=SMALL) as other:
             assert await other.ask("who")
             weather.cut()
             async with pods.cluster.client(pods.namespace) as kube:
@@ -337,7 +319,7 @@ async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> N
     """After the patience of both ends; what it cannot delete then, the next one reaps."""
     async with pods.weather(scratch) as (weather, kubeconfig):
         backend = pods.backend(scratch / "runs", kubeconfig=kubeconfig, reach=Attach(patience_s=3))
-        async with opened(backend, scratch) as site, site.visit(grant=GRANT) as visit:
+        async with opened(backend, scratch) as site, site.visit(grant=SMALL) as visit:
             began = time.monotonic()
             weather.cut()
             ended = await visit.ended()
@@ -345,4 +327,4 @@ async def test_an_api_that_stays_away_ends_a_run(pods: Pods, scratch: Path) -> N
             assert "3 s" in ended.detail
             assert time.monotonic() > began + 2
             weather.mend()
-    await eventually_none(pods)
+    await pods.wait_gone()

@@ -10,18 +10,16 @@ import pytest
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
 
-from ramet.core.policy import DEFAULTS
 from ramet.core.reservation import Reservation
 from ramet.examples.simple_agent import simple_agent
-from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import bounds
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.services.config.pods import Standings
 from ramet.services.config.reading import load
 from ramet.store.postgres import PostgresStore
 from tests.support.cluster import Cluster, remove_namespaces
+from tests.support.pod_runs import spec
 from tests.support.pods import Pods, pod_of
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
@@ -101,7 +99,7 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
         try:
             names = []
             for machine, store in zip(machines, stores, strict=True):
-                sandbox = await _started(machine, scratch / store.kernel)
+                sandbox = await machine.start(spec(scratch / store.kernel, "mine"))
                 open_ones.push_async_callback(sandbox.clean_up)
                 names.append(pod_of(sandbox))
             await one.reserve(team)
@@ -129,11 +127,3 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
         finally:
             with pods.cluster.blocking_client() as blocking:
                 remove_namespaces(blocking, space)
-
-
-async def _started(backend: TeamNamespaces, runs: Path) -> PodSandbox:
-    """A pod in which something runs."""
-    workspace = runs / "mine"
-    workspace.mkdir(parents=True)
-    spec = SandboxSpec(run="mine", grant=DEFAULTS, workspace=workspace, entry="ramet.isolation.conformance.guest:main")
-    return await backend.start(spec)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota
 
 from ramet.core.policy import Grant, Isolation
 from ramet.core.reservation import Reservation
-from ramet.isolation.conformance.ground import Ground, Site
 from ramet.isolation.kubernetes import bounds, labels, shared
 from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.isolation.remote import boxed
 from tests.support.cluster import Cluster
+from tests.support.pod_runs import opened
 from tests.support.pods import TEAM, Pods, is_going, pod_of
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
@@ -99,16 +99,6 @@ for path in ("/tmp", "/dev/shm", "/run", "/run/secrets"):
     tries(f"a file in {path}", lambda: open(f"{path}/found", "x").close())
 print(json.dumps(said))
 """
-
-
-@contextlib.asynccontextmanager
-async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
-    """A site on a backend, which is closed in the end."""
-    (scratch / "runs").mkdir(exist_ok=True)
-    try:
-        yield Site(Ground("", scratch), backend, await backend.probe())
-    finally:
-        await backend.close()
 
 
 async def in_pod(kube: AsyncClient, pod: str, *command: str) -> str:
@@ -255,7 +245,7 @@ async def test_a_run_that_was_let_go_of_and_not_forgotten_costs_the_pod(
             await one.sandbox.clean_up()
             ended = await waiting
             assert (ended.reason, f"did not end run {one.spec.run}" in ended.detail) == ("lost", True)
-        await eventually_none(pods)
+        await pods.wait_gone()
 
 
 async def test_a_pod_that_is_deleted_ends_all_runs_in_it_and_the_next_has_a_new_one(pods: Pods, scratch: Path) -> None:
@@ -358,10 +348,3 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
             assert await made() == []
         finally:
             await backend.disband(team.name)
-
-
-async def eventually_none(pods: Pods) -> None:
-    """Wait until no pod is left."""
-    async with asyncio.timeout(60):
-        while await pods.names():  # noqa: ASYNC110 - it is another's to say
-            await asyncio.sleep(0.05)

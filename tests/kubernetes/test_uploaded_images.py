@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,7 @@ from lightkube.resources.core_v1 import Pod, Secret
 
 import ramet
 from ramet.core.errors import SandboxFailed, Unknown
-from ramet.core.policy import DEFAULTS, Policy
-from ramet.isolation.conformance.ground import replace_grant
-from ramet.isolation.contract import SandboxSpec
+from ramet.core.policy import Policy
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.images import FindImage
 from ramet.services.config.building import server_of
@@ -28,6 +26,7 @@ from ramet.services.packaging.registries import Opened, opened
 from ramet.services.packaging.service import PackagingService
 from tests.support.acceptance import image_of, spawn
 from tests.support.cluster import Cluster
+from tests.support.pod_runs import spec
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
 from tests.support.tars import tar
 
@@ -114,7 +113,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
             (scratch / "notes" / "note").write_text("a note")
             mounts = [*image.folders, *image.skills, scratch / "notes"]
             files = [mounts[0] / "kit.py", mounts[1] / "digging" / "SKILL.md", mounts[2] / "note"]
-            sandbox = await backend.start(spec(scratch, "one", mounts))
+            sandbox = await backend.start(spec(scratch / "runs", "one", mounts=mounts))
             open_ones.push_async_callback(sandbox.clean_up)
             code, out, err = await sandbox.run_command(["/bin/cat", *map(str, files)], timeout_s=60, max_bytes=10_000)
             assert (code, out) == (0, KIT + b"Dig.a note"), err
@@ -134,7 +133,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
             await later.probe()
 
         with pytest.raises(SandboxFailed, match=host):
-            await later.start(spec(scratch, "two", mounts))
+            await later.start(spec(scratch / "runs", "two", mounts=mounts))
         async with cluster.client(namespace) as kube:
             assert len([each async for each in kube.list(Pod)]) == 1
 
@@ -144,11 +143,3 @@ def anew(opening: Callable[[], AbstractAsyncContextManager[Opened]], service: Pa
     images = PodImages(opening, "bare")
     images.store = service
     return images.having
-
-
-def spec(scratch: Path, run: str, mounts: Sequence[Path]) -> SandboxSpec:
-    """A run that sees these."""
-    workspace = scratch / "runs" / run
-    workspace.mkdir(parents=True)
-    grant = replace_grant(DEFAULTS, readonly_mounts=tuple(map(str, mounts)))
-    return SandboxSpec(run=run, grant=grant, workspace=workspace, entry="ramet.isolation.conformance.guest:main")

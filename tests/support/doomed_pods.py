@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ramet.core.policy import Grant
-from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
@@ -27,6 +25,7 @@ from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.remote.outside import Machine
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage
+from tests.support.pod_runs import SMALL, spec
 
 _LONG_S = 600  #: of both ends: whoever is gone, is gone because somebody came
 #: By whether pods dial.
@@ -91,11 +90,7 @@ async def main(runs: Path, namespace: str, image: str, host: str) -> None:
 
 async def live(runs: Path, backend: KubernetesBackend) -> None:
     """The same, once all stops are set."""
-    workspace = runs / sys.argv[4]
-    workspace.mkdir(parents=True)
-    grant = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
-    entry = "ramet.isolation.conformance.guest:main"
-    sandbox = await backend.start(SandboxSpec(run=sys.argv[4], grant=grant, workspace=workspace, entry=entry))
+    sandbox = await backend.start(spec(runs, sys.argv[4], SMALL))
     stop("started")
     sandbox.channel.close()
     await sandbox.wait()

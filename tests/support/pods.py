@@ -173,6 +173,12 @@ class Pods:
         async with self.cluster.client(self.namespace) as kube:
             return [each.metadata.name or "" async for each in kube.list(Pod) if each.metadata is not None]
 
+    async def wait_gone(self) -> None:
+        """Wait until no pod is there."""
+        async with asyncio.timeout(60):
+            while await self.names():  # noqa: ASYNC110 - it is another's to say
+                await asyncio.sleep(0.05)
+
 
 def pod_of(sandbox: Sandbox) -> str:
     """The name of the pod that it is in."""

@@ -1,0 +1,33 @@
+"""Runs in pods, for whoever looks at one: a site on a backend, and a run that answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramet.core.policy import DEFAULTS, Grant
+from ramet.isolation.conformance.ground import ENTRY, Ground, Site, replace_grant
+from ramet.isolation.contract import SandboxSpec
+
+#: Of a run where a test is not about a limit: many have room on a node.
+SMALL = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
+
+
+def spec(runs: Path, run: str, grant: Grant = DEFAULTS, *, mounts: Sequence[Path] = ()) -> SandboxSpec:
+    """The suite's guest in a new workspace, that sees these."""
+    workspace = runs / run
+    workspace.mkdir(parents=True)
+    grant = replace_grant(grant, readonly_mounts=tuple(map(str, mounts)))
+    return SandboxSpec(run=run, grant=grant, workspace=workspace, entry=ENTRY)
+
+
+@contextlib.asynccontextmanager
+async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
+    """A site on a backend, which is closed in the end."""
+    (scratch / "runs").mkdir(exist_ok=True)
+    try:
+        yield Site(Ground("", scratch), backend, await backend.probe())
+    finally:
+        await backend.close()
