@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs without one: what they call is done there."""
+"""Where the work of a runtime is done, whoever calls: in an event loop, in a thread of its own for who has none."""
 
 from __future__ import annotations
 
@@ -62,16 +62,24 @@ def refuse_in_loop(name: str) -> None:
     raise RametError(f"{name}_sync() would block the event loop that runs here; await {name}() instead")
 
 
-class OwnLoop:
-    """The event loop of somebody who was started without one: open from `begin` to `end`."""
+class HomeLoop:
+    """The event loop that somebody works in: the caller's, or from `begin` to `end` one of its own."""
 
     def __init__(self) -> None:
         self._portal: Portal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Whether it was begun here, and not in a loop of the caller's."""
-        return self._portal is not None
+    def is_reachable(self) -> bool:
+        """Whether it is the one that runs here, or, where none does, one that runs elsewhere."""
+        try:
+            return self._loop is asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop is not None and self._loop.is_running()
+
+    def settle(self) -> None:
+        """Work in the one that runs here. Raises RuntimeError where none does."""
+        self._loop = asyncio.get_running_loop()
 
     def begin(self, start: Callable[[], Coroutine[Any, Any, Any]], *, is_running: bool) -> None:
         """Start it there; idempotent. Raises RametError inside a loop, and where it runs in one already."""
@@ -83,9 +91,12 @@ class OwnLoop:
             self._portal.call(start())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something there, and wait for it."""
-        assert self._portal is not None, "it was begun"
-        return self._portal.call(work)
+        """Do something there, from a thread without one, and wait for it. Raises RametError if there is none yet."""
+        if self._portal is not None:
+            return self._portal.call(work)
+        if self._loop is None or self._loop.is_closed():
+            raise RametError("this runtime was not started")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self, stop: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Stop it there, and the loop; idempotent. Raises RametError inside a loop."""

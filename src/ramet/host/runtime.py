@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import pathlib
@@ -20,7 +19,7 @@ from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
-from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
+from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.ids import RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
@@ -38,7 +37,7 @@ from ramet.host.keeping import Caretaker
 from ramet.host.kept_results import KeptResults
 from ramet.host.lifetimes import checked_keep, set_keep
 from ramet.host.opening import Opening, OpenTree, TreePlan
-from ramet.host.portal import OwnLoop, refuse_in_loop
+from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
 from ramet.host.resuming import Brought, Supplied, left_by_others, point_of, point_of_run, supplied_by
@@ -114,13 +113,12 @@ class AgentRuntime:
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._entropy = entropy
-        self._own_loop = OwnLoop()  #: for the sync faces
+        self._loop = HomeLoop()
         self.telemetry = Telemetry()
         self.sandboxes = Sandboxes(self.working_dir, backend, self.telemetry.traceparent)
         self.journal = journal_of(self.working_dir, store)
         self.dynamic = DynamicAgents(self.open_store)
         self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
-        self._loop: asyncio.AbstractEventLoop | None = None  #: that it was started in
         if self.journal is not None and self.journal.folder is not None and self.journal.door is None:
             self.journal.door = Doorbell(self.journal.users, self.journal.folder, self.journal.store)
         if self.journal is not None and not self.journal.users:
@@ -155,7 +153,7 @@ class AgentRuntime:
         """Begin; idempotent."""
         self._running = True
         self._trees.is_stopped = False
-        self._loop = asyncio.get_running_loop()
+        self._loop.settle()
         _living.add(self)
         return self
 
@@ -320,7 +318,7 @@ class AgentRuntime:
 
     def start_sync(self) -> Self:
         """`start`, for code without an event loop; idempotent. Raises RametError inside of one."""
-        self._own_loop.begin(self.start, is_running=self._running)
+        self._loop.begin(self.start, is_running=self._running)
         return self
 
     def run_agent_sync(
@@ -334,27 +332,20 @@ class AgentRuntime:
         """`run_agent`, for code without an event loop: starts the runtime if need be. Raises RametError in a loop."""
         refuse_in_loop("run_agent")
         self.start_sync()
-        return self._own_loop.call(self.run_agent(agent, policy, args, kwargs, **options))
+        return self._loop.call(self.run_agent(agent, policy, args, kwargs, **options))
 
     def stop_sync(self) -> None:
         """`stop`, after `start_sync`; idempotent. Raises RametError inside an event loop."""
-        self._own_loop.end(self.stop)
+        self._loop.end(self.stop)
 
     @property
     def is_reachable(self) -> bool:
         """Whether its event loop is the one that runs here, or, where none does, one that runs elsewhere."""
-        try:
-            return self._loop is asyncio.get_running_loop()
-        except RuntimeError:
-            return self._loop is not None and self._loop.is_running()
+        return self._loop.is_reachable
 
     def call_in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in this runtime's event loop, from a thread without one, and wait for it."""
-        if self._own_loop.is_open:
-            return self._own_loop.call(work)
-        if self._loop is None or self._loop.is_closed():
-            raise RametError("this runtime was not started")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._loop.call(work)
 
     # ---- what agents write down
 
@@ -538,7 +529,7 @@ class AgentRuntime:
         """Own a tree from now on."""
         _living.add(self)
         with suppress(RuntimeError):  # It is only made here, and works in a loop that begins later.
-            self._loop = asyncio.get_running_loop()
+            self._loop.settle()
         self._trees.keep(opened, root)
 
     def _fence(self, error: StoreFailed) -> None:

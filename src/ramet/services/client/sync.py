@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from ramet.host.portal import OwnLoop, refuse_in_loop
+from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.client import Client
 from ramet.services.client.sync_kernel import SyncKernel
@@ -17,7 +17,7 @@ class SyncClient:
     """A server, from `with` on. Raises RametError inside an event loop."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self._loop = client, OwnLoop()
+        self.client, self._loop = client, HomeLoop()
         #: What goes on in the server, for its operator.
         self.kernel = SyncKernel(client.kernel, self._loop.call)
 
