@@ -24,13 +24,12 @@ from tests.chaos.deadly import Kill
 from tests.chaos.functions import RUNS
 from tests.chaos.kernels import start
 from tests.chaos.talking import CALLS, TALKED
-from tests.support.left_pods import ANSWERED, STEPS, Talk, abandoned, at_work, spec_of
+from tests.support.left_pods import LEFT, Talk, abandoned, at_work, spec_of
 from tests.support.pods import HOST, IMAGES, NAMESPACE, PATIENCE_S, Pods
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
 
 _KINDS: tuple[Image, ...] = ("bare", "llm")
-LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open
 
 
 async def ours(pods: Pods) -> list[tuple[str, str]]:
@@ -159,7 +158,7 @@ def live(pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     """
     images = " ".join(pods.images[each].reference for each in _KINDS)
     told = {NAMESPACE: pods.namespace, IMAGES: images, HOST: pods.cluster.host}
-    for name, value in {**told, "KUBECONFIG": str(pods.cluster.kubeconfig)}.items():
+    for name, value in {**told, "KUBECONFIG": str(pods.kubeconfig)}.items():
         monkeypatch.setenv(name, value)
 
     async def through(trip: str, *moments: str) -> list[Event]:

@@ -1,4 +1,4 @@
-"""A cluster takes the manifests of `deploy/`, and the rights in them are enough for a kernel, and no more."""
+"""A cluster takes the manifests of `deploy/`, and the rights in them allow a kernel nothing that is not its work."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from lightkube import ApiError, Client, SingleConfig
+from lightkube import ApiError, Client
 from lightkube.models.core_v1 import Container, PodSpec, ResourceQuotaSpec
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
-from lightkube.models.networking_v1 import NetworkPolicySpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.rbac_v1 import RoleRef, Subject
 from lightkube.resources.core_v1 import Namespace, Pod, ResourceQuota, Secret
-from lightkube.resources.networking_v1 import NetworkPolicy
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, RoleBinding
 
+from tests.support.account import Account
 from tests.support.cluster import MANAGED, Cluster, may, remove_namespaces, until
 from tests.support.manifests import DEPLOY, built, relocated
 
@@ -47,9 +46,9 @@ def test_a_cluster_takes_the_manifests(cluster: Cluster, namespace: str) -> None
 
 
 @pytest.fixture
-def kernel(kernel_config: SingleConfig) -> Client:
+def kernel(kernel_account: Account) -> Client:
     """The API with the rights of a kernel."""
-    return Client(kernel_config, trust_env=False)
+    return Client(kernel_account.config, trust_env=False)
 
 
 def status_of(call: Callable[[], object]) -> int:
@@ -74,27 +73,6 @@ def binding(role: str, namespace: str) -> RoleBinding:
         roleRef=RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name=role),
         subjects=[Subject(kind="ServiceAccount", name="ramet-kernel", namespace=namespace)],
     )
-
-
-def test_a_kernel_may_do_its_work(kernel: Client, namespace: str, base_image: str) -> None:
-    """In the namespace of agents it makes, watches, labels and ends pods, their keys and their policies."""
-    with kernel:
-        policy = NetworkPolicySpec(podSelector=LabelSelector(), policyTypes=["Ingress", "Egress"])
-        kernel.create(NetworkPolicy(metadata=ObjectMeta(name="deny", labels=MANAGED), spec=policy))
-        kernel.create(Secret(metadata=ObjectMeta(name="key", labels=MANAGED), stringData={"key": "k"}))
-        kernel.create(pod(base_image))
-        kernel.patch(Pod, "agent", {"metadata": {"labels": {"ramet/run": "1"}}})
-        changes = kernel.watch(Pod, labels={**MANAGED})
-        assert next(each.metadata.name for _, each in changes if each.metadata) == "agent"
-        assert [each.metadata.name for each in kernel.list(Secret, labels={**MANAGED}) if each.metadata] == ["key"]
-        assert may(kernel, "get", "pods/attach", namespace)
-        assert may(kernel, "create", "pods/attach", namespace)
-        kernel.delete(Secret, "key")
-        assert kernel.get(NetworkPolicy, "deny").spec == policy
-        assert len(list(kernel.list(NetworkPolicy, labels={**MANAGED}))) == 1
-        kernel.delete(NetworkPolicy, "deny")
-        kernel.delete(Pod, "agent", grace_period=0)
-        assert list(kernel.list(Pod)) == []
 
 
 def test_a_kernel_may_do_nothing_else(kernel: Client, namespace: str, base_image: str) -> None:

@@ -16,6 +16,7 @@ from ramet.isolation.lines.landing import PATH, Landing
 from ramet.isolation.lines.resuming import ResumingLine
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_image import runtime_image
+from tests.support.account import Account
 from tests.support.cluster import Cluster
 from tests.support.pod_runs import spec
 from tests.support.pods import Pods
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push 
 
 
 async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
-    cluster: Cluster, namespace: str, tmp_path: Path
+    cluster: Cluster, namespace: str, kernel_account: Account, tmp_path: Path
 ) -> None:
     """Its key is void once it is in; its Secret belongs to it, and goes with it."""
     async with Registry(f"http://{cluster.registry}") as registry:
@@ -35,7 +36,7 @@ async def test_a_pod_dials_its_kernel_and_comes_back_when_the_line_breaks(
         url = f"wss://{cluster.host}:{landing.port}{PATH}"
         reach = Dial(landing, url=url, ca=identity.ca, patience_s=15)
         backend = KubernetesBackend(
-            tmp_path / "runs", namespace=namespace, image=image, kubeconfig=cluster.kubeconfig, reach=reach
+            tmp_path / "runs", namespace=namespace, image=image, kubeconfig=kernel_account.kubeconfig, reach=reach
         )
         try:
             sandbox = await backend.start(spec(tmp_path / "runs", "mine"))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from lightkube import AsyncClient, SingleConfig
+from lightkube import AsyncClient
 from lightkube.codecs import from_dict
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import Pod, Secret, Service
 import ramet
 from ramet import Policy
 from ramet.examples.running import ask
+from tests.support.account import Account
 from tests.support.cluster import MANAGED, Cluster
 from tests.support.manifests import DEPLOY, Manifest, built, one, relocated
 from tests.support.prometheus import scrape
@@ -92,7 +93,7 @@ async def an_agent_works(kube: AsyncClient, where: str) -> None:
 
 
 async def test_a_kernel_runs_as_the_manifests_say(
-    cluster: Cluster, namespace: str, kernel_image: str, kernel_config: SingleConfig
+    cluster: Cluster, namespace: str, kernel_image: str, kernel_account: Account
 ) -> None:
     """It becomes ready, answers by its Service, has agents in pods, tells monitoring, and ends when it is told to."""
     secrets = {"ramet-operator": {"token": TOKEN}, "ramet-postgres": {"url": "/var/lib/ramet/journal.db"}}

@@ -70,7 +70,7 @@ async def test_an_image_that_was_deleted_under_a_kernel_is_pushed_again(
     """Once for all runs that need it; where that fails, too, a run has the words of the cluster and of the registry."""
     cluster = pods.cluster
     (scratch / "ramet.yaml").write_text(
-        f"backend: kubernetes\nworking_dir: .\nnamespace: {pods.namespace}\nkubeconfig: {cluster.kubeconfig}\n"
+        f"backend: kubernetes\nworking_dir: .\nnamespace: {pods.namespace}\nkubeconfig: {pods.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
     )
     backend = pods_of(load(scratch / "ramet.yaml", {}, {}), uploads.images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from ramet.services.config.reading import load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.connections import Bounds
 from tests.support.manifests import DEPLOY, Manifest, built, files_of, misread, one
+from tests.support.rights import granted
+
+KUBERNETES = DEPLOY.parent / "docs" / "kubernetes.md"
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +92,19 @@ def test_roles_are_those_that_kernels_give_themselves(example: list[Manifest]) -
 
     assert sorted(may_bind["resourceNames"]) == sorted(bounds.ROLES)
     assert all(one(example, "ClusterRole", name) for name in bounds.ROLES)
-    guard = one(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"][0]["expression"]
-    assert guard.count(f"startsWith('{bounds.PREFIX}')") == 2
+    named, safe = one(example, "ValidatingAdmissionPolicy", "ramet-teams")["spec"]["validations"]
+    assert named["expression"].count(f"startsWith('{bounds.PREFIX}')") == 2
+    team = bounds.namespace(Reservation(name="a"), place="p", owner="o")
+    label, profile = re.search(r"labels\['(.*)'\] == '(.*)'", safe["expression"]).groups()  # type: ignore[union-attr]
+    assert team["metadata"]["labels"][label] == profile
+
+
+def test_the_documentation_has_each_right_and_why(example: list[Manifest]) -> None:
+    """Of all roles, by the names of resources and verbs; no right is explained that is not there."""
+    rows = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \| .+ \|$", KUBERNETES.read_text(), re.MULTILINE)
+    explained = [(verb, resource) for resource, verbs in rows for verb in verbs.split(", ")]
+
+    assert sorted(explained) == sorted({(each.verb, each.resource.partition(".")[0]) for each in granted(example)})
 
 
 def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:

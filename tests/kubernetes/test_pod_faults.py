@@ -280,7 +280,7 @@ async def test_a_kernel_that_comes_up_while_another_one_reaps_keeps_its_pods(pod
 def _doomed(pods: Pods, runs: Path, image: str, step: str, host: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.support.doomed_pods", str(runs), pods.namespace, image, step, host]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.cluster.kubeconfig)}
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KUBECONFIG": str(pods.kubeconfig)}
     ) as process:
         try:
             yield process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,9 @@ from ramet.isolation.conformance import endings
 from ramet.isolation.conformance.suite import CHECKS, Check, Ground, NotHere, run
 from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes.images import PodImage
+from tests.support.account import Account, accounted
 from tests.support.cluster import Cluster
-from tests.support.pods import IMAGES, NAMESPACE
+from tests.support.pods import EYES, IMAGES, NAMESPACE
 
 #: What a pod that runs share does not keep of it, and why.
 NOT_SHARED = {
@@ -22,12 +23,20 @@ NOT_SHARED = {
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 
 
+@pytest.fixture(scope="module")
+def account(cluster: Cluster, shared_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    """A kernel's, for all of them."""
+    with accounted(cluster, shared_namespace, tmp_path_factory.mktemp("account")) as account:
+        yield account
+
+
 @pytest.mark.parametrize("whose", ["backend", "OfATeam"], ids=["run", "team"])
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
 async def test_pods_keep_a_backends_promises(
     check: Check,
     whose: str,
     cluster: Cluster,
+    account: Account,
     shared_namespace: str,
     pod_images: Mapping[Image, PodImage],
     scratch: Path,
@@ -38,7 +47,8 @@ async def test_pods_keep_a_backends_promises(
         pytest.skip(NOT_SHARED[check.__name__])
     monkeypatch.setattr(endings, "_CROWD", 6)
     monkeypatch.setattr(endings, "_TIMES", 3)
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setenv("KUBECONFIG", str(account.kubeconfig))
+    monkeypatch.setenv(EYES, str(cluster.kubeconfig))
     monkeypatch.setenv(NAMESPACE, shared_namespace)
     monkeypatch.setenv(IMAGES, " ".join(pod_images[kind].reference for kind in ("bare", "llm")))
     try:

@@ -13,6 +13,7 @@ from lightkube.resources.core_v1 import Pod
 
 from ramet.core.policy import Policy
 from tests.support.acceptance import body, image_of
+from tests.support.account import Account
 from tests.support.cluster import Cluster
 from tests.support.kernels import Kernels, kernels
 from tests.support.pods import settings_of
@@ -54,10 +55,15 @@ def free_port(host: str) -> int:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
 async def test_a_functions_turn_in_a_pod_is_whole_or_over(
-    how: signal.Signals, all_kernels: Kernels, cluster: Cluster, namespace: str, pod_images: object
+    how: signal.Signals,
+    all_kernels: Kernels,
+    cluster: Cluster,
+    namespace: str,
+    kernel_account: Account,
+    pod_images: object,
 ) -> None:
     """A kernel that is told to end waits for it; after one that was killed another ends it, and its pod at once."""
-    settings = settings_of(cluster, namespace)
+    settings = settings_of(cluster, namespace, kernel_account.kubeconfig)
     first, second = [
         all_kernels.begin(name, **settings, RAMET_PODS_DIAL=f"{cluster.host}:{free_port(cluster.host)}")
         for name in ("one", "two")

@@ -18,6 +18,7 @@ from ramet.isolation.kubernetes.teams import TeamNamespaces
 from ramet.services.config.pods import Standings
 from ramet.services.config.reading import load
 from ramet.store.postgres import PostgresStore
+from tests.support.account import Account
 from tests.support.cluster import Cluster, remove_namespaces
 from tests.support.pod_runs import spec
 from tests.support.pods import Pods, pod_of
@@ -35,6 +36,7 @@ LOGIN = "kubernetes.io/dockerconfigjson"
 async def test_a_servers_agent_is_a_pod_that_dials_it(
     cluster: Cluster,
     namespace: str,
+    kernel_account: Account,
     scratch: Path,
     sent: list[Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -50,7 +52,7 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
         trial.bind((cluster.host, 0))
         port = trial.getsockname()[1]
     settings = (
-        f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {cluster.kubeconfig}\n"
+        f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {kernel_account.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
         f"pods: {{dial: '{cluster.host}:{port}'}}\n"
     )
@@ -88,7 +90,7 @@ async def test_a_dead_kernels_pods_are_removed_by_another_and_its_teams_stay(
             machine = TeamNamespaces(
                 scratch / store.kernel,
                 namespace=pods.namespace,
-                kubeconfig=pods.cluster.kubeconfig,
+                kubeconfig=pods.kubeconfig,
                 image=pods.images,
                 standing=Standings(store),
                 pull_secrets=("login",),

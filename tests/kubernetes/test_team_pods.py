@@ -315,7 +315,7 @@ async def test_a_teams_pod_is_there_before_its_first_run_and_goes_with_the_team(
     team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=256, sandboxes=2)
     space = bounds.name_of(team.name)
     backend = TeamNamespaces(
-        scratch / "runs", namespace=pods.namespace, kubeconfig=cluster.kubeconfig, image=pods.images, per="team"
+        scratch / "runs", namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team"
     )
     async with cluster.client(space) as kube, opened(backend, scratch) as site:
         try:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from lightkube import ApiError, AsyncClient, Client, SingleConfig
+from lightkube import ApiError, AsyncClient, Client
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import LimitRange, Namespace, Pod, ResourceQuota
 from lightkube.resources.rbac_authorization_v1 import RoleBinding
@@ -31,6 +30,7 @@ from ramet.services.config.reading import load
 from ramet.services.contract import CreatedTeam
 from tests.support.acceptance import Server, at_work, image_of, spawn
 from tests.support.acceptance_types import ENTRY_POINTS
+from tests.support.account import Account
 from tests.support.cluster import Cluster, may, until
 from tests.support.pods import is_going, living_of, settings_of
 from tests.support.serve_process import plugin
@@ -196,23 +196,9 @@ async def test_a_killed_server_goes_on_with_its_namespaces(
     assert await is_gone(kube, space_of(team))
 
 
-@pytest.fixture
-def kernel_file(
-    cluster: Cluster, namespace: str, kernel_config: SingleConfig, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A kubeconfig with the token of the kernels' account."""
-    monkeypatch.setattr(bounds, "ROLES", tuple(f"{namespace}-{each}" for each in bounds.ROLES))  # as this test has them
-    known = yaml.safe_load(cluster.kubeconfig.read_text())
-    for each in known["users"]:
-        each["user"] = {"token": kernel_config.user.token if kernel_config.user else ""}
-    file = scratch / "kubeconfig"
-    file.write_text(yaml.safe_dump(known))
-    return file
-
-
 @pytest.mark.parametrize("comes", [True, False])
 async def test_a_right_that_is_not_in_force_yet_is_waited_for(
-    comes: bool, kernel_file: Path, kube: AsyncClient, namespace: str, monkeypatch: pytest.MonkeyPatch
+    comes: bool, kernel_account: Account, kube: AsyncClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each API server has to hear of what a kernel has given itself; one that never does is a refusal, in its words."""
     have, refused, late = Objects.ensure, asyncio.Event(), list[asyncio.Task[None]]()
@@ -233,7 +219,7 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
 
     monkeypatch.setattr(Objects, "ensure", have_late)
     monkeypatch.setattr("ramet.isolation.kubernetes.spaces._GRANTED_S", 30 if comes else 0.3)
-    spaces = Spaces(kernel_file)
+    spaces = Spaces(kernel_account.kubeconfig)
     reservation = Reservation(name=f"team-{namespace}", memory_mb=64)
     space = bounds.name_of(reservation.name)
     try:
@@ -251,10 +237,10 @@ async def test_a_right_that_is_not_in_force_yet_is_waited_for(
 
 
 async def test_the_rights_of_deploy_are_enough_and_no_more(
-    cluster: Cluster, namespace: str, kernel_config: SingleConfig, kernel_file: Path, scratch: Path
+    cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path
 ) -> None:
     """A server with the token of the kernels' account makes a team, has an agent in a pod, and removes both."""
-    environ = {**os.environ, **settings_of(cluster, namespace), "RAMET_KUBECONFIG": str(kernel_file)}
+    environ = {**os.environ, **settings_of(cluster, namespace, kernel_account.kubeconfig)}
     environ |= {"RAMET_WORKING_DIR": str(scratch)}
 
     async with (
@@ -268,7 +254,7 @@ async def test_the_rights_of_deploy_are_enough_and_no_more(
             agent = await spawn(client, team, "ada", "function", {"function": "teamkit:work"}, image=image)
             assert await agent.say("heard") == "HEARD"
             space = space_of(team)
-            with Client(kernel_config, trust_env=False) as kernel:
+            with Client(kernel_account.config, trust_env=False) as kernel:
                 wanting = [each for each in ENOUGH if not until(partial(may, kernel, *each, space))]
                 beyond = [each for each in MORE if may(kernel, *each, space)]
                 elsewhere = [each for each in (*ENOUGH, *MORE) if may(kernel, *each, "kube-system")]

@@ -25,6 +25,7 @@ from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.registries import Opened, opened
 from ramet.services.packaging.service import PackagingService
 from tests.support.acceptance import image_of, spawn
+from tests.support.account import Account
 from tests.support.cluster import Cluster
 from tests.support.pod_runs import spec
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
@@ -48,11 +49,11 @@ def ask(text):
 
 
 async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
-    cluster: Cluster, namespace: str, scratch: Path, sent: list[Path]
+    cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path, sent: list[Path]
 ) -> None:
     """The same id, the same bundle by its digest, the same answer; a pod and a sub-agent's have it in their images."""
     pods = (
-        f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {cluster.kubeconfig}\n"
+        f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {kernel_account.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"
     )
     images, answers = list[str](), list[list[str]]()
@@ -83,7 +84,7 @@ async def test_an_uploaded_image_is_the_same_in_a_pod_as_on_this_machine(
 
 @needs_registry
 async def test_a_pod_has_its_image_from_a_registry_with_a_login(
-    cluster: Cluster, namespace: str, scratch: Path, tmp_path: Path, sent: list[Path]
+    cluster: Cluster, namespace: str, kernel_account: Account, scratch: Path, tmp_path: Path, sent: list[Path]
 ) -> None:
     """By the namespace's pull secret; other mounts travel. A registry that is gone is why there is no pod."""
     async with AsyncExitStack() as open_ones:
@@ -103,7 +104,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
             backend = KubernetesBackend(
                 scratch / "runs",
                 namespace=namespace,
-                kubeconfig=cluster.kubeconfig,
+                kubeconfig=kernel_account.kubeconfig,
                 image=images.image,
                 image_with=images.having,
                 pull_secrets=("login",),
@@ -125,7 +126,7 @@ async def test_a_pod_has_its_image_from_a_registry_with_a_login(
             later = KubernetesBackend(
                 scratch / "runs",
                 namespace=namespace,
-                kubeconfig=cluster.kubeconfig,
+                kubeconfig=kernel_account.kubeconfig,
                 image=await images.image(),
                 image_with=anew(opening, service),
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ramet.core.policy import Grant
-from ramet.isolation.contract import Sandbox, SandboxSpec
+from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.dial import Dial
 from ramet.isolation.lines import certificates
@@ -32,11 +32,12 @@ from tests.support.left_function import steps
 
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 STEPS, ANSWERED = 6, 3  #: requests of a function, and how many of them have an answer when its kernel is killed
+LEFT = STEPS - ANSWERED - 1  #: requests behind the one that is open then
 
 
-def spec_of(runs: Path, run: str = "left") -> SandboxSpec:
+def spec_of(runs: Path, grant: Grant = GRANT) -> SandboxSpec:
     """The same for the kernel and its heir."""
-    return SandboxSpec(run=run, grant=GRANT, workspace=runs / run)
+    return SandboxSpec(run="left", grant=grant, workspace=runs / "left")
 
 
 class Talk:
@@ -89,9 +90,9 @@ class Talk:
 
 
 @contextlib.asynccontextmanager
-async def at_work(backend: KubernetesBackend, runs: Path) -> AsyncIterator[tuple[Talk, int]]:
+async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIterator[tuple[Talk, int]]:
     """A function that has asked for something, and has some answers; the number of its open request."""
-    spec = spec_of(runs)
+    spec = spec_of(runs, grant)
     spec.workspace.mkdir(parents=True, exist_ok=True)
     talk = Talk(await backend.start(spec))
     await talk.start()
@@ -121,7 +122,7 @@ def abandoned(pods: Any, runs: Path, *, patience_s: float = 600) -> Iterator[tup
         [sys.executable, "-m", "tests.support.left_pods", *words],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "KUBECONFIG": str(pods.cluster.kubeconfig)},
+        env={**os.environ, "KUBECONFIG": str(pods.kubeconfig)},
     ) as process:
         try:
             assert process.stdout is not None, "asked for"

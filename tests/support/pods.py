@@ -21,7 +21,7 @@ import msgspec
 import pytest
 import yaml
 from httpx2.websockets import WebSocketUpgradeError
-from lightkube import ApiError, AsyncClient
+from lightkube import ApiError, AsyncClient, KubeConfig
 from lightkube.resources.core_v1 import Namespace, Pod
 
 from ramet.core.policy import Isolation
@@ -44,11 +44,13 @@ from ramet.isolation.remote.travel import Departure
 from ramet.services.packaging.registry import Registry
 from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
+from tests.support.account import Account
 from tests.support.cluster import Cluster, namespaced
 from tests.support.relay import Relay, relayed
 
 NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 HOST = "RAMET_TEST_HOST"  #: the address at which pods find this machine
+EYES = "RAMET_TEST_EYES"  #: a kubeconfig whose user may run programs in pods, which no kernel may
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
 
 _LOOK = """
@@ -108,7 +110,8 @@ class OfATeam:
 
 async def eyes(runs: Path, file: Path) -> bool:
     """Whether a process in any pod of the namespace holds the lock on a file there."""
-    async with AsyncClient(namespace=os.environ[NAMESPACE]) as kube:
+    known = KubeConfig.from_file(os.environ[EYES]).get()
+    async with AsyncClient(known, namespace=os.environ[NAMESPACE]) as kube:
         async for pod in kube.list(Pod):
             assert pod.metadata is not None, "the API gives no pod without metadata"
             assert pod.metadata.name is not None, "nor without a name"
@@ -125,10 +128,11 @@ async def eyes(runs: Path, file: Path) -> bool:
 
 @dataclass(frozen=True)
 class Pods:
-    """A namespace for pods, and the images that they are made of."""
+    """A namespace for pods, the images that they are made of, and how kernels get at it: with no right but theirs."""
 
     cluster: Cluster
     namespace: str
+    kubeconfig: Path
     images: Mapping[Image, PodImage]
 
     def backend(self, runs: Path, **given: Any) -> KubernetesBackend:
@@ -136,7 +140,7 @@ class Pods:
         settings: dict[str, Any] = {
             "namespace": self.namespace,
             "image": self.images,
-            "kubeconfig": self.cluster.kubeconfig,
+            "kubeconfig": self.kubeconfig,
             "reach": Attach(patience_s=PATIENCE_S),
         }
         return KubernetesBackend(runs, **{**settings, **given})
@@ -160,7 +164,7 @@ class Pods:
     @contextlib.asynccontextmanager
     async def weather(self, folder: Path) -> AsyncIterator[tuple[Relay, Path]]:
         """A network between a kernel and the API that can be cut, and a kubeconfig that leads through it."""
-        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        config = yaml.safe_load(self.kubeconfig.read_text())
         where = urlsplit(config["clusters"][0]["cluster"]["server"])
         async with relayed(where.hostname or "", where.port or 443) as relay:
             config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{relay.port}"
@@ -186,10 +190,10 @@ def pod_of(sandbox: Sandbox) -> str:
     return sandbox.pod
 
 
-def settings_of(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """What a server, or an example, finds in its environment to have its agents in pods."""
+def settings_of(cluster: Cluster, namespace: str, kubeconfig: Path | None = None) -> dict[str, str]:
+    """What a server, or an example, finds in its environment to have its agents in pods: with all rights, or these."""
     settings = {"backend": "kubernetes", "namespace": namespace, "base_image": cluster.base_image.partition("/")[2]}
-    settings |= {"registry_url": cluster.registry, "kubeconfig": str(cluster.kubeconfig)}
+    settings |= {"registry_url": cluster.registry, "kubeconfig": str(kubeconfig or cluster.kubeconfig)}
     return {f"RAMET_{name.upper()}": value for name, value in settings.items()}
 
 
@@ -227,9 +231,9 @@ def pod_images(cluster: Cluster) -> Mapping[Image, PodImage]:
 
 
 @pytest.fixture
-def pods(cluster: Cluster, namespace: str, pod_images: Mapping[Image, PodImage]) -> Pods:
+def pods(cluster: Cluster, namespace: str, kernel_account: Account, pod_images: Mapping[Image, PodImage]) -> Pods:
     """A namespace of its own, empty."""
-    return Pods(cluster, namespace, pod_images)
+    return Pods(cluster, namespace, kernel_account.kubeconfig, pod_images)
 
 
 @pytest.fixture(scope="module")

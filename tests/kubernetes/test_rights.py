@@ -1,0 +1,92 @@
+"""A kernel uses each right that `deploy/` gives it. That none is missing all tests of pods show: they have no other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Secret
+
+from ramet.core.policy import Isolation
+from ramet.core.reservation import Reservation
+from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes.door import Door
+from ramet.isolation.kubernetes.kernels import Standing
+from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.isolation.lines import certificates
+from tests.support.account import Account
+from tests.support.cluster import remove_namespaces
+from tests.support.left_pods import GRANT, LEFT, Talk, at_work, spec_of
+from tests.support.pods import Pods, pod_of
+from tests.support.rights import Audit
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # a first push compiles all of the library
+
+_LOGIN = "kubernetes.io/dockerconfigjson"
+
+
+async def test_a_kernel_uses_each_of_its_rights(
+    pods: Pods, kernel_account: Account, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a team with a namespace: for its pod, one beside it that another kernel takes up, and what is reaped then."""
+    audit = Audit(kernel_account.token, monkeypatch)
+    team = Reservation(name=f"team-{pods.namespace[-8:]}", cpu_cores=1, memory_mb=512, sandboxes=2)
+    grant = msgspec.structs.replace(GRANT, reservation=team)
+    apart = msgspec.structs.replace(grant, isolation=Isolation.L2)
+    async with pods.cluster.client(pods.namespace) as kube:
+        login = {".dockerconfigjson": "{}"}
+        await kube.create(Secret(metadata=ObjectMeta(name="login"), type=_LOGIN, stringData=login))
+    try:
+        async with _kernel(pods, scratch, "heir") as heir:
+            async with _kernel(pods, scratch, "old") as old:
+                await old.reserve(team)
+                async with at_work(old, scratch, grant) as (talk, number):
+                    assert talk.sandbox.level is Isolation.L1, "it shares the team's pod"
+                    await _finished(talk, number)
+                async with at_work(old, scratch, apart) as (before, number):
+                    after = Talk(await heir.adopt(before.sandbox.describe(), spec_of(scratch, apart)))
+                    assert pod_of(after.sandbox) == pod_of(before.sandbox)
+                    assert (await before.sandbox.wait()).reason == "lost"
+                    await before.sandbox.clean_up()
+                    assert await after.asked() == number
+                    assert f"pod {pod_of(talk.sandbox)}" in await heir.reap(), "the team's, of a kernel that is dead"
+                    await _finished(after, number)
+            await heir.disband(team.name)
+    finally:
+        with pods.cluster.blocking_client() as blocking:
+            remove_namespaces(blocking, bounds.name_of(team.name))
+
+    assert set(audit.used) == kernel_account.rights
+    assert audit.refused.keys() <= audit.used.keys(), "what it has just given itself may not be in force at once"
+
+
+@asynccontextmanager
+async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamespaces]:
+    """One that all others take for dead."""
+
+    async def standing() -> Standing:
+        return Standing(f"{pods.namespace}-place", name, (name,))
+
+    host = pods.cluster.host
+    with socket.create_server((host, 0)) as free:
+        at = host, free.getsockname()[1]
+    kernel = TeamNamespaces(
+        runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team", standing=standing,
+        door=Door(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),
+    )  # fmt: skip
+    try:
+        yield kernel
+    finally:
+        await kernel.close()
+
+
+async def _finished(talk: Talk, number: int) -> None:
+    """A function says all that it has to say, and ends."""
+    assert await talk.finish(number) == LEFT
+    assert (await talk.sandbox.wait()).code == 0
+    await talk.sandbox.clean_up()

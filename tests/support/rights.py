@@ -1,0 +1,91 @@
+"""Rights in the words of RBAC: those that roles give, and those that a kernel has used."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import httpx2
+import pytest
+
+from tests.support.manifests import Manifest
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+#: Whoever has an account may ask what it may: that is Kubernetes' own role `system:basic-user`.
+_EVERYONES = "selfsubjectaccessreviews.authorization.k8s.io"
+
+
+class Right(NamedTuple):
+    """A resource is as kubectl has it, `networkpolicies.networking.k8s.io`, or a part of one, `pods/attach`."""
+
+    verb: str
+    resource: str
+    name: str = ""  #: of the one object that it is about, where a role says so
+
+
+class Audit:
+    """What an account did in this process while this lasts, as rights, each with the namespaces; "" is none."""
+
+    def __init__(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.used: dict[Right, set[str]] = defaultdict(set)
+        self.refused: dict[Right, set[str]] = defaultdict(set)
+        told = httpx2.AsyncHTTPTransport.handle_async_request
+
+        async def noted(transport: httpx2.AsyncHTTPTransport, request: httpx2.Request) -> httpx2.Response:
+            response = await told(transport, request)
+            if request.headers.get("Authorization") == f"Bearer {token}":
+                found = self.refused if response.status_code in (401, 403) else self.used
+                for right, namespace in _needed(request):
+                    found[right].add(namespace)
+            return response
+
+        monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", noted)
+
+
+def granted(manifests: Sequence[Manifest]) -> frozenset[Right]:
+    """What the roles among these manifests give, wherever they are bound."""
+    rules = [rule for each in manifests if each["kind"] == "ClusterRole" for rule in each["rules"]]
+    return frozenset(
+        Right(verb, _resource(what, group), name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for what in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    )
+
+
+def _resource(what: str, group: str) -> str:
+    name, slash, part = what.partition("/")
+    return f"{name}.{group}{slash}{part}" if group else what
+
+
+def _needed(request: httpx2.Request) -> Iterator[tuple[Right, str]]:
+    """What a request takes, and in which namespace, as an API server sees it."""
+    prefix, *words = request.url.path.strip("/").split("/")
+    group, words = ("", words[1:]) if prefix == "api" else (words[0], words[2:])
+    namespace = ""
+    if words[0] == "namespaces" and len(words) > 2:
+        namespace, words = words[1], words[2:]
+    what, name, part = [*words, "", ""][:3]
+    resource = _resource(f"{what}/{part}" if part else what, group)
+    if resource == _EVERYONES:
+        return
+    yield Right(_verb(request, name), resource), namespace
+    if resource == "pods/attach":  # From Kubernetes 1.35 on a WebSocket takes both.
+        yield Right("create", resource), namespace
+    if what == "rolebindings" and request.method == "POST":  # Who has not what it gives must be allowed to give it.
+        role = json.loads(request.content)["roleRef"]
+        yield Right("bind", f"{role['kind'].lower()}s.{group}", role["name"]), namespace
+
+
+def _verb(request: httpx2.Request, name: str) -> str:
+    if request.method in _VERBS:
+        return _VERBS[request.method]
+    if request.method == "DELETE":
+        return "delete" if name else "deletecollection"
+    asked = parse_qs(request.url.query.decode())
+    return "get" if name else "watch" if asked.get("watch") == ["true"] else "list"
