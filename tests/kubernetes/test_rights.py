@@ -1,4 +1,4 @@
-"""A kernel uses each right that `deploy/` gives it. That none is missing the tests of pods show: theirs have no other."""
+"""A kernel uses each right that `deploy/` gives it. That none is missing the tests of pods show: they have no other."""
 
 from __future__ import annotations
 
