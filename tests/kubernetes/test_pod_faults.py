@@ -179,16 +179,18 @@ async def test_a_pod_that_no_node_takes_is_not_waited_for_without_end(pods: Pods
 
 
 async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Path) -> None:
-    """Nothing is lowered: no RuntimeClass, no such level; no namespace, nothing at all."""
+    """Nothing is lowered: no RuntimeClass, no such level; no namespace, nothing at all, told to whoever may see it."""
     async with opened(pods.backend(scratch / "runs"), scratch) as site:
         assert site.probe.level is Isolation.L2
         with pytest.raises(IsolationUnavailable, match=r"runtime_class_L3.*gvisor"):
             await site.backend.start(site.spec(grant=Grant(isolation=Isolation.L3)))
-    async with opened(pods.backend(scratch / "runs", namespace=f"{pods.namespace}-none"), scratch) as site:
-        assert site.probe.level is Isolation.L0
-        assert "none" in site.probe.remedy
-        with pytest.raises(IsolationUnavailable, match=r"not found"):
-            await site.backend.start(site.spec(grant=SMALL))
+    absent = f"{pods.namespace}-none"
+    for who, why in ((pods.kubeconfig, f"these rights in namespace {absent}"), (pods.cluster.kubeconfig, "not found")):
+        async with opened(pods.backend(scratch / "runs", namespace=absent, kubeconfig=who), scratch) as site:
+            assert site.probe.level is Isolation.L0
+            assert absent in site.probe.remedy
+            with pytest.raises(IsolationUnavailable, match=why):
+                await site.backend.start(site.spec(grant=SMALL))
 
 
 async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -> None:
