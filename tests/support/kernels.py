@@ -21,6 +21,10 @@ ENTRY_POINTS = """\
 [ramet.agent_types]
 echo = tests.support.echo_agents:EchoType
 slow = tests.support.slow_agents:SlowType
+slow-function = tests.support.slow_functions:SlowFunctions
+
+[ramet.backends]
+outliving = tests.support.outliving:OutlivingBackend
 """
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramet.agent.compaction import Compaction
@@ -14,7 +15,7 @@ from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
-from ramet.core.ids import run_id
+from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.policy import Policy, describe
 from ramet.host.approvals import Inbox
@@ -66,6 +67,7 @@ class TreePlan:
     keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
     gate: SafetyGate | None = None  #: that every tool call of the tree must pass
     number: str = ""  #: of a tree that another process opened: where its transcripts are
+    root: str = ""  #: the id of its root, of one who had to know it before
 
 
 class OpenTree(NamedTuple):
@@ -155,12 +157,13 @@ class Opening:
                 return Compaction(window_tokens=window or UNKNOWN_WINDOW)
             return plan.compaction or None
 
+        ids = chain([RunId(plan.root)] if plan.root else (), iter(lambda: run_id(self.entropy(8)), None))
         services = Services(
             model=self.gateway.port,
             record=recorder.append,
             feed=feed,
             clock=self.clock,
-            mint=lambda: run_id(self.entropy(8)),
+            mint=lambda: next(ids),
             definitions=plan.definitions,
             instructions=prompts.system,
             own_tools=prompts.tools,

@@ -20,7 +20,7 @@ from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
-from ramet.core.ids import RunId
+from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy import Policy, grant_root
@@ -213,11 +213,13 @@ class AgentRuntime:
         keep_results_seconds: float | None = None,
         gate: SafetyGate | None = None,
         shelf: pathlib.Path | None = None,
+        run: str = "",
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
         With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
-        goes on with. Every tool call of the tree must pass the `gate`, if there is one.
+        goes on with. Every tool call of the tree must pass the `gate`, if there is one. `run` is the id that its root
+        is to have, of `mint`.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
@@ -229,6 +231,7 @@ class AgentRuntime:
                 spawn_limits=spawn_limits or _room_for(policy, definition),
                 keep_s=checked_keep(keep_results_seconds),
                 gate=gate,
+                root=run,
             )
         )
         policy = policy or definition.policy
@@ -244,7 +247,7 @@ class AgentRuntime:
             on_output=on_output,
             shelf=shelf,
         )
-        run = opened.tree.spawner.root(
+        root = opened.tree.spawner.root(
             definition,
             tools=(*tools, *spawning_tools()),
             cwd=cwd or pathlib.Path.cwd(),
@@ -253,10 +256,14 @@ class AgentRuntime:
             request=request,
             history=history,
         )
-        self.keep(opened, run)
-        opened.tree.supervisor.prompt(run, HumanMessage(content=prompt) if prompt else None)
-        self._close_with(run)
-        return opened.tree.handle(run)
+        self.keep(opened, root)
+        opened.tree.supervisor.prompt(root, HumanMessage(content=prompt) if prompt else None)
+        self._close_with(root)
+        return opened.tree.handle(root)
+
+    def mint(self) -> RunId:
+        """An id for a root that is to be born, of one who writes it down before: `spawn` takes it."""
+        return run_id(self._entropy(8))
 
     async def start_agent(
         self,

@@ -290,6 +290,14 @@ class GoesOn(Protocol):
     def turns_taken(self) -> int:
         """How many turns its own record has, the one under way among them."""
 
+    @property
+    def tree(self) -> str:
+        """The tree that it has all its life: only the kernel of that writes of its turns. Empty if it has no such."""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the turn under way would be done anew elsewhere: better that it ends here, if it soon does."""
+
     def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
         """Go on with a turn, which is the one of this number if it got into its record, and is begun if it did not.
 

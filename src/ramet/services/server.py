@@ -37,6 +37,7 @@ from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.talking.turn_log import TurnLog, clear
+from ramet.services.types import function_turns
 from ramet.services.types.registry import AgentTypes
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
@@ -143,8 +144,8 @@ class Server:
             clock = self.runtime.clock
             self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
             self.spawner.taken_up = self.agents.take_up
+            self.spawner.forgetting = partial(_forget, store)
             if is_shared:
-                self.spawner.forgetting = partial(clear, store)
                 self.kernels = _kernels()(store, self.operator, self, self.spawner.take_over)
                 resting.push_async_callback(self.kernels.close)
                 await self.kernels.open()
@@ -336,6 +337,12 @@ def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mappin
     from ramet.services.types.llm import LlmType
 
     return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()]))
+
+
+async def _forget(store: Store, agent: str) -> None:
+    """Leave nothing of what is kept of the turns of an agent that is gone."""
+    await clear(store, agent)
+    await function_turns.clear(store, agent)
 
 
 def _kernels() -> type[Kernels]:

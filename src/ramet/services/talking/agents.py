@@ -204,8 +204,8 @@ class AgentService:
 
     def _log(self, living: Living) -> TurnLog:
         assert self._log_of is not None, "looked at before"
-        goes_on = isinstance(living.served, GoesOn)  # Others' runs come and go.
-        return self._log_of(living.info().id, living.served.run if goes_on else "")
+        served = living.served
+        return self._log_of(living.info().id, served.tree if isinstance(served, GoesOn) else "")
 
     def _note(self, living: Living, moment: Moment) -> None:
         """Say of the agent what is true now. When it answers it has a run, which a restart goes on with: on record."""

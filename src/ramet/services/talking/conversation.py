@@ -202,10 +202,12 @@ class Conversation:
     async def leave(self, patience_s: float) -> None:
         """Let another kernel go on with it: begin nothing, and have readers break off, who find the rest there.
 
-        What can only end here is waited for. Nothing is interrupted: whoever calls this ends the process. Idempotent.
+        What can only end here, or would be done again, is waited for. Nothing is interrupted: whoever calls this ends
+        the process. Idempotent.
         """
         self._begins_no_more = True
-        if (ending := self._answering) is not None and not isinstance(self._served, GoesOn):
+        moves = isinstance(self._served, GoesOn) and not self._served.begins_anew
+        if (ending := self._answering) is not None and not moves:
             await asyncio.wait({ending}, timeout=patience_s)
             while self._keeping is not None and ending.done():  # Its end is to be read.
                 await asyncio.wait({self._keeping})

@@ -13,6 +13,7 @@ from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports
 from ramet.services.types.function_agent import FunctionAgent
+from ramet.services.types.function_turns import FunctionTurns
 from ramet.services.types.gating import gate_of
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
@@ -56,11 +57,12 @@ class FunctionType:
         await isolation_of(opening.runtime, policy)
 
     async def open(self, opening: Opening) -> Served:
-        """One that waits for its first turn. Its history is there again after a restart; a turn cut off is not."""
+        """One that waits for its first turn, or goes on where another server left it, in the middle of a turn."""
         policy = policy_of(opening)
         function = self._function(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        agent = FunctionAgent(opening, function, policy, isolation, await _gate(opening))
+        turns = FunctionTurns(await opening.runtime.open_store(), opening.id)
+        agent = FunctionAgent(opening, function, policy, isolation, turns, await _gate(opening))
         await agent.take_up()
         return agent
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
-import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
-from ramet.core.errors import Bug, DefinitionMissing, MailRefused, NotShippable, RametError
-from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result
-from ramet.core.policy import Policy
+from msgspec.structs import replace
+
+from ramet.agent.definition import Agent, as_agent
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
+from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
+from ramet.core.policy import Policy, grant_root
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
-from ramet.services.formats.shipped import format_of
-from ramet.services.types import calling, loading, turns_file
+from ramet.services.formats.shipped import Format, format_of
+from ramet.services.types import calling, loading
 from ramet.services.types.again import left_of
-from ramet.services.types.ends import as_spent, problem_of
+from ramet.services.types.ends import as_spent
+from ramet.services.types.function_call import Call
+from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.place import secrets_of
-from ramet.services.types.turns_file import KeptTurn, Said, TurnsFile
 from ramet.spawn.handle import Handle
+from ramet.spawn.run import Run
+
+#: Why nobody can go on with a call, which is not called again either.
+_LEFT = (DefinitionMissing, BusyError, Expired)
 
 
 class FunctionAgent:
@@ -34,79 +43,83 @@ class FunctionAgent:
         function: Callable[..., Any] | Reference,
         policy: Policy | None,
         isolation: str,
+        turns: FunctionTurns,
         gate: SafetyGate | None = None,
     ) -> None:
-        """`function` is a reference where only its sandbox can import it."""
+        """`function` is a reference where only its sandbox can import it; `turns` are those on record, not read yet."""
         self.isolation, self.run, self._gate = isolation, opening.run, gate
         self._opening, self._function, self._policy = opening, function, policy
-        self._turns = TurnsFile(opening.folder)
+        self._turns = turns
         self._usage = NOTHING_USED
-        self._handle: Handle | None = None  #: of the turn under way
+        self._call: Call | None = None  #: the newest
+        self._left: Call | None = None  #: that another kernel had begun, until its turn is gone on with
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
 
     async def take_up(self) -> None:
-        """Go on where a killed server left it: with the turns that were over, and what they used.
+        """Go on where another kernel left it: with the call that was under way, in its sandbox or from its beginning.
 
-        One that was under way is over now: what its function had begun to do is not done again.
+        One that cannot be gone on with is over: what its function had begun to do is not done again.
+
+        Raises StoreFailed, Damaged.
         """
-        if not self._opening.run:
-            return
-        self._turns.read()
-        for turn in self._turns.turns:
+        await self._turns.read()
+        for turn in self._turns.over:
             self._usage += turn.used
-        with suppress(DefinitionMissing):
-            secrets = secrets_of(self._policy)
-            resume = self._opening.runtime.resume
-            for left in await resume(only=self._opening.run, secrets=secrets, gate=self._gate):
-                await left.cancel("its server was killed in the middle of this turn")
-                self._keep(KeptTurn(asked="", said="", used=left.run.subtree))  # Nobody knows what it would have said.
+            self.run = turn.run
+        if self._turns.under_way is not None:
+            self._call = self._left = await self._taken_up(self._turns.under_way)
 
     # ---- talking
 
-    async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
+    async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
         """Answer the last message of a body. Leaving the iteration interrupts the turn.
 
         Raises InvalidValue for a body that is none; after what was said Aborted for a turn that was interrupted, and
         TaskFailed, of the status that it had, for one that failed; OutputTooLarge for an answer without end.
         """
-        shape = format_of(format)
-        text = shape.read(body)
-        if self.ended.done():
-            raise RametError("this agent has ended")
-        pieces, said = _Pieces(), Said()
-        handle = self._handle = await self._started(text, pieces)
-        ending = asyncio.ensure_future(handle.result())
-        ending.add_done_callback(pieces.close)
-        try:
-            created = int(self._opening.runtime.clock.now().timestamp())
-            writer = shape.Writer(handle.id, _name_of(self._function), created)
-            for chunk in writer.begin():
+        async with aclosing(self._begun(body, format_of(format), ())) as chunks:
+            async for chunk in chunks:
                 yield chunk
-            while (piece := await pieces.next()) is not None:
-                said.take(piece)
-                for chunk in writer.text(piece):
-                    yield chunk
-            result = ending.result()
-            if rest := _rest(result, said):
-                said.take(rest)
-                for chunk in writer.text(rest):
-                    yield chunk
-        finally:
-            if not ending.done():
-                await handle.cancel("the reader left")
-                await ending
-            self._handle = None
-            self._keep(KeptTurn(asked=text, said=said.text, used=ending.result().usage_subtree))
-        problem = problem_of(result, handle.id)
-        if problem is not None:
-            raise problem
-        for chunk in writer.end(result.usage_subtree):
-            yield chunk
+
+    @property
+    def turns_taken(self) -> int:
+        """How many turns are on record, the one under way among them."""
+        return self._turns.taken
+
+    @property
+    def tree(self) -> str:
+        """None: each turn is one."""
+        return ""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Unless its sandbox outlives its kernel."""
+        return self._call is None or not self._call.outlives
+
+    async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """Go on with a turn that another kernel had begun: its function goes on, is called again, or had ended.
+
+        Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
+        `turn`, and Aborted for one that cannot be gone on with.
+        """
+        shape, left, over = format_of(format), self._left, self._turns.of(number)
+        self._left = None
+        if number > self._turns.taken:  # It had not come to its call.
+            answer = self._begun(body, shape, said)
+        elif left is not None and left.turn.number == number:
+            answer = self._answered(left, shape, said)
+        elif over is not None:
+            answer = self._answered(Call.known(over), shape, said)
+        else:
+            raise Bug(f"turn {number} is not on record, and later ones are")
+        async with aclosing(answer) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def interrupt(self) -> None:
         """End the turn under way, keeping the agent and its history."""
-        if self._handle is not None:
-            await self._handle.cancel("it was interrupted")
+        if self._call is not None:
+            await self._call.cancel("it was interrupted")
 
     async def mail(self, text: str) -> None:
         """Refused. Raises MailRefused."""
@@ -116,8 +129,8 @@ class FunctionAgent:
         """End it and all below it, and wait until they are gone. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(None)
-        if self._handle is not None:
-            await self._handle.cancel(reason)
+        if self._call is not None:
+            await self._call.cancel(reason)
 
     # ---- looking
 
@@ -135,44 +148,113 @@ class FunctionAgent:
             return await loading.change(self._opening, operation)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
-    # ----
+    # ---- a turn
 
-    async def _started(self, text: str, pieces: _Pieces) -> Handle:
-        runtime, function, history = self._opening.runtime, self._function, self._turns.history()
+    async def _begun(self, body: bytes, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        text = shape.read(body).encode("utf-8", "replace").decode()
+        if self.ended.done():
+            raise RametError("this agent has ended")
+        self._left = None
+        if self._call is not None:  # Of a turn that an earlier server had begun, which nobody follows.
+            await self._call.over()
+        turn = FunctionTurn(number=self._turns.taken + 1, run=self._opening.runtime.mint(), asked=text)
+        call = Call(turn, self._keep)
+        try:
+            await to_its_end(self._turns.write(turn))
+            handle = await self._started(call)
+        except BaseException:
+            with suppress(RametError):
+                await to_its_end(self._turns.forget(turn))
+            raise
+        call.begun(handle)
+        self._call, self.run = call, turn.run
+        async with aclosing(self._answered(call, shape, said)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _answered(self, call: Call, shape: Format, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        """What a call says, behind the chunks that were said. Raises what it ends with."""
+        new = shape.Writer(call.turn.run, _name_of(self._function), int(self._opening.runtime.clock.now().timestamp()))
+        writer, first = shape.writer_of(said[0]) if said else new, new.begin()
+        texts = [shape.text_of(each) for each in said[len(first) :]]
+        before, heard = "".join(texts), list[str]()
+        try:
+            for chunk in first[len(said) :]:
+                yield chunk
+            async with aclosing(call.text(before)) as pieces:
+                async for piece in pieces:
+                    if before:
+                        heard.append(piece)
+                    for chunk in writer.text(piece):
+                        yield chunk
+        finally:
+            if not call.is_over:
+                await call.cancel("the reader left")
+        if before and call.place != "from the beginning":
+            await self._turns.write(replace(call.turn, said="".join((before, *heard))))
+        call.check()
+        for chunk in writer.end(call.turn.used)[texts.count("") :]:
+            yield chunk
+
+    async def _started(self, call: Call) -> Handle:
+        spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
-        shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
-        if isinstance(function, Reference):
-            handle = await runtime.spawn(
-                calling.call_named,
-                args=(*function, text, history),
-                policy=self._policy,
-                limits=limits,
-                on_output=pieces.printed,
-                shelf=shelf,
-                gate=self._gate,
-            )
-        elif self._policy is not None:
-            handle = await runtime.spawn(
-                calling.call_inside,
-                args=(function, text, history),
-                policy=self._policy,
-                limits=limits,
-                on_output=pieces.printed,
-                shelf=shelf,
-                gate=self._gate,
-            )
-        else:
-            handle = await runtime.spawn(_in_the_host(function, pieces.put), args=(text, history), limits=limits)
-        self.run = handle.id
-        return handle
+        told = (call.turn.asked, self._turns.history())
+        if self._policy is None:
+            return await spawn(self._in_the_host(call), args=told, limits=limits, run=run)
+        is_named = isinstance(function, Reference)
+        return await spawn(
+            calling.call_named if is_named else calling.call_inside,
+            args=(*(function if isinstance(function, Reference) else (function,)), *told),
+            policy=self._policy,
+            limits=limits,
+            on_output=call.pieces.printed,
+            shelf=self._opening.shelf.folder if self._opening.shelf is not None else None,
+            gate=self._gate,
+            run=run,
+        )
 
-    def _keep(self, turn: KeptTurn) -> None:
-        """Put a turn on record, and what it used onto the account, however it ended."""
-        self._turns.keep(turn)
+    async def _taken_up(self, turn: FunctionTurn) -> Call | None:
+        """Its call, at work or over; None if there never was one. Raises StoreFailed."""
+        call, runtime = Call(turn, self._keep), self._opening.runtime
+        self.run = turn.run
+        try:
+            for handle in await runtime.resume(
+                only=turn.run,
+                agents=[self._in_the_host(call)] if self._policy is None else (),
+                secrets=secrets_of(self._policy),
+                gate=self._gate,
+                prepare=lambda run: self._prepare(run, call),
+            ):
+                call.begun(handle, was_begun=True)
+                return call
+            await call.ended(await runtime.result(turn.run))
+        except Unknown:
+            await self._turns.forget(turn)
+            return None
+        except _LEFT as problem:
+            why = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
+            await call.ended(Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(why))))
+        return call
+
+    def _prepare(self, run: Run, call: Call) -> None:
+        """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders."""
+        if self._policy is not None and run.grant is not None:
+            shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
+            run.grant = grant_root(self._policy)
+            run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
+
+    def _in_the_host(self, call: Call) -> Agent:
+        assert not isinstance(self._function, Reference), "the code of an image is called in a sandbox"
+        return as_agent(_bound(self._function, call.pieces.put))
+
+    async def _keep(self, turn: FunctionTurn) -> None:
+        """Put a turn that is over on record, and what it used onto the account, however it ended."""
         self._usage += turn.used
+        await self._turns.write(turn)
 
 
-def _in_the_host(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
+def _bound(function: Callable[..., Any], out: Callable[[str], None]) -> Callable[..., Any]:
     """The function with its way out bound. Synchronous code gets a thread by that, async code none."""
 
     def call(text: str, history: calling.History) -> Any:
@@ -189,50 +271,3 @@ def _in_the_host(function: Callable[..., Any], out: Callable[[str], None]) -> Ca
 
 def _name_of(function: Callable[..., Any] | Reference) -> str:
     return function.name if isinstance(function, Reference) else str(getattr(function, "__name__", "function"))
-
-
-class _Pieces:
-    """What is said, from whichever thread, for one reader."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()
-        self.size = 0  #: characters that were said, those as well that nobody reads any more
-
-    def printed(self, stream: str, text: str) -> None:
-        """What a sandbox prints; its errors are not for the reader."""
-        if stream == "stdout":
-            self.put(text)
-
-    def put(self, text: str) -> None:
-        """From any thread."""
-        if (
-            self.size <= turns_file.MOST_SAID
-        ):  # Else it is known already that it is too much: nothing more is kept of it.
-            self.size += len(text)
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
-
-    def close(self, _: object) -> None:
-        """Nothing more comes: what was put before is read first."""
-        self._loop.call_soon(self._queue.put_nowait, None)
-
-    async def next(self) -> str | None:
-        """The next one; None after the last."""
-        return await self._queue.get()
-
-
-def _rest(result: Result, said: Said) -> str:
-    """What it returned, as text, behind what it has said."""
-    value = result.value
-    if value is None:
-        return ""
-    try:
-        text = _unicode(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-    except (ValueError, TypeError, RecursionError) as problem:
-        raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
-    return text if said.ends_a_line else f"\n{text}"
-
-
-def _unicode(text: str) -> str:
-    """Text that can be written down: a lone surrogate is none."""
-    return text.encode("utf-8", "replace").decode()

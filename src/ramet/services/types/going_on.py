@@ -56,13 +56,17 @@ class Onward:
 
     def pass_on(self, text: str) -> str:
         """What of this comes behind all that was said."""
+        left = len(self._said) - self._at
+        if not left:
+            self._reply = self._reply or text
+            return text
         self._reply += text
-        left = self._said[self._at :]
-        if left.startswith(text):
+        if self._said.startswith(text, self._at):
             self._at += len(text)
             return ""
+        rest = self._said[self._at : self._at + len(text)]
         self._at = len(self._said)
-        return text[len(left) :] if text.startswith(left) else self._again()
+        return text[left:] if len(rest) == left and text.startswith(rest) else self._again()
 
     def rest(self) -> str:
         """What is to be said at the end: more was said than came again."""

@@ -126,6 +126,16 @@ class LlmAgent:
         """How many turns its record has, the one under way among them."""
         return self._root.turns
 
+    @property
+    def tree(self) -> str:
+        """That of its session."""
+        return self.run
+
+    @property
+    def begins_anew(self) -> bool:
+        """Never: what was said and done is on record."""
+        return False
+
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Go on with a turn that another kernel had begun: it is on record what was said, or else asked again.
 

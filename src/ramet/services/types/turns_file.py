@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import OutputTooLarge
-from ramet.core.outcome import NOTHING_USED, Usage
 
 NAME = "turns.jsonl"
 MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
@@ -46,7 +45,6 @@ class KeptTurn(Struct, frozen=True, kw_only=True):
 
     asked: str
     said: str
-    used: Usage = NOTHING_USED
 
 
 class TurnsFile:

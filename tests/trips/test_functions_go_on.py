@@ -1,0 +1,147 @@
+"""Agents that are functions, of kernels that are killed, or ended in order: another kernel goes on with their turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pathlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from ramet.core import events
+from ramet.core.events import SandboxStarted
+from ramet.core.policy import Policy
+from ramet.isolation.folders import RunFolders
+from ramet.store.postgres import PostgresStore
+from tests.chaos.kernels import inheriting_orphans
+from tests.support import postgres
+from tests.support.kernels import Kernels, kernels
+from tests.support.outliving import OutlivingBackend
+from tests.support.serving import short_folder
+from tests.support.turns import Reader, counting
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
+
+COUNTS, HOLDS = ({"function": f"tests.support.slow_functions:{each}"} for each in ("counts", "holds"))
+
+
+@pytest.fixture
+def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
+    """None at first."""
+    with kernels(postgres.running(), tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes clients."""
+    async with AsyncExitStack() as found:
+        yield found
+
+
+def times_called(folder: pathlib.Path) -> int:
+    """How often the function was, where it works in the host."""
+    return len(list(folder.glob("called-*")))
+
+
+@pytest.mark.parametrize("place", ["host", "sandbox"])
+async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
+    place: str, all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """Its reader hears nothing twice and misses nothing; turns before it are remembered, and those in line follow."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 1}, name="crew")
+    policy = Policy(readonly_mounts=(str(tmp_path),)) if place == "sandbox" else None
+    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, policy=policy, key=crew.key)
+    over = Reader(two, bob, counting(1, 2, tmp_path))
+    await over.done
+    assert over.text == "1 \nafter 0"
+    first = Reader(two, bob, counting(9, 5, tmp_path))
+    await eventually(lambda: first.text.endswith("4 "))
+    second = Reader(two, bob, counting(3, 4, tmp_path))
+    begun[0].kill()
+    (tmp_path / "go").touch()
+    await asyncio.gather(first.done, second.done)
+    assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 \nafter 2", "1 2 3 \nafter 4"), first.chunks
+    for each in (first, second):
+        assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
+        assert len({chunk.turn for chunk in each.chunks}) == 1
+        assert each.chunks[-1].kind == "done"
+    if place == "host":
+        assert times_called(tmp_path) == 4, "the one that was cut off was called again, and no other"
+    told = await two.history(bob.agent.id, key=bob.nonce)
+    assert [each["content"] for each in told if each["role"] == "assistant"] == [over.text, first.text, second.text]
+    await two.delete_team("crew", key=crew.key)
+    store = await PostgresStore(all_kernels.dsn, kernel="looks").open()
+    assert await store.list("function-turn") == []
+    await store.close()
+
+
+async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_called_again(
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+) -> None:
+    """It comes to its end where it is, and nobody calls it once more."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    crew = await one.create_team({"agents": 1}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
+    turn = Reader(two, bob, counting(9, 5, tmp_path))
+    await eventually(lambda: turn.text.endswith("4 "))
+    begun[0].process.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    await turn.done
+    assert (turn.text, turn.chunks[-1].kind) == ("1 2 3 4 5 6 7 8 9 \nafter 0", "done"), turn.chunks
+    assert times_called(tmp_path) == 1
+    assert await asyncio.to_thread(begun[0].process.wait) == 0
+    assert len(await two.history(bob.agent.id, key=bob.nonce)) == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
+    how: signal.Signals, stores: str
+) -> None:
+    """The next kernel goes on with it where it is: the turn is the same one, and so is who answers."""
+    with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
+        machine = OutlivingBackend(RunFolders(folder / "one").root)
+        try:
+            first = all_kernels.begin("one", RAMET_BACKEND="outliving")
+            async with all_kernels.client(first) as client:
+                crew = await client.create_team({"agents": 1}, name="crew")
+                ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
+                turn = Reader(client, ada, json.dumps({"messages": [{"role": "user", "content": "1"}]}).encode())
+                await eventually(lambda: turn.text.endswith("\n"))
+                first.process.send_signal(how)
+                await asyncio.to_thread(first.process.wait)
+                await turn.leave()
+            async with all_kernels.client(all_kernels.begin("one", RAMET_BACKEND="outliving")) as client:
+                last = turn.chunks[-1]
+                rest = [chunk async for chunk in client.read_turn(ada.agent.id, last.turn, last.number, key=ada.nonce)]
+                run = (await client.get_agent(ada.agent.id, key=ada.nonce)).run
+                history = await client.history(ada.agent.id, key=ada.nonce)
+            all_kernels.all[-1].kill()
+            started = await sandboxes_of(run, all_kernels.dsn)
+        finally:
+            for each in all_kernels.all:
+                each.close()
+            await machine.end()
+    turn.chunks += rest
+    me, _, again = turn.text.partition("\n")
+    assert (again, turn.chunks[-1].kind) == (me, "done"), turn.chunks
+    assert [each.number for each in turn.chunks] == list(range(1, len(turn.chunks) + 1))
+    assert [each["content"] for each in history] == ["1", f"{me}\n{me}"]
+    assert [each.adopted for each in started] == [False, True]
+
+
+async def sandboxes_of(run: str, dsn: str) -> list[SandboxStarted]:
+    """Those that a run had."""
+    store = await PostgresStore(dsn, kernel="looks").open()
+    told = [events.decode(each.data) for each in await store.read(tree=run)]
+    await store.close()
+    return [each for each in told if isinstance(each, SandboxStarted)]
