@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import time
 import uuid
@@ -15,19 +16,24 @@ LOOK_S = 0.01
 def counts(text: str, history: list[dict[str, str]]) -> Generator[str, None, str]:
     """Asked "count N WAIT FOLDER" it says the numbers to N; before number WAIT it waits until FOLDER/go is there.
 
-    Then it says how many messages there were before. Where it may, it leaves a file in the folder for each call.
+    Then it says how many messages there were before. In the folder it leaves a file for each call.
     """
     _, most, wait, place = text.split()
     folder = pathlib.Path(place)
-    try:
-        (folder / f"called-{uuid.uuid4().hex}").touch()
-    except OSError:
-        yield ""  # Inside, it can only look.
+    (folder / f"called-{uuid.uuid4().hex}").touch()
     for number in range(1, int(most) + 1):
         while number == int(wait) and not (folder / "go").exists():
             time.sleep(LOOK_S)
         yield f"{number} "
     return f"after {len(history)}"
+
+
+def waits_for(name: str) -> Generator[str, None, None]:
+    """Says which call it is, and then what a module says that is not there yet."""
+    yield f"{uuid.uuid4().hex}\n"
+    while importlib.util.find_spec(name) is None:
+        time.sleep(LOOK_S)
+    yield importlib.import_module(name).WORD
 
 
 def holds(text: str) -> str:

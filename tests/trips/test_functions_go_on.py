@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,18 +16,23 @@ from ramet.core import events
 from ramet.core.events import SandboxStarted
 from ramet.core.policy import Policy
 from ramet.isolation.folders import RunFolders
+from ramet.services.contract import Chunk
+from ramet.services.types.function_call import BEGINS_AGAIN
 from ramet.store.postgres import PostgresStore
 from tests.chaos.kernels import inheriting_orphans
 from tests.support import postgres
 from tests.support.kernels import Kernels, kernels
 from tests.support.outliving import OutlivingBackend
 from tests.support.serving import short_folder
+from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
 
-COUNTS, HOLDS = ({"function": f"tests.support.slow_functions:{each}"} for each in ("counts", "holds"))
+COUNTS, HOLDS, WAITS = (
+    {"function": f"tests.support.slow_functions:{each}"} for each in ("counts", "holds", "waits_for")
+)
 
 
 @pytest.fixture
@@ -44,21 +49,31 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield found
 
 
+def asked(text: str) -> bytes:
+    """A message."""
+    return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+def is_whole(chunks: Sequence[Chunk]) -> None:
+    """They are of one turn, each once, to a good end."""
+    assert [each.number for each in chunks] == list(range(1, len(chunks) + 1))
+    assert len({each.turn for each in chunks}) == 1
+    assert chunks[-1].kind == "done", chunks[-1]
+
+
 def times_called(folder: pathlib.Path) -> int:
     """How often the function was, where it works in the host."""
     return len(list(folder.glob("called-*")))
 
 
-@pytest.mark.parametrize("place", ["host", "sandbox"])
 async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
-    place: str, all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
+    all_kernels: Kernels, stack: AsyncExitStack, tmp_path: pathlib.Path
 ) -> None:
     """Its reader hears nothing twice and misses nothing; turns before it are remembered, and those in line follow."""
     begun = [all_kernels.begin(name) for name in ("one", "two")]
     one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
     crew = await one.create_team({"agents": 1}, name="crew")
-    policy = Policy(readonly_mounts=(str(tmp_path),)) if place == "sandbox" else None
-    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, policy=policy, key=crew.key)
+    bob = await two.spawn_agent("crew", "bob", "slow-function", COUNTS, key=crew.key)
     over = Reader(two, bob, counting(1, 2, tmp_path))
     await over.done
     assert over.text == "1 \nafter 0"
@@ -70,17 +85,35 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     await asyncio.gather(first.done, second.done)
     assert (first.text, second.text) == ("1 2 3 4 5 6 7 8 9 \nafter 2", "1 2 3 \nafter 4"), first.chunks
     for each in (first, second):
-        assert [chunk.number for chunk in each.chunks] == list(range(1, len(each.chunks) + 1))
-        assert len({chunk.turn for chunk in each.chunks}) == 1
-        assert each.chunks[-1].kind == "done"
-    if place == "host":
-        assert times_called(tmp_path) == 4, "the one that was cut off was called again, and no other"
+        is_whole(each.chunks)
+    assert times_called(tmp_path) == 4, "the one that was cut off was called again, and no other"
     told = await two.history(bob.agent.id, key=bob.nonce)
     assert [each["content"] for each in told if each["role"] == "assistant"] == [over.text, first.text, second.text]
     await two.delete_team("crew", key=crew.key)
     store = await PostgresStore(all_kernels.dsn, kernel="looks").open()
     assert await store.list("function-turn") == []
     await store.close()
+
+
+async def test_a_function_that_says_something_else_when_it_is_called_again_says_so(
+    all_kernels: Kernels, stack: AsyncExitStack
+) -> None:
+    """In a sandbox that ended with its kernel; the new one sees what is loaded into the agent where it is now."""
+    begun = [all_kernels.begin(name) for name in ("one", "two")]
+    one, two = [await stack.enter_async_context(all_kernels.client(each)) for each in begun]
+    bundle = (await two.upload_bundle(tar({"kit.py": b"WORD = 'here'"}))).id
+    crew = await one.create_team({"agents": 1}, name="crew")
+    bob = await two.spawn_agent("crew", "bob", "slow-function", WAITS, policy=Policy(), key=crew.key)
+    turn = Reader(two, bob, asked("kit"))
+    await eventually(lambda: turn.text.endswith("\n"))
+    begun[0].kill()
+    await two.control(bob.agent.id, {"@type": "load_bundle", "bundle": bundle}, key=bob.nonce)
+    await turn.done
+    first, *_, note, _, second, word = turn.text.split("\n")
+    assert (note, word, turn.text.count(second)) == (BEGINS_AGAIN, "here", 1), turn.chunks
+    assert first != second
+    is_whole(turn.chunks)
+    assert (await two.history(bob.agent.id, key=bob.nonce))[-1]["content"] == f"{second}\nhere"
 
 
 async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_called_again(
@@ -96,7 +129,8 @@ async def test_a_kernel_that_is_told_to_stop_waits_for_a_function_that_would_be_
     begun[0].process.send_signal(signal.SIGTERM)
     (tmp_path / "go").touch()
     await turn.done
-    assert (turn.text, turn.chunks[-1].kind) == ("1 2 3 4 5 6 7 8 9 \nafter 0", "done"), turn.chunks
+    assert turn.text == "1 2 3 4 5 6 7 8 9 \nafter 0", turn.chunks
+    is_whole(turn.chunks)
     assert times_called(tmp_path) == 1
     assert await asyncio.to_thread(begun[0].process.wait) == 0
     assert len(await two.history(bob.agent.id, key=bob.nonce)) == 2
@@ -115,7 +149,7 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
             async with all_kernels.client(first) as client:
                 crew = await client.create_team({"agents": 1}, name="crew")
                 ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
-                turn = Reader(client, ada, json.dumps({"messages": [{"role": "user", "content": "1"}]}).encode())
+                turn = Reader(client, ada, asked("1"))
                 await eventually(lambda: turn.text.endswith("\n"))
                 first.process.send_signal(how)
                 await asyncio.to_thread(first.process.wait)
@@ -133,8 +167,8 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
             await machine.end()
     turn.chunks += rest
     me, _, again = turn.text.partition("\n")
-    assert (again, turn.chunks[-1].kind) == (me, "done"), turn.chunks
-    assert [each.number for each in turn.chunks] == list(range(1, len(turn.chunks) + 1))
+    assert again == me, turn.chunks
+    is_whole(turn.chunks)
     assert [each["content"] for each in history] == ["1", f"{me}\n{me}"]
     assert [each.adopted for each in started] == [False, True]
 

@@ -21,13 +21,17 @@ from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
 from ramet.services.formats.shipped import format_of
 from ramet.services.packaging.service import PackagingService
 from ramet.services.spawning.shelves import AgentShelf
+from ramet.services.types.calling import call_inside
 from ramet.services.types.function import FunctionInfo, FunctionType
+from ramet.services.types.function_agent import FunctionAgent
+from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.services.types.llm import LlmInfo, LlmType
 from ramet.services.types.llm_agent import Compact, ListTools, SetModel
 from ramet.services.types.loading import LoadBundle
 from ramet.store.sqlite import SqliteStore
 from tests.support.tars import tar
 from tests.support.waiting import eventually
+from tests.trips import function_agents
 
 Backend = Literal["bwrap", "local"]
 both = pytest.mark.parametrize("backend", ["bwrap", "local"])
@@ -675,33 +679,77 @@ async def test_a_function_that_cannot_be_called_is_refused(tmp_path: pathlib.Pat
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
 async def test_another_server_knows_what_a_function_was_told(tmp_path: pathlib.Path, backend: Backend | None) -> None:
-    """All turns that were over; one that was not is over now, and not done again."""
+    """All turns that were over, wherever it has its folder."""
     policy = policy_for(backend)
     async with lost(tmp_path, backend) as runtime:
         agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("remembers", policy=policy)))
         await say(agent, "one")
         run = agent.run
-        with (tmp_path / "ada" / "turns.jsonl").open("a") as file:
-            file.write('{"asked": "cut of')
     async with restarted(tmp_path, backend) as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("remembers", policy=policy, run=run))
+        start = opening(runtime, tmp_path / "eve", **function("remembers", policy=policy, run=run))
         async with opened(OURS, start) as again:
             assert await say(again, "two") == "user: one | assistant: one | two"
             assert len(await again.history()) == 4
 
 
-async def test_a_function_that_a_killed_server_had_called_is_not_called_again(tmp_path: pathlib.Path) -> None:
-    """Nobody knows what it has done; its tree is over, and the agent goes on."""
-    async with lost(tmp_path, "local") as runtime:
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("sleeps", policy=Policy())))
+@pytest.mark.parametrize(("backend", "name"), [(None, "waits"), ("local", "sleeps")])
+async def test_a_function_that_a_killed_server_had_called_is_called_again(
+    tmp_path: pathlib.Path, backend: Backend | None, name: str
+) -> None:
+    """It is the same turn, and the same run, whether or not anybody follows it; it can be interrupted like any."""
+    start = function(name, policy=policy_for(backend))
+    async with lost(tmp_path, backend) as runtime:
+        agent = await OURS.open(opening(runtime, tmp_path / "ada", **start))
         answer = agent.turn(asked("x"), "openai")
         while "begun" not in text_of([await anext(answer)]):
             pass
         run = agent.run
     await ended(answer)
-    (tmp_path / "ada" / "turns.jsonl").unlink()  # What a killed server does not come to.
+    async with restarted(tmp_path, backend) as runtime:
+        again = await OURS.open(opening(runtime, tmp_path / "ada", **start, run=run))
+        assert isinstance(again, FunctionAgent)
+        assert (again.turns_taken, again.run, [*runtime.trees]) == (1, run, [run])
+        assert await again.history() == []
+        await eventually(lambda: again._call is not None and again._call._said)
+        await again.interrupt()
+        assert (await runtime.result(run)).status == "cancelled"
+        assert [each["content"].strip() for each in await again.history()] == ["x", "begun"]
+        await again.close("it is over")
+
+
+async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_called_again(tmp_path: pathlib.Path) -> None:
+    """What its reader has not heard of its answer is told, once: it is on record, as far as it was printed last."""
+    policy, shape = Policy(), format_of("openai")
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
+        await turns.write(FunctionTurn(number=1, run=run, asked="a b"))
+        call = await runtime.spawn(call_inside, args=(function_agents.prints, "a b", []), policy=policy, run=run)
+        assert (await call.result()).status == "completed"
+        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("prints", policy=policy)))
+        assert isinstance(agent, FunctionAgent)
+        writer = shape.Writer(run, "prints", 0)
+        said = [*writer.begin(), *writer.text("a\n")]
+        rest = [chunk async for chunk in agent.go_on(1, b"", "openai", said)]
+        assert text_of(rest) == 'b\n{"words": 2}'
+        assert [chunk async for chunk in agent.go_on(1, b"", "openai", [*said, *rest[:-1]])] == rest[-1:]
+        assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
+        await agent.close("it is over")
+
+
+async def test_a_turn_of_a_function_that_nobody_can_go_on_with_is_over_and_says_why(tmp_path: pathlib.Path) -> None:
+    """Its secret is not here any more; the agent answers on."""
+    async with lost(tmp_path, "local") as runtime:
+        policy = Policy(secrets={"KEY": "a secret"})
+        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("sleeps", policy=policy)))
+        answer = agent.turn(asked("x"), "openai")
+        said = [await anext(answer)]
+        while "begun" not in text_of(said):
+            said.append(await anext(answer))
+    await ended(answer)
     async with restarted(tmp_path, "local") as runtime:
-        start = opening(runtime, tmp_path / "ada", **function("sleeps", policy=Policy(), run=run))
+        start = opening(runtime, tmp_path / "ada", **function("shout", policy=Policy()))
         async with opened(OURS, start) as again:
-            assert (await runtime.result(run)).status == "cancelled"
-            assert await again.history() == []
+            assert isinstance(again, FunctionAgent)
+            with pytest.raises(Aborted, match="nobody can go on with it: the journal names secret 'KEY'"):
+                _ = [chunk async for chunk in again.go_on(1, b"", "openai", said)]
+            assert await say(again, "on") == "ON"

@@ -66,6 +66,14 @@ class Speaker(Cut):
     def turns_taken(self) -> int:
         return self.taken
 
+    @property
+    def tree(self) -> str:
+        return self.run
+
+    @property
+    def begins_anew(self) -> bool:
+        return False
+
     async def go_on(self, number: int, body: bytes, format: str, said: Sequence[bytes]) -> AsyncIterator[bytes]:
         self.gone_on_with.append((number, said))
         async for word in self._words(b" ".join(body.split()[len(said) :])):
