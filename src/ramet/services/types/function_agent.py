@@ -218,6 +218,7 @@ class FunctionAgent:
         """Its call, at work or over; None if there never was one. Raises StoreFailed."""
         call, runtime = Call(turn, self._keep), self._opening.runtime
         self.run = turn.run
+        await self._turns.write(turn)  # Whoever had it before can write no more of it.
         try:
             for handle in await runtime.resume(
                 only=turn.run,
