@@ -107,6 +107,7 @@ async def test_a_function_that_says_something_else_when_it_is_called_again_says_
     turn = Reader(two, bob, asked("kit"))
     await eventually(lambda: turn.text.endswith("\n"))
     begun[0].kill()
+    await two.get_agent(bob.agent.id, key=bob.nonce)  # It is there: what changes something is not asked for twice.
     await two.control(bob.agent.id, {"@type": "load_bundle", "bundle": bundle}, key=bob.nonce)
     await turn.done
     first, *_, note, _, second, word = turn.text.split("\n")

@@ -20,6 +20,7 @@ from ramet.models.dialogue import Call, Fail, Hang, Say, Script
 from ramet.services.contract import PLAIN, AgentType, Image, Opening, Served
 from ramet.services.formats.shipped import format_of
 from ramet.services.packaging.service import PackagingService
+from ramet.services.refusals import TakenOver
 from ramet.services.spawning.shelves import AgentShelf
 from ramet.services.types.calling import call_inside
 from ramet.services.types.function import FunctionInfo, FunctionType
@@ -706,8 +707,13 @@ async def test_a_function_that_a_killed_server_had_called_is_called_again(
         run = agent.run
     await ended(answer)
     async with restarted(tmp_path, backend) as runtime:
+        late = FunctionTurns(await runtime.open_store(), "a-1")
+        await late.read()
         again = await OURS.open(opening(runtime, tmp_path / "ada", **start, run=run))
         assert isinstance(again, FunctionAgent)
+        assert late.under_way is not None
+        with pytest.raises(TakenOver):
+            await late.write(late.under_way)
         assert (again.turns_taken, again.run, [*runtime.trees]) == (1, run, [run])
         assert await again.history() == []
         await eventually(lambda: again._call is not None and again._call._said)
