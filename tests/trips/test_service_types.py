@@ -25,6 +25,7 @@ from ramet.services.spawning.shelves import AgentShelf
 from ramet.services.types.calling import call_inside
 from ramet.services.types.function import FunctionInfo, FunctionType
 from ramet.services.types.function_agent import FunctionAgent
+from ramet.services.types.function_call import MAY_MISS
 from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.services.types.llm import LlmInfo, LlmType
 from ramet.services.types.llm_agent import Compact, ListTools, SetModel
@@ -723,23 +724,45 @@ async def test_a_function_that_a_killed_server_had_called_is_called_again(
         await again.close("it is over")
 
 
-async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_called_again(tmp_path: pathlib.Path) -> None:
-    """What its reader has not heard of its answer is told, once: it is on record, as far as it was printed last."""
-    policy, shape = Policy(), format_of("openai")
-    async with AgentRuntime(tmp_path, backend="local") as runtime:
+@asynccontextmanager
+async def left_ended(
+    folder: pathlib.Path, name: str, policy: Policy | None
+) -> AsyncIterator[tuple[FunctionAgent, str]]:
+    """As a kernel leaves it that was killed when its call had just ended: the agent elsewhere, and the run."""
+    async with AgentRuntime(folder, backend="local") as runtime:
         run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
         await turns.write(FunctionTurn(number=1, run=run, asked="a b"))
-        call = await runtime.spawn(call_inside, args=(function_agents.prints, "a b", []), policy=policy, run=run)
+        called = getattr(function_agents, name)
+        args: tuple[Any, ...] = (called, "a b", []) if policy is not None else ("a b",)
+        call = await runtime.spawn(call_inside if policy else called, args=args, policy=policy, run=run)
         assert (await call.result()).status == "completed"
-        agent = await OURS.open(opening(runtime, tmp_path / "ada", **function("prints", policy=policy)))
+        agent = await OURS.open(opening(runtime, folder / "ada", **function(name, policy=policy)))
         assert isinstance(agent, FunctionAgent)
-        writer = shape.Writer(run, "prints", 0)
+        yield agent, run
+        await agent.close("it is over")
+
+
+async def test_a_function_that_had_ended_when_its_server_was_killed_is_not_called_again(tmp_path: pathlib.Path) -> None:
+    """What its reader has not heard of its answer is told, once: it is on record, as far as it was printed last."""
+    async with left_ended(tmp_path, "prints", Policy()) as (agent, run):
+        writer = format_of("openai").Writer(run, "prints", 0)
         said = [*writer.begin(), *writer.text("a\n")]
         rest = [chunk async for chunk in agent.go_on(1, b"", "openai", said)]
         assert text_of(rest) == 'b\n{"words": 2}'
         assert [chunk async for chunk in agent.go_on(1, b"", "openai", [*said, *rest[:-1]])] == rest[-1:]
         assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
-        await agent.close("it is over")
+
+
+async def test_what_a_function_of_the_host_said_last_when_its_server_was_killed_is_said_to_be_missing(
+    tmp_path: pathlib.Path,
+) -> None:
+    """It is on record only what it returned; where it had said nothing, that is all."""
+    async with left_ended(tmp_path, "shout", None) as (agent, run):
+        writer = format_of("openai").Writer(run, "shout", 0)
+        said = [*writer.begin(), *writer.text("so far")]
+        rest = [chunk async for chunk in agent.go_on(1, b"", "openai", said)]
+        assert text_of(rest) == f"\n\n{MAY_MISS}\nA B"
+        assert [each["content"] for each in await agent.history()] == ["a b", f"so far{text_of(rest)}"]
 
 
 async def test_a_turn_of_a_function_that_nobody_can_go_on_with_is_over_and_says_why(tmp_path: pathlib.Path) -> None:

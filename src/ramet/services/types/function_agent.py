@@ -229,13 +229,14 @@ class FunctionAgent:
             ):
                 call.begun(handle, was_begun=True)
                 return call
-            await call.ended(await runtime.result(turn.run))
+            await call.ended(await runtime.result(turn.run), in_the_host=self._policy is None)
         except Unknown:
             await self._turns.forget(turn)
             return None
         except _LEFT as problem:
             why = Aborted(f"its kernel was lost in the middle of this turn, and nobody can go on with it: {problem}")
-            await call.ended(Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(why))))
+            result = Result(status=Status.CANCELLED, error=ErrorInfo(type="Aborted", message=str(why)))
+            await call.ended(result, in_the_host=self._policy is None)
         return call
 
     def _prepare(self, run: Run, call: Call) -> None:

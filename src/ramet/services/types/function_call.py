@@ -20,11 +20,13 @@ from ramet.services.types.function_turns import FunctionTurn
 from ramet.services.types.going_on import Onward
 from ramet.services.types.turns_file import Said
 from ramet.spawn.handle import Handle
+from ramet.spawn.supervisor import RECORDED_CHARS
 
 #: How what it says here goes with what its turn had said in an earlier kernel: from the beginning, or behind that; or
 #: it had ended there, and the end of what it printed is on record.
 Place = Literal["from the beginning", "behind", "at its end"]
 BEGINS_AGAIN = "[its kernel was lost; it begins again]"
+MAY_MISS = "[its kernel was lost; what it said last may be missing]"
 
 
 class Pieces:
@@ -69,7 +71,7 @@ class Call:
         self._keep = keep
         self._said: list[str] = []
         self._value = ""  #: as text
-        self._printed = ""  #: of one that was over elsewhere: the end of it
+        self._printed: str | None = ""  #: of one that was over elsewhere: the end of it, where that is on record
         self._news = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
         self._handle: Handle | None = None
@@ -93,10 +95,11 @@ class Call:
         self._handle = handle
         self._living = asyncio.create_task(self._live(handle, was_begun), name=f"ramet hears {handle.id}")
 
-    async def ended(self, result: Result) -> None:
+    async def ended(self, result: Result, *, in_the_host: bool) -> None:
         """It was over before anybody here heard of it. Raises what `keep` does."""
-        self.place, self._printed, said = "at its end", _unicode(result.stdout), Said()
-        said.take(self._printed)
+        self.place, said = "at its end", Said()
+        self._printed = None if in_the_host else _unicode(result.stdout)
+        said.take(self._printed or "")
         await self._end(result, said)
 
     async def cancel(self, reason: str) -> None:
@@ -185,12 +188,20 @@ class Call:
                 if text := heard.pass_on(piece):
                     yield text
         heard = heard or self._heard(before)
-        for text in (heard.pass_on(_missing(before, self._printed)), heard.last(self._value)):
+        for text in (heard.pass_on(self._unheard(before)), heard.last(self._value)):
             if text:
                 yield text
 
     def _heard(self, before: str) -> _Heard:
         return _Heard(before, is_again=self.place == "from the beginning")
+
+    def _unheard(self, before: str) -> str:
+        """What it had said elsewhere that is not in `before`, as far as that is known."""
+        if self._printed is None:
+            return f"\n\n{MAY_MISS}\n" if self.problem is None and (before or not self._value) else ""
+        rest = _missing(before, self._printed)
+        has_gap = before and rest == self._printed and len(rest) >= RECORDED_CHARS
+        return f"\n\n{MAY_MISS}\n\n{rest}" if has_gap else rest
 
     async def _items(self) -> AsyncGenerator[str]:
         at = 0
