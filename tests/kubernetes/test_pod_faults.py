@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import ResourceQuotaSpec
@@ -22,11 +23,11 @@ from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.core.errors import IsolationUnavailable, SandboxFailed, SpawnRefused
 from ramet.core.policy import Grant, Isolation
+from ramet.core.reservation import Reservation
 from ramet.isolation.conformance.ground import Site
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
 from ramet.isolation.kubernetes.kernels import Standing
-from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.reach import Attach
 from ramet.wire.frames import Frame
 from tests.support.doomed_pods import STEPS
@@ -195,17 +196,18 @@ async def test_what_the_cluster_does_not_have_is_refused(pods: Pods, scratch: Pa
 
 async def test_what_is_known_of_a_run_is_on_its_pod(pods: Pods, scratch: Path) -> None:
     """And a policy keeps all of the namespace's agents off the network."""
-    about = About(tree="run-tree", team="a team", path="main/one")
+    grant = msgspec.structs.replace(SMALL, reservation=Reservation(name="a_team", memory_mb=256))
     async with (
-        opened(pods.backend(scratch / "runs", about=lambda _: about, user_labels={"a": "b"}), scratch) as site,
+        opened(pods.backend(scratch / "runs", user_labels={"a": "b"}), scratch) as site,
         pods.cluster.client(pods.namespace) as kube,
-        site.visit(grant=SMALL) as visit,
+        site.visit(grant=grant, tree="run-tree", path="main/one") as visit,
     ):
         pod = await kube.get(Pod, pod_of(visit.sandbox))
         assert pod.metadata is not None
         marked = pod.metadata.labels or {}
         assert (marked[labels.TREE], marked["a"], marked[labels.MANAGED]) == ("run-tree", "b", "ramet")
-        assert (pod.metadata.annotations or {})[labels.TEAM] == "a team"
+        told = pod.metadata.annotations or {}
+        assert (told[labels.TEAM], told[labels.NAME]) == ("a_team", "main/one")
         assert visit.sandbox.describe() == {}, "on the attach stream it ends with its kernel"
     assert site.probe.mechanisms["network_policy"]
 

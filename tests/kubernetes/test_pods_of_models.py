@@ -57,6 +57,8 @@ async def test_a_pod_that_is_deleted_under_a_models_turn(
             async with pods.cluster.client(pods.namespace) as kube:
                 [pod] = [each async for each in kube.list(Pod, labels={labels.RUN: run_of(talk, "main/1").info.id})]
                 assert pod.metadata is not None
+                marked, told = pod.metadata.labels or {}, pod.metadata.annotations or {}
+                assert (marked[labels.TREE], told[labels.NAME]) == (talk.id, "main/1")
                 await kube.delete(Pod, str(pod.metadata.name), grace_period=0)
             assert (await asking).value == "I saw."
         finally:

@@ -41,6 +41,8 @@ class SandboxSpec:
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
     shelf: pathlib.Path | None = None  #: a folder below `runs`, to be read: what the host puts there later is seen, too
     has_programs: bool = False  #: it starts programs in sessions of their own, as the tool Bash does
+    tree: str = ""  #: the id of its tree's root, for whoever looks at what there is
+    path: str = ""  #: the run's names from there down, for the same
 
 
 class Exit(NamedTuple):

@@ -177,6 +177,8 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
             proxy=proxy,
             shelf=run.shelf,
             has_programs=run.capsule is None and any(tool.name in _WITH_PROGRAMS for tool in run.context.tools),
+            tree=run.info.root,
+            path=run.info.path,
         )
         async with _inside(run, spec, errands, at) as inside:
             run.context.emit(

@@ -43,16 +43,17 @@ class Described(Struct, frozen=True, kw_only=True):
     number: int  #: of the run among those that the pod keeps
 
 
-def berth_of(spec: SandboxSpec, places: Mapping[str, str], about: About, runtime_class: str | None) -> manifest.Berth:
+def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.Berth:
     """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
     mounts = [Path(absolute(each)) for each in spec.grant.readonly_mounts]
     mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in places)]
+    team = spec.grant.reservation.name if spec.grant.reservation is not None else ""
     return manifest.Berth(
         name=new_name(),
         run=spec.run,
         grant=spec.grant,
         uid=new_uid(),
-        about=about,
+        about=About(tree=spec.tree, team=team, path=spec.path),
         runtime_class=runtime_class,
         folders=[str(each) for each in mounts if each.is_dir()],
         files=[*(str(each) for each in mounts if not each.is_dir()), *places],

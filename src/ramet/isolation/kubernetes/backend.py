@@ -18,7 +18,6 @@ from ramet.isolation.kubernetes import alone, labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.images import FindImage, Images, PodImage, PushAgain, Supply
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
-from ramet.isolation.kubernetes.labels import About
 from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
@@ -60,7 +59,6 @@ class KubernetesBackend:
         pull_secrets: Sequence[str] = (),
         placement: Mapping[str, Any] | None = None,
         cpu_reserved: float = 0.1,
-        about: Callable[[str], About] = lambda _: About(),
         reach: Reach | None = None,
         standing: Callable[[], Awaitable[Standing]] | None = None,
         unschedulable_s: float = 30.0,
@@ -73,9 +71,9 @@ class KubernetesBackend:
         `image_again` is told of an image that a node could not pull: if it is there again, the run has another try.
         `runtime_classes` name the RuntimeClass of "L3" and "L4"; `placement` has fields of a pod's spec out of
         `manifest.PLACEMENT`; `cpu_reserved` the share of a run's processor time that a
-        node must have free. `about` says of a run's id what is known of it, for labels. Without `standing`, kernels of
-        one folder of runs know of each other by locks there. `team`: runs with that reservation share a pod of its
-        amounts, as far as what stands between them there is all that they ask for.
+        node must have free. Without `standing`, kernels of one folder of runs know of each other by locks there.
+        `team`: runs with that reservation share a pod of its amounts, as far as what stands between them there is all
+        that they ask for.
         """
         self._runs = Path(absolute(runs))
         self._images = Supply(image, image_with, image_again)
@@ -91,7 +89,7 @@ class KubernetesBackend:
             raise InvalidValue("cpu_reserved", cpu_reserved, "a share above 0, at most 1")
         self.namespace, self._kubeconfig = namespace, kubeconfig
         self._pull_secrets, self._placement = tuple(pull_secrets), dict(placement or {})
-        self._cpu_reserved, self._about, self._standing = cpu_reserved, about, standing
+        self._cpu_reserved, self._standing = cpu_reserved, standing
         self._reach: Reach = reach or Attach()
         self._unschedulable_s = unschedulable_s
         self.on_threshold = on_threshold
@@ -227,7 +225,7 @@ class KubernetesBackend:
         """In a pod of its own; in another one, once, where its image had to be pushed again."""
         furnished = await self._images.furnished(spec)
         self._check_open()
-        berth = alone.berth_of(spec, furnished.places, self._about(spec.run), runtime_class)
+        berth = alone.berth_of(spec, furnished.places, runtime_class)
         pod = self._all.make(self._form(furnished.image), berth)
         try:
             return await alone.start(
