@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightkube.resources.core_v1 import Pod
@@ -15,7 +17,7 @@ from ramet.core.policy import Policy
 from tests.support.acceptance import body, image_of
 from tests.support.account import Account
 from tests.support.cluster import Cluster
-from tests.support.kernels import Kernels, kernels
+from tests.support.kernels import Kernel, Kernels, kernels
 from tests.support.pods import settings_of
 from tests.support.postgres import Server, postgres
 from tests.support.turns import Reader
@@ -29,7 +31,8 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # an image is m
 KIT = b"""
 import time, uuid
 
-def hold(text):
+def hold(text: str):
+    'Hold the line.'
     me = uuid.uuid4().hex
     print(me, flush=True)
     until = time.monotonic() + float(text)
@@ -37,6 +40,13 @@ def hold(text):
         time.sleep(0.05)
     return me
 """
+
+
+#: Agents of that, and what they say in all.
+KINDS = [
+    ("function", {"function": "kit:hold"}, r"([0-9a-f]{32})\n\1"),
+    ("slow", {"model": "hearing", "tools": ["kit:hold"]}, r"calling \s+heard [0-9a-f]{32}"),
+]
 
 
 @pytest.fixture
@@ -53,35 +63,47 @@ def free_port(host: str) -> int:
         return int(trial.getsockname()[1])
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
-async def test_a_functions_turn_in_a_pod_goes_on_there(
-    how: signal.Signals,
-    all_kernels: Kernels,
-    cluster: Cluster,
-    namespace: str,
-    kernel_account: Account,
-    pod_images: object,
-) -> None:
-    """Another kernel takes it over, which has other folders: the function is not called again, its turn is whole."""
+@pytest.fixture
+def two_kernels(
+    all_kernels: Kernels, cluster: Cluster, namespace: str, kernel_account: Account, pod_images: object
+) -> tuple[Kernel, Kernel]:
+    """Of one database, each with a folder and an address of its own, which pods dial."""
     settings = settings_of(cluster, namespace, kernel_account.kubeconfig)
     first, second = [
         all_kernels.begin(name, **settings, RAMET_PODS_DIAL=f"{cluster.host}:{free_port(cluster.host)}")
         for name in ("one", "two")
     ]
+    return first, second
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+@pytest.mark.parametrize(("kind", "info", "says"), KINDS, ids=["function", "conversation"])
+async def test_a_turn_in_a_pod_goes_on_there(
+    kind: str,
+    info: Mapping[str, Any],
+    says: str,
+    how: signal.Signals,
+    two_kernels: tuple[Kernel, Kernel],
+    all_kernels: Kernels,
+    cluster: Cluster,
+    namespace: str,
+) -> None:
+    """Another kernel takes it over: no function or tool is called again, no call is cut off, and the turn is whole."""
+    first, second = two_kernels
     async with all_kernels.client(first) as one, all_kernels.client(second) as two:
         crew = await one.create_team({"agents": 1}, name="crew")
-        image, info = await image_of(one, kit=KIT), {"function": "kit:hold"}
+        image = await image_of(one, kit=KIT)
         ada = await one.spawn_agent(
-            "crew", "ada", "function", info, image=image, policy=Policy(), transport_format="openai", key=crew.key
+            "crew", "ada", kind, info, image=image, policy=Policy(), transport_format="openai", key=crew.key
         )
         turn = Reader(two, ada, body("2"))
-        await eventually(lambda: turn.text.endswith("\n"))
+        await eventually(lambda: turn.text.endswith(("\n", "calling ")))
         first.process.send_signal(how)
         await turn.done
         async with cluster.client(namespace) as kube:
             while [each async for each in kube.list(Pod)]:  # noqa: ASYNC110 - it is another's to say
                 await asyncio.sleep(0.05)
     first.process.wait()
-    me, _, again = turn.text.partition("\n")
     assert [each.number for each in turn.chunks] == list(range(1, len(turn.chunks) + 1))
-    assert (turn.chunks[-1].kind, again) == ("done", me), turn.chunks
+    assert turn.chunks[-1].kind == "done", turn.chunks
+    assert re.fullmatch(says, turn.text), turn.text

@@ -1,4 +1,4 @@
-"""A model for tests of several kernels: it says numbers, one by one, and waits in between for a file to be there."""
+"""Models for tests of several kernels: one says numbers and waits for a file in between, one calls a tool and hears."""
 
 from __future__ import annotations
 
@@ -49,10 +49,29 @@ def _asked(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
     return int(most), int(wait), pathlib.Path(folder)
 
 
+class Hearing(BaseChatModel):
+    """Calls its tool `hold` with what it is asked, once, and says what it has heard of it."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "hearing"
+
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> BaseChatModel:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+        newest = messages[-1]
+        said = AIMessage(f"heard {newest.text}")
+        if newest.type != "tool":
+            text = str.__str__(newest.text)  # LangChain's own kind of text is no JSON.
+            said = AIMessage("calling ", tool_calls=[{"name": "hold", "args": {"text": text}, "id": "call-1"}])
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+
 class SlowType(LlmType):
-    """An llm agent of that model."""
+    """An llm agent of one of these models."""
 
     name = "slow"
 
     def __init__(self) -> None:
-        super().__init__({"slow": Counting()}, default="slow")
+        super().__init__({"slow": Counting(), "hearing": Hearing()}, default="slow")

@@ -3,8 +3,9 @@
 A hold is taken for each call of a reply, as far as the budget goes, before the guest hears of it; the guest is told how
 many it was granted, and refuses the others as the loop in the host would. A hold is settled when the call begins. What
 is left when the next question comes, or the end, is settled as well, but for calls that the host itself said no to: a
-guest may have run what it did not report. So no more calls than the limit are ever granted, and an honest guest is
-charged exactly what it ran; only one that was cut off pays for the calls that it had not come to.
+guest may have run what it did not report. Of a reply that an earlier kernel had heard it is the guest who says to which
+calls that one said no: nobody else is left who knows. So no more calls than the limit are ever granted, and an honest
+guest is charged exactly what it ran; only one that was cut off pays for the calls that it had not come to.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class ReplyCalls:
         self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
+        self._is_heir = past is not NO_CALLS_PAST
         over = past.begun | past.refused | past.answered
         #: Calls that may run and have not begun, by id: the tools they are for.
         self._waiting = {
@@ -122,6 +124,8 @@ class ReplyCalls:
         if call_id in self._ended:
             raise ProtocolError(f"call {str(call_id)[:100]!r} ended twice")
         self._ended.add(call_id or "")
+        if self._is_heir and refused:
+            self.deny(call_id)
         return self._begun.get(call_id or "", call["name"][:200])
 
     def answer(self, call_id: str | None, *, refused: bool = True) -> None:

@@ -179,6 +179,8 @@ class Door(asyncio.Protocol):
                 self._take(frame)
         except ProtocolError as broken:
             self._end(broken)
+        except Exception as problem:  # Whoever waits for this guest hears of it.
+            self._end(_ours(problem))
         del self._waiting[:at]
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -245,7 +247,7 @@ class Door(asyncio.Protocol):
     def _done_beside(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._end(error if isinstance(error, ProtocolError) else ProtocolError(f"ours: {error!r}"))
+            self._end(error if isinstance(error, ProtocolError) else _ours(error))
 
     def _end(self, how: Finished | Exception | None) -> None:
         if self._over.done():
@@ -257,3 +259,7 @@ class Door(asyncio.Protocol):
         self._waiting.clear()
         if self._transport is not None:
             self._transport.pause_reading()
+
+
+def _ours(problem: BaseException) -> ProtocolError:
+    return ProtocolError(f"ours: {problem!r}")

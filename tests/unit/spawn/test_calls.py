@@ -98,10 +98,13 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
             calls.begin(each)
         assert calls.end(each) == "Read"
         calls.answer(each)
-    for each in sorted(waits)[:held]:
+    denied = sorted(waits)[:held:2]
+    for each in denied:  # By a kernel that is no more; this one hears of it from the guest.
+        calls.end(each)
+    for each in set(sorted(waits)[:held]) - set(denied):
         calls.begin(each)
     calls.close()
-    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (held, 0)
+    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (held - len(denied), 0)
 
 
 def test_calls_beside_the_conversation_are_all_or_none() -> None:

@@ -43,6 +43,8 @@ class Desk:
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
         if isinstance(said, Note):
+            if said.text == "break":
+                raise ValueError("not foreseen")
             self.notes.append(said.text)
         return None
 
@@ -89,6 +91,14 @@ async def opened() -> AsyncIterator[tuple[Door, Guest, Desk]]:
     finally:
         await door.close()
         guest.leave()
+
+
+async def test_what_nobody_foresaw_ends_it_and_says_so() -> None:
+    """In words that need no answer, too: whoever waits for the guest does not wait for ever."""
+    async with opened() as (door, guest, _):
+        await guest.say(Note(text="break"))
+        with pytest.raises(ProtocolError, match=r"ours: .*not foreseen"):
+            await door.over()
 
 
 async def test_requests_are_answered_and_the_last_word_ends_it() -> None:
