@@ -190,8 +190,11 @@ class FunctionAgent:
         finally:
             if not call.is_over:
                 await call.cancel("the reader left")
-        if before and call.place != "from the beginning":
-            await self._turns.write(replace(call.turn, said="".join((before, *heard))))
+        whole = "".join((before, *heard))
+        if (
+            before and call.place != "from the beginning" and whole != call.turn.said
+        ):  # It had ended before it was heard.
+            await self._turns.write(replace(call.turn, said=whole))
         call.check()
         for chunk in writer.end(call.turn.used)[texts.count("") :]:
             yield chunk

@@ -70,6 +70,7 @@ class Call:
         self.is_over = False
         self._keep = keep
         self._said: list[str] = []
+        self._before = ""  #: what its reader had heard of its turn elsewhere
         self._value = ""  #: as text
         self._printed: str | None = ""  #: of one that was over elsewhere: the end of it, where that is on record
         self._news = asyncio.Event()
@@ -168,7 +169,8 @@ class Call:
         if self.problem is not None:
             status, error = Status.FAILED, error_of(self.problem)
         error = told(error) if error is not None else None
-        self.turn = replace(self.turn, said=said.text, status=status, error=error, used=result.usage_subtree)
+        text = said.text if self.place == "from the beginning" else self._before + said.text
+        self.turn = replace(self.turn, said=text, status=status, error=error, used=result.usage_subtree)
         await self._keep(self.turn)
         self.problem = self.problem or problem_of(result, self.turn.run)
         self.is_over = True
@@ -182,6 +184,7 @@ class Call:
     async def text(self, before: str = "") -> AsyncGenerator[str]:
         """What it says behind what its reader has heard of this turn, piece by piece, to its end, however that is."""
         heard: _Heard | None = None
+        self._before = before
         async with aclosing(self._items()) as items:
             async for piece in items:
                 heard = heard or self._heard(before)
