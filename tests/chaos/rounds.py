@@ -9,6 +9,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ramet.agent.pairing import groups
+from ramet.models.messages import decode
 from tests.chaos.checks import Death, check, check_notices, death_of, effects, read
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
@@ -40,14 +42,38 @@ WRITES: dict[str, dict[str, int]] = {
         "run_ended": 7,
         "document": 1,
     },
+    "talking": {
+        "message_recorded": 32,
+        "model_asked": 14,
+        "tool_started": 12,
+        "tool_ended": 12,
+        "turn_started": 6,
+        "sandbox_started": 6,
+        "turn_ended": 6,
+        "run_spawned": 5,
+        "state_changed": 5,
+        "run_ended": 5,
+        "mail_pushed": 1,
+        "mail_delivered": 1,
+        "document": 1,
+    },
     "schedule": {"run_spawned": 1, "turn_started": 1, "turn_ended": 1, "run_ended": 1, "document": 6},
 }
 #: Which trips are made how often, and for how long a life of each goes on once it is up.
 TRIPS = (
     *("models", "local", "postgres", "schedule", "models", "bwrap", "models", "postgres", "models", "outliving"),
-    *("models", "models", "postgres", "schedule", "models", "local", "models", "postgres", "models", "models"),
+    *("models", "talking", "postgres", "schedule", "models", "local", "models", "postgres", "models", "models"),
 )
-LENGTH_S = {"models": 0.25, "postgres": 0.5, "local": 1.2, "bwrap": 1.2, "outliving": 1.2, "schedule": 0.1}
+OUTLIVING = frozenset({"outliving", "talking"})  #: what a kernel of these has left at work, the next one goes on with
+LENGTH_S = {
+    "models": 0.25,
+    "postgres": 0.5,
+    "local": 1.2,
+    "bwrap": 1.2,
+    "outliving": 1.2,
+    "talking": 2.0,
+    "schedule": 0.1,
+}
 #: How many further kills a round has.
 FURTHER = (0, 0, 1, 2)
 
@@ -106,7 +132,7 @@ async def play(this: Round, folder: pathlib.Path, server: Sequence[str]) -> None
             for moment in moments:
                 kernel = await start(trip, folder, moment if isinstance(moment, Kill) else None, server)
                 code = await (kernel.end() if isinstance(moment, Kill) else kernel.kill_after(moment))
-                if trip != "outliving":  # What it has left at work, the next one goes on with.
+                if trip not in OUTLIVING:
                     await orphans.gone()
                 assert code in (0, -signal.SIGKILL), f"it ended with {code}: {kernel.words}"
                 deaths.append(death_of(folder, await read(folder, server)))
@@ -133,6 +159,11 @@ async def _look(trip: str, folder: pathlib.Path, server: Sequence[str], deaths: 
     if trip == "models":
         assert sorted(effects(folder)) == NOTES
         assert result.value == "the lead has heard of c"
+    elif trip == "talking":
+        assert result.value == "the lead has heard of c"
+        assert not [
+            each for run in story.runs.values() for each in groups(list(map(decode, run.messages))) if each.open
+        ]
     else:
         assert result.value == FOUND, result.value
         assert len(story.runs) == RUNS, sorted(f"{run.born.path}={run.id}" for run in story.runs.values())
