@@ -138,9 +138,8 @@ async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunStory
     result = story.root.result
     assert result is not None
     assert (result.status, result.value) == ("completed", f"done after {len(CALLS[trip]) + 1}"), result
-    boxes = [each for each in _events(trees) if isinstance(each, SandboxStarted)]
-    if any(isinstance(each, ModelAsked) for each in _events(before)):
-        assert boxes[1].adopted, "it was begun anew"
+    later = [each for each in _events(trees)[len(_events(before)) :] if isinstance(each, SandboxStarted)]
+    assert later[0].adopted, "it was begun anew"
     return story.root
 
 
