@@ -80,7 +80,9 @@ class Mirror:
 
     def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:
         """Put a message on record and into the conversation. Raises ProtocolError for one more than is kept."""
-        context = self._run.context
+        run, context = self._run, self._run.context
+        if isinstance(message, ToolMessage) and len(context.history) == run.turn_began_at:
+            run.turn_began_at += 1  # To a call that was made before, under another kernel: there it stays answered.
         recorded = keep(context, message, step)
         assert isinstance(recorded, MessageRecorded)
         self._add(context.history[-1], len(msgspec.json.encode(recorded.message)))
