@@ -68,6 +68,8 @@ async def work_inside(
             job = talk or FunctionJob(run, attempt)
             at = _Attempt(attempt, backend, placement, left)
             left = None
+            if run.task is not None:  # However the turn ends, nobody says more of it.
+                run.task.add_done_callback(at.is_told)
             try:
                 verdict = await _attempt(run, job, Errands(run, step, talk), at)
             except NotAdopted as why:
@@ -77,8 +79,6 @@ async def work_inside(
                 continue
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
-                if run.task is not None:
-                    run.task.add_done_callback(at.is_told)
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = verdict.error.message[:500] if verdict.error is not None else ""
