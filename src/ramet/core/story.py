@@ -163,7 +163,7 @@ class TreeStory:
         run = self.runs.get(event.run)
         if run is None:
             return
-        if event.told and not isinstance(event, MailDelivered):  # That is one with the message that follows.
+        if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These are one with what follows.
             run.told = event.told
         match event:
             case MessageRecorded() | MessageTold():

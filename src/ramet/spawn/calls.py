@@ -117,7 +117,8 @@ class ReplyCalls:
     def end(self, call_id: str | None, *, refused: bool = True) -> str:
         """A call was answered, whether it had begun or not; returns what it called. Raises ProtocolError.
 
-        Where there is a safety gate, one that has not begun can only be `refused`.
+        Where there is a safety gate, one that has not begun can only be `refused`. One that might have begun is charged
+        now: whoever goes on knows it as one that is over.
         """
         call = self.call(call_id)
         self._check_begun(call_id, refused)
@@ -126,6 +127,9 @@ class ReplyCalls:
         self._ended.add(call_id or "")
         if self._is_heir and refused:
             self.deny(call_id)
+        if self._holds and call_id in self._waiting:
+            del self._waiting[call_id]
+            self._charge_untold(1)
         return self._begun.get(call_id or "", call["name"][:200])
 
     def answer(self, call_id: str | None, *, refused: bool = True) -> None:
@@ -147,13 +151,16 @@ class ReplyCalls:
         """Nothing more of this reply will begin: settle what may have run, refund the rest. Idempotent."""
         untold = min(len(self._holds), len(self._waiting))
         self._waiting.clear()
-        for _ in range(untold):
-            self._use(self._holds.pop())
         if untold:
-            self._context.emit(ModelCharged, step_id=self._step, usage=Usage(tool_calls=untold))
+            self._charge_untold(untold)
         for hold in self._holds:
             hold.refund()
         self._holds.clear()
+
+    def _charge_untold(self, count: int) -> None:
+        for _ in range(count):
+            self._use(self._holds.pop())
+        self._context.emit(ModelCharged, step_id=self._step, usage=Usage(tool_calls=count))
 
     def _use(self, hold: Hold) -> None:
         hold.settle(_ONE)

@@ -17,6 +17,7 @@ from ramet.core.events import (
     MailPushed,
     MessageRecorded,
     ModelAsked,
+    ModelCharged,
     Notice,
     RunResumed,
     RunRetried,
@@ -160,6 +161,8 @@ def test_what_is_known_of_a_sandbox_is_what_it_told_since_it_was_started() -> No
     root = as_stored(events).root
     assert (root.told, root.replied, root.refused) == (1, "run-1:7", {"call-0"})
 
+    charged = ModelCharged(**STAMP, step_id="run-1:7", usage=Usage(tool_calls=1), told=2)
+    assert as_stored([*events, charged]).root.told == 1, "what it was charged for has yet to be told"
     events += [said({"type": "human", "content": "More."}, told=2), Notice(**STAMP, text="n", told=3)]
     assert as_stored(events).root.told == 3
     events += [RunResumed(**STAMP, turn=1), msgspec.structs.replace(box, adopted=True)]

@@ -107,6 +107,24 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
     assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (held - len(denied), 0)
 
 
+def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on() -> None:
+    """It may have run; the next kernel takes from the record that it is over, and what it cost."""
+    told: list[Event] = []
+    context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=5), scope="main"))
+    context.record = lambda event: told.append(event) or event  # type: ignore[func-returns-value]  # it is None
+    calls = ReplyCalls(context, "main:1", reply("Read", "Read"))
+    calls.deny("c0")
+    calls.end("c0")
+    assert not told, "the host itself said no"
+    calls.end("c1")
+    on_record = sum(each.usage.tool_calls for each in told if isinstance(each, ModelCharged))
+    calls.close()
+    assert context.usage.tool_calls == on_record == 1
+    heir = ReplyCalls(context, "main:1", reply("Read", "Read"), CallsPast(refused=frozenset({"c0", "c1"})))
+    heir.close()
+    assert context.budget.spent("tool_calls") == 1
+
+
 def test_calls_beside_the_conversation_are_all_or_none() -> None:
     """Whoever asked runs them unseen, so they are charged at once."""
     context = make_context(budget=Budget(Limits(tool_calls=3), scope="main"))
