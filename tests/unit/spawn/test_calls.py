@@ -104,7 +104,8 @@ def test_calls_that_another_kernel_had_heard_of_go_on_where_they_were(past: list
     for each in set(sorted(waits)[:held]) - set(denied):
         calls.begin(each)
     calls.close()
-    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (held - len(denied), 0)
+    may_have_run = min(held, len(waits) - len(denied))
+    assert (context.usage.tool_calls, context.budget.held("tool_calls")) == (may_have_run, 0)
 
 
 def test_a_call_that_a_guest_alone_says_is_over_is_charged_once_whoever_goes_on() -> None:
