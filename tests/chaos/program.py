@@ -30,6 +30,7 @@ from tests.chaos.deadly import Kill, make_deadly
 from tests.chaos.planned import Planned, tools
 from tests.support.outliving import OutlivingBackend
 
+TALKS = Policy(retry_count=1)
 LIMITS = Limits(model_calls=60, tokens=100_000, tool_calls=100, agents=60)
 
 
@@ -69,7 +70,9 @@ async def tree_of_talks(runtime: AgentRuntime, folder: pathlib.Path) -> Handle |
 _people = set[asyncio.Task[None]]()
 
 
-async def one_talk(runtime: AgentRuntime, folder: pathlib.Path, brief: str) -> Handle | None:
+async def one_talk(
+    runtime: AgentRuntime, folder: pathlib.Path, brief: str, limits: Limits = LIMITS, policy: Policy | None = TALKS
+) -> Handle | None:
     """Trips of one conversation."""
     agent = talking.talker(folder)
     _people.add(asyncio.create_task(talking.says_yes(runtime)))
@@ -77,7 +80,7 @@ async def one_talk(runtime: AgentRuntime, folder: pathlib.Path, brief: str) -> H
         return handle
     if (folder / "begun").exists():
         return None
-    return await runtime.spawn(agent, brief, tools=talking.tools(), policy=Policy(retry_count=1), limits=LIMITS)
+    return await runtime.spawn(agent, brief, tools=talking.tools(), policy=policy, limits=limits)
 
 
 async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_s: float = 60) -> Handle | None:
@@ -151,6 +154,8 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "talking": (tree_of_talks, outliving),
     "talk": (partial(one_talk, brief="talk"), outliving),
     "pod talk": (partial(one_talk, brief="talk"), pods),
+    "spent": (partial(one_talk, brief="talk", limits=Limits(tool_calls=4)), outliving),
+    "spent here": (partial(one_talk, brief="talk", limits=Limits(tool_calls=4), policy=None), None),
     "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),

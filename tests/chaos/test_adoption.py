@@ -125,6 +125,24 @@ async def test_what_fails_after_it_was_gone_on_with_is_tried_again(moment: str, 
     assert not [each for each in groups([decode(each) for each in story.messages]) if each.open or each.orphans]
 
 
+@pytest.mark.parametrize(
+    ("trip", "moment"), [("spent", "before:turn_ended:1"), ("spent here", "after:message_recorded:12")]
+)
+async def test_what_had_said_its_last_word_had_spent_its_budget(trip: str, moment: str, tmp_path: pathlib.Path) -> None:
+    """Though its kernel was killed before that was on record: it is no answer, and is not asked for again."""
+    with inheriting_orphans():
+        kernel = await start(trip, tmp_path, Kill.parse(moment))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        asked = (tmp_path / "asked").read_text()
+        kernel = await start(trip, tmp_path)
+        assert await kernel.end() == 0, kernel.words
+    (end,) = [each for each in _events(await read(tmp_path)) if isinstance(each, RunEnded)]
+    assert (end.result.status, end.result.partial) == ("budget_exhausted", "step 5")
+    assert end.result.error is not None
+    assert "tool_calls" in end.result.error.message
+    assert (tmp_path / "asked").read_text() == asked
+
+
 async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunStory:
     """The story of a trip of one conversation, whose process was adopted by a second kernel."""
     with inheriting_orphans():

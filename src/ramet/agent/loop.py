@@ -57,6 +57,8 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     """
     context, ending = params.context, Ending(params)
     context.concluded = None
+    if params.resumes and context.exhausted is not None:
+        raise context.exhausted  # Its last word was said in another process.
     for message in params.messages:
         yield keep(context, message)
     calls = left_open(context.history) if params.resumes else None
@@ -94,6 +96,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
         raise BudgetExceeded("max_turns", asked=params.max_turns + 1, left=0, scope=context.run.path)
     except BudgetExceeded as refusal:
         if refusal.resource != "max_turns" and refusal.scope == context.run.path:
+            context.exhausted = refusal
             async with aclosing(last_word(context, refusal)) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -221,6 +224,7 @@ def keep(context: ToolUseContext, message: BaseMessage, step: str | None = None)
         step_id=step,
         call_id=getattr(message, "tool_call_id", None),
         usage=context.last_usage if step is not None else None,
+        exhausted=context.exhausted.resource if step is not None and context.exhausted is not None else "",
     )
 
 

@@ -134,6 +134,7 @@ class MessageRecorded(Event, frozen=True, kw_only=True, tag="message_recorded"):
     message: dict[str, Any]
     step_id: str | None = None
     usage: Usage | None = None
+    exhausted: str = ""  #: of a last word: the resource of the budget that is used up
 
 
 class ToolStarted(Event, frozen=True, kw_only=True, tag="tool_started"):

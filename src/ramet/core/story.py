@@ -67,6 +67,7 @@ class RunStory:
     turn: int = 0
     is_in_turn: bool = False  #: a turn began and has not ended
     turn_status: str = "completed"  #: how the newest turn that is over ended
+    attempt: int = 1  #: at its turn
     turn_began_at: int = 0  #: place in its conversation
     steps: int = 0  #: the newest one's number
     births: int = 0
@@ -76,6 +77,7 @@ class RunStory:
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
+    exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
     unread: dict[str, Letter] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
@@ -192,7 +194,7 @@ class TreeStory:
                 run.sandbox = run.sandbox if stays else None
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
-                    run.turn_began_at = len(run.said)
+                    run.turn_began_at, run.attempt, run.exhausted = len(run.said), 1, ""
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -205,7 +207,7 @@ class TreeStory:
                 run.sandbox = event if event.sandbox else None
                 run.told = run.told if event.adopted else 0
             case RunRetried():
-                run.sandbox, run._is_retried = None, True
+                run.sandbox, run._is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():
                 if event.asked:
                     self.mailed.add(event.asked)
@@ -279,7 +281,7 @@ class TreeStory:
             run.refused.clear()
             run._is_retried = False
         if event.step_id is not None:
-            run.replied = event.step_id
+            run.replied, run.exhausted = event.step_id, event.exhausted
             run.asked.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:

@@ -39,6 +39,7 @@ class MessageTold(Event, frozen=True, kw_only=True, tag="message_recorded"):
     message: Raw
     step_id: str | None = None
     usage: Usage | None = None
+    exhausted: str = ""
 
 
 class Said(Struct):

@@ -24,8 +24,10 @@ def answer(run: Run) -> Any:
     """The value that the model's last word stands for, or that its call of `task_success` gave.
 
     Raises TaskFailed and NeedsInput for a conclusion of these kinds, OutputInvalid for what has not the agreed form,
-    ProtocolError for a conversation that did not end.
+    BudgetExceeded after a last word, ProtocolError for a conversation that did not end.
     """
+    if run.context.exhausted is not None:
+        raise run.context.exhausted
     history = run.context.history
     concluded = run.context.concluded or concluded_by(history)
     if concluded is not None and concluded.kind == "fail":

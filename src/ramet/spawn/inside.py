@@ -97,7 +97,7 @@ class Conversation:
         self.close()
         self._calls, self._asking, self._replied = ReplyCalls(context), False, ""
         self._records.begin()
-        context.concluded = None
+        context.concluded = context.exhausted = None
         run.heard.clear()
         system, history = self._mirror.begin(self._messages)
         hooks, tree, room = context.hooks, context.tree, run.compaction
@@ -135,7 +135,7 @@ class Conversation:
         context = self._run.context
         self._mirror.go_on()
         self._records.begin(left.told)
-        self._replied = left.replied
+        self._replied, self._refused = left.replied, context.exhausted
         answered = set[str]()
         for message in reversed(context.history):
             if isinstance(message, AIMessage):
@@ -288,7 +288,7 @@ class Conversation:
         context = self._run.context
         context.last_usage = asked.last_usage
         if request.last_word:
-            reply = without_calls(reply)
+            context.exhausted, reply = self._refused, without_calls(reply)
         recorded = self._mirror.say(with_call_ids(reply, request.step), request.step)
         self._run.heard.clear()
         self._calls = ReplyCalls(context, request.step, self._newest_reply())

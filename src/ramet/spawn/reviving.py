@@ -23,7 +23,7 @@ from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
 from ramet.core.budget import Amount, Budget
-from ramet.core.errors import DefinitionMissing, InvalidValue, RametError
+from ramet.core.errors import BudgetExceeded, DefinitionMissing, InvalidValue, RametError
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status
@@ -179,7 +179,9 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
     run.context.remember(partial(_recalled, story.said))
-    run.turn_began_at = min(story.turn_began_at, len(story.said))
+    run.turn_began_at, run.attempt = min(story.turn_began_at, len(story.said)), story.attempt
+    if story.exhausted and story.is_in_turn:
+        run.context.exhausted = BudgetExceeded(story.exhausted, asked=1, left=0, scope=run.path)
     run.context.begun = {CallId(call): StepId(begun.step_id) for call, begun in story.begun.items()}
     letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in story.left_unread()]  # type: ignore[arg-type]  # written by us
     run.context.mailbox.restore(letters, seen=story.seen)
@@ -195,7 +197,8 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
             run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
         if run.capsule is None and run.grant is not None:  # Its loop is in a sandbox, or was, with what it was at.
             run.context.begun.clear()
-            run.turn_began_at = len(story.said)
+            if run.context.exhausted is None:  # Else nothing more is said.
+                run.turn_began_at = len(story.said)
     register.enter_again(run)
     if birth.get("key") and parent is not None:
         register.known_births[parent.info.id, birth["key"]] = run

@@ -80,6 +80,7 @@ class Run:
     aged_s: float = 0.0  #: seconds that it had lived in other processes
     spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0
+    attempt: int = 1  #: at the turn that goes on here
     wakes: int = 0  #: turns begun by a notice since the last word of a user
     lives: int = 1  #: a finished agent that gets mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living ones

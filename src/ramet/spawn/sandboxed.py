@@ -60,7 +60,7 @@ async def work_inside(
     talk = Conversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
     left, run.left_in = run.left_in, None
-    attempt = left.sandbox.attempt if left is not None and left.sandbox is not None else 1
+    attempt = run.attempt if run.resumes else 1
     if run.turns > 1 or run.resumes:
         run.folder.resumed()
     try:

@@ -160,9 +160,9 @@ class Supervisor:
         else:
             self.start_turn(run)
             return
-        at = run.turn_began_at
+        at, exhausted = run.turn_began_at, run.context.exhausted
         self.start_turn(run)
-        run.turn_began_at = at
+        run.turn_began_at, run.context.exhausted = at, exhausted
 
     def end(self, run: Run) -> None:
         """End a run as its verdict says."""

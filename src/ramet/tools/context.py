@@ -342,7 +342,7 @@ class ToolUseContext:
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
     answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
-    exhausted: BudgetExceeded | None = None  #: a tool call that did not fit: the loop ends after this turn
+    exhausted: BudgetExceeded | None = None  #: what did not fit: the loop ends with this, after a last word at most
     concluded: Conclusion | None = None  #: said by a tool call: the loop ends after this turn's answers are recorded
     left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
     _recall: Callable[[], list[BaseMessage]] = list

@@ -133,6 +133,10 @@ def test_another_attempt_begins_where_the_turn_began() -> None:
     ]
     story = as_stored(events)
     assert (spoken(story), [*story.root.begun]) == (["Go.", "An answer.", "And?", "I read."], ["call-0"])
+    assert (as_stored(events[:-1]).root.attempt, story.root.attempt) == (1, 2)
+    assert (
+        as_stored([*events, TurnEnded(**STAMP, turn=2, status="lost"), TurnStarted(**STAMP, turn=3)]).root.attempt == 1
+    )
 
     events.append(said({"type": "human", "content": "And?"}))
     story = as_stored(events)
@@ -193,6 +197,13 @@ def test_who_went_back_behind_what_was_said_cannot_be_gone_on_with() -> None:
     a_function = [*EVENTS[:2], *retried[-2:], RunResumed(**STAMP, turn=1)]
     root = as_stored(a_function).root
     assert (root.is_rewound, root.sandbox is not None) == (False, True)
+
+
+def test_a_last_word_is_no_answer() -> None:
+    """Its budget was used up, and that stays known until the next turn."""
+    last = [*EVENTS[:3], said({"type": "ai", "content": "So far."}, step_id="run-1:1", exhausted="tokens")]
+    assert as_stored(last).root.exhausted == "tokens"
+    assert as_stored([*last, TurnStarted(**STAMP, turn=2)]).root.exhausted == ""
 
 
 def test_what_a_run_used_counts_above_it() -> None:
