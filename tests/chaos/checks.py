@@ -87,6 +87,11 @@ def check(folder: pathlib.Path, trees: dict[str, list[Event]], deaths: Sequence[
     return story
 
 
+def untold(told: Sequence[Event]) -> set[str]:
+    """Runs whose sandbox was on record before it was told anything when a kernel died: they began in another one."""
+    return {each.run for each in told if isinstance(each, events.Notice) and "not been told what to do" in each.text}
+
+
 def check_notices(story: TreeStory) -> None:
     """Each background child's end is told once, in its parent's conversation; and nobody else's."""
     for run in story.runs.values():

@@ -42,21 +42,6 @@ WRITES: dict[str, dict[str, int]] = {
         "run_ended": 7,
         "document": 1,
     },
-    "talking": {
-        "message_recorded": 32,
-        "model_asked": 14,
-        "tool_started": 12,
-        "tool_ended": 12,
-        "turn_started": 6,
-        "sandbox_started": 6,
-        "turn_ended": 6,
-        "run_spawned": 5,
-        "state_changed": 5,
-        "run_ended": 5,
-        "mail_pushed": 1,
-        "mail_delivered": 1,
-        "document": 1,
-    },
     "schedule": {"run_spawned": 1, "turn_started": 1, "turn_ended": 1, "run_ended": 1, "document": 6},
 }
 #: Which trips are made how often, and for how long a life of each goes on once it is up.
@@ -118,7 +103,8 @@ class Round:
 
 def kind_of(trip: str) -> str:
     """What a trip writes, wherever it does."""
-    kinds = {"postgres": "models", "local": "functions", "bwrap": "functions", "outliving": "functions"}
+    kinds = {"postgres": "models", "talking": "models"}
+    kinds |= dict.fromkeys(("local", "bwrap", "outliving"), "functions")
     return kinds.get(trip, trip)
 
 

@@ -19,7 +19,7 @@ from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import labels, reaper
 from ramet.isolation.kubernetes.kernels import Standing
 from ramet.isolation.kubernetes.sandbox import PodSandbox
-from tests.chaos.checks import read
+from tests.chaos.checks import read, untold
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import RUNS
 from tests.chaos.kernels import start
@@ -182,7 +182,8 @@ async def test_a_tree_goes_on_in_its_pods_whose_kernel_was_killed(live: Callable
     assert adopted, "a function was at work when its kernel was killed"
     assert adopted <= {each.sandbox["pod"] for each in started if not each.adopted}
     called = Counter(each.run for each in started if not each.adopted)
-    assert [called[each.run] for each in events if isinstance(each, RunSpawned)] == [1] * RUNS
+    twice = untold(events)
+    assert all(called[each.run] == 1 + (each.run in twice) for each in events if isinstance(each, RunSpawned))
     assert [each.result.status for each in events if isinstance(each, RunEnded)] == ["completed"] * RUNS
 
 
