@@ -137,6 +137,22 @@ async def test_all_that_live_hear_of_the_one_that_fell_and_share_what_it_had(pos
             await fallen.put("kind", "back", b"")
 
 
+async def test_one_that_falls_while_nobody_waits_for_it_is_told_by_who_looks_next(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had waited for it was interrupted in that moment, and saw it only when it looked again."""
+    waits = Watch._block
+
+    def interrupted(watch: Watch, lock: int | None, most_s: float) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(watch, "_tell_all", lambda: None)
+            waits(watch, lock, most_s)
+
+    monkeypatch.setattr(Watch, "_block", interrupted)
+    async with _kernels(postgres, schema, "a", "b", "c", "d") as stores:
+        await _falls(postgres, stores[3], stores[:3])
+
+
 async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresStore]) -> None:
     trees = sorted(f"{fallen.kernel}-{n}" for n in range(12))
     await fallen.claim(trees)

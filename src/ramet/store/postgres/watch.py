@@ -1,8 +1,9 @@
 """Noticing that another kernel has fallen: a session that waits for the lock of one of them, the next by name.
 
 So each kernel that lives is waited for by one other, and whoever is told first that a lock is free tells all. Who is
-waited for changes when kernels come and go; they tell that, too. No clock is asked but the server's: how long a kernel
-may be away after the server itself began anew, when all locks are gone and none says anything.
+waited for changes when kernels come and go; they tell that, too. One that falls while nobody waits for it is seen by
+who looks next, and told by that one. No clock is asked but the server's: how long a kernel may be away after the server
+itself began anew, when all locks are gone and none says anything.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Watch:
         self._given_up = threading.Event()
         self._serving: asyncio.Task[None] | None = None
         self._seen: list[tuple[Seat, int, bool]] | None = None
+        self._has_news = False  #: one has fallen, and nobody may have told that
 
     def start(self) -> None:
         """Begin; idempotent."""
@@ -90,13 +92,32 @@ class Watch:
                 await self._listen()
                 around = await self._look()
                 self._compare(around)
+                if self._has_news:
+                    await self._pass_on()
                 await self._wait(around)
 
     def _compare(self, around: Sequence[Neighbour]) -> None:
         seen = [(each.seat, each.lock, each.has_trees) for each in around]
         if seen != self._seen:  # At first, too: whoever listens asked before this looked.
             self._heard()
+        lived = {(seat.name, lock) for seat, lock, _ in self._seen or () if seat.alive}
+        self._has_news |= any(not seat.alive and (seat.name, lock) in lived for seat, lock, _ in seen)
         self._seen = seen
+
+    async def _pass_on(self) -> None:
+        """Tell all; if that cannot be, once more after the next look."""
+        telling = asyncio.ensure_future(self._thread().call(self._tell_all))
+        telling.add_done_callback(_seen)
+        await asyncio.wait({telling})
+        self._has_news = telling.exception() is not None
+        if self._has_news:
+            await asyncio.sleep(_AGAIN_S)
+            self._news.set()
+
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker("ramet-postgres-watch")
+        return self._worker
 
     async def _wait(self, around: Sequence[Neighbour]) -> None:
         """Until the next kernel falls, one that is away has had its time, or somebody tells something."""
@@ -105,9 +126,7 @@ class Watch:
         if next_one is None and not away:
             await self._news.wait()
             return
-        if self._worker is None:
-            self._worker = Worker("ramet-postgres-watch")
-        worker, lock = self._worker, next_one.lock if next_one is not None else None
+        worker, lock = self._thread(), next_one.lock if next_one is not None else None
         waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(away, default=0.0))))
         waiting.add_done_callback(_seen)
         told = asyncio.ensure_future(self._news.wait())
@@ -139,6 +158,13 @@ class Watch:
                 # What interrupts may come in the moment in which the lock falls, and nobody else waits for that one.
                 if lock is None or not self._whatever_interrupts("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
                     return
+        except psycopg.Error:
+            self._disconnect()
+            raise
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        try:
             self._whatever_interrupts(self._place.queries["tell_kernels"], {"channel": self._place.schema})
         except psycopg.Error:
             self._disconnect()
