@@ -311,10 +311,12 @@ def _verdict(run: Run, job: FunctionJob | Conversation, finished: Finished | Non
         return _ended(run, Status.OOM, "OutOfMemory", (gone and gone.detail) or "it ran out of memory")
     try:
         return Verdict(Status.COMPLETED, job.finish(done, finished.body))
-    except (BudgetExceeded, ProtocolError):
+    except BudgetExceeded:
         raise
     except RametError as problem:
         is_function = isinstance(job, FunctionJob)
+        if isinstance(problem, ProtocolError) and not is_function:
+            raise  # Another kernel may have known more.
         if is_function and done.error is not None and not done.ok:  # As the guest named it: it may be the user's own.
             return Verdict(failed(run, problem).status, error=in_plain_words(done.error), partial=partial(run))
         return failed(run, problem)
