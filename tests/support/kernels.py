@@ -6,13 +6,15 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from urllib.parse import quote
 
 import psycopg
+import pytest
 
 from ramet.services.client.client import Client
+from tests.support import postgres
 from tests.support.postgres import Server, fresh_schema
 from tests.support.serve_process import ROOT, plugin
 
@@ -119,3 +121,17 @@ def kernels(server: Server, folder: pathlib.Path) -> Iterator[Kernels]:
         all.close()
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
+    """None at first."""
+    with kernels(postgres.running(), tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes clients."""
+    async with AsyncExitStack() as found:
+        yield found

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -21,32 +21,20 @@ from ramet.services.types.function_call import BEGINS_AGAIN
 from ramet.store.postgres import PostgresStore
 from tests.chaos.kernels import inheriting_orphans
 from tests.support import postgres
-from tests.support.kernels import Kernels, kernels
+from tests.support.kernels import Kernels, all_kernels, kernels, stack
 from tests.support.outliving import OutlivingBackend
 from tests.support.serving import short_folder
 from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
+__all__ = ["all_kernels", "stack"]  # fixtures are used by their names
+
 pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
 
 COUNTS, HOLDS, WAITS = (
     {"function": f"tests.support.slow_functions:{each}"} for each in ("counts", "holds", "waits_for")
 )
-
-
-@pytest.fixture
-def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
-    """None at first."""
-    with kernels(postgres.running(), tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Closes clients."""
-    async with AsyncExitStack() as found:
-        yield found
 
 
 def asked(text: str) -> bytes:

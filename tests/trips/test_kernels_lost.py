@@ -8,7 +8,7 @@ import pathlib
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import httpx2
@@ -18,28 +18,15 @@ from ramet.core.errors import OverCapacity, Unknown
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.contract import SpawnedAgent
-from tests.support import postgres
-from tests.support.kernels import Kernel, Kernels, kernels
+from tests.support.kernels import Kernel, Kernels, all_kernels, stack
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
 from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
 
+__all__ = ["all_kernels", "stack"]  # fixtures are used by their names
+
 pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
-
-
-@pytest.fixture
-def all_kernels(tmp_path: pathlib.Path, stores: str) -> Iterator[Kernels]:
-    """None at first."""
-    with kernels(postgres.running(), tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Closes clients."""
-    async with AsyncExitStack() as found:
-        yield found
 
 
 def times_asked(folder: pathlib.Path) -> int:
