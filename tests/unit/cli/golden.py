@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
@@ -14,4 +15,6 @@ def assert_golden(name: str, text: str) -> None:
     if os.environ.get("RAMET_GOLDEN") == "write":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    approved = path.read_text(encoding="utf-8")
+    differing = difflib.unified_diff(approved.splitlines(), text.splitlines(), name, "now", lineterm="", n=0)
+    assert text == approved, "\n".join(differing)
