@@ -87,16 +87,25 @@ class Brought(TypedDict, total=False):
     gate: SafetyGate | None
 
 
-def supplied_by(brought: Brought) -> Supplied:
+def supplied_by(
+    *,
+    llm: BaseChatModel | None = None,
+    models: Mapping[str, BaseChatModel] | None = None,
+    tools: Sequence[BaseTool] = (),
+    agents: Sequence[Agent | Mapping[str, Any]] = (),
+    secrets: Mapping[str, str] | None = None,
+    hooks: Sequence[HookRunner | HookConfig] = (),
+    gate: SafetyGate | None = None,
+) -> Supplied:
     """What was brought along, with nothing for what was not."""
     return Supplied(
-        llm=brought.get("llm"),
-        models=brought.get("models") or {},
-        tools=brought.get("tools", ()),
-        agents=tuple(map(as_agent, brought.get("agents", ()))),
-        secrets=brought.get("secrets") or {},
-        hooks=tuple(brought.get("hooks", ())),
-        gate=brought.get("gate"),
+        llm=llm,
+        models=models or {},
+        tools=tools,
+        agents=tuple(map(as_agent, agents)),
+        secrets=secrets or {},
+        hooks=tuple(hooks),
+        gate=gate,
     )
 
 

@@ -40,7 +40,7 @@ from ramet.host.opening import Opening, OpenTree, TreePlan
 from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
-from ramet.host.resuming import Brought, Supplied, left_by_others, point_of, point_of_run, supplied_by
+from ramet.host.resuming import Brought, left_by_others, point_of, point_of_run, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
 from ramet.host.taking_up import Taking, claim_left, resume_all
@@ -407,15 +407,7 @@ class AgentRuntime:
         not supplied; the trees before it go on.
         """
         supplied = supplied_by(
-            Brought(
-                llm=llm,
-                models=models or {},
-                tools=tools,
-                agents=agents,
-                secrets=secrets or {},
-                hooks=hooks,
-                gate=gate,
-            )
+            llm=llm, models=models, tools=tools, agents=agents, secrets=secrets, hooks=hooks, gate=gate
         )
         if self.journal is not None:
             self.journal.users.add(self)
@@ -436,7 +428,7 @@ class AgentRuntime:
         those that go on at once are returned. Of several kernels that adopt, exactly one gets a tree.
         """
         handles: list[Handle] = []
-        taking = Taking(self, supplied_by(brought), self._close_with, prepare)
+        taking = Taking(self, supplied_by(**brought), self._close_with, prepare)
         if (journal := self.journal) is None:
             return handles
         journal.users.add(self)
@@ -504,9 +496,7 @@ class AgentRuntime:
         needs and nobody supplies, InvalidValue for a run without a conversation.
         """
         gate = gate or next((opened.gate for opened in self._trees.of(run)), None)
-        supplied = Supplied(
-            llm=llm, models={}, tools=tools, agents=tuple(map(as_agent, agents)), secrets={}, hooks=(), gate=gate
-        )
+        supplied = supplied_by(llm=llm, tools=tools, agents=agents, gate=gate)
         if self.journal is None:
             point = point_of_run(self.get(run).run, at)
         else:

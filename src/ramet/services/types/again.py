@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Unknown
 from ramet.core.outcome import NOTHING_USED, Usage
-from ramet.host.resuming import Supplied, point_of
+from ramet.host.resuming import point_of, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.types.ends import as_spent
@@ -34,7 +34,7 @@ async def said_before(
         raise Unknown("run", opening.run)
     await opening.runtime.open_store()
     llm = None if isinstance(model, str) else model
-    supplied = Supplied(llm=llm, models={}, tools=tools, agents=(), secrets={}, hooks=(), gate=gate)
+    supplied = supplied_by(llm=llm, tools=tools, gate=gate)
     point = await point_of(journal, opening.run, None, supplied)
     result = await opening.runtime.result(opening.run)
     _note(opening.folder / USED_FILE, {**_used(opening.folder), opening.run: result.usage_subtree})
