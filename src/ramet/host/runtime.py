@@ -377,7 +377,7 @@ class AgentRuntime:
     async def open_store(self) -> Store:
         """What its journal is in, open; without a journal one in memory, which ends with it."""
         if self.journal is not None:
-            self.journal.users.add(self)
+            self.journal.users.add(self)  # Another runtime that stops must not close it.
             await self.journal.open()
             return self.journal.store
         if self._memory is None:

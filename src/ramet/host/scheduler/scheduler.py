@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import os
 import secrets
-import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self, Unpack
@@ -29,13 +28,10 @@ from ramet.host.schedules.books import Books
 from ramet.host.schedules.cron import check, next_fire
 from ramet.host.schedules.target import target_of
 from ramet.store.contract import Store
-from ramet.store.memory import MemoryStore
 
 Agentlike = Agent | Mapping[str, Any] | Callable[..., Any] | str
 
 DEFAULT_DIR = "."
-#: The schedules of runtimes, as long as these have no store of their own: in memory, and gone with the runtime.
-_stores: weakref.WeakKeyDictionary[AgentRuntime, Store] = weakref.WeakKeyDictionary()
 
 
 class AgentScheduler:
@@ -226,14 +222,9 @@ class AgentScheduler:
 
     async def _find_store(self) -> Store:
         """Open a store. Whoever gave one closes it; that of a runtime lives as long as the runtime."""
-        store = self._given_store
-        if store is None and self._runtime.journal is not None:
-            self._runtime.journal.users.add(self._runtime)  # Another runtime that stops must not close it.
-            await self._runtime.journal.open()
-            return self._runtime.journal.store
-        if store is None:
-            store = _stores.setdefault(self._runtime, MemoryStore())
-        return await store.open()
+        if self._given_store is not None:
+            return await self._given_store.open()
+        return await self._runtime.open_store()
 
     def _records(self) -> Records | None:
         """What is on record of the runs of its runtime."""
