@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Gone
@@ -66,6 +66,22 @@ class AgentHandle:
         if box is None:
             raise Gone(f"no process of {self.path} lives now")
         return box
+
+
+def by_stream(
+    on_stdout: Callable[[str], None] | None, on_stderr: Callable[[str], None] | None
+) -> Callable[[str, str], None] | None:
+    """What is told of each piece of output and its stream, for who listens to either; None for who does not."""
+    if on_stdout is None and on_stderr is None:
+        return None
+    listeners = {"stdout": on_stdout, "stderr": on_stderr}
+
+    def on_output(stream: str, text: str) -> None:
+        listener = listeners[stream]
+        if listener is not None:
+            listener(text)
+
+    return on_output
 
 
 async def to_the_end(handle: AgentHandle) -> AgentResult:

@@ -25,7 +25,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy import Policy, grant_root
 from ramet.host.adopting import Adoption
-from ramet.host.agents import AgentHandle, to_the_end
+from ramet.host.agents import AgentHandle, by_stream, to_the_end
 from ramet.host.audit import Audit
 from ramet.host.blobs import blob_of
 from ramet.host.doorbell import Doorbell
@@ -108,7 +108,7 @@ class AgentRuntime:
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
             transcripts = self.working_dir / ".ramet" / "transcripts"
-        self._transcripts = pathlib.Path(transcripts).absolute() if transcripts is not None else None
+        kept_in = pathlib.Path(transcripts).absolute() if transcripts is not None else None
         self.clock: Clock = clock or SystemClock()
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
@@ -119,12 +119,11 @@ class AgentRuntime:
         self.journal = journal_of(self.working_dir, store)
         self.dynamic = DynamicAgents(self.open_store)
         self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
-        if self.journal is not None and self.journal.folder is not None and self.journal.door is None:
-            self.journal.door = Doorbell(self.journal.users, self.journal.folder, self.journal.store)
-        if self.journal is not None and not self.journal.users:
-            self.journal.caretaker = Caretaker(
-                self.journal.store, self.journal.living, self.clock, self.working_dir, self._transcripts
-            )
+        if (journal := self.journal) is not None:
+            if journal.folder is not None and journal.door is None:
+                journal.door = Doorbell(journal.users, journal.folder, journal.store)
+            if not journal.users:
+                journal.caretaker = Caretaker(journal.store, journal.living, self.clock, self.working_dir, kept_in)
         opening = Opening(
             dynamic=self.dynamic,
             journal=self.journal,
@@ -134,7 +133,7 @@ class AgentRuntime:
             gateway=self.gateway,
             sandboxes=self.sandboxes,
             clock=self.clock,
-            transcripts=self._transcripts,
+            transcripts=kept_in,
             user_dir=user_dir,
             grace_s=grace_s,
             entropy=entropy,
@@ -285,13 +284,6 @@ class AgentRuntime:
 
         Raises InvalidValue, NotShippable for a function that cannot travel, IsolationUnavailable.
         """
-        listeners = {"stdout": on_stdout, "stderr": on_stderr}
-
-        def on_output(stream: str, text: str) -> None:
-            listener = listeners[stream]
-            if listener is not None:
-                listener(text)
-
         handle = await self.spawn(
             agent,
             prompt,
@@ -302,7 +294,7 @@ class AgentRuntime:
             spawn_limits=spawn_limits,
             policy=policy or as_agent(agent).policy or Policy(),
             returns=returns,
-            on_output=on_output if on_stdout or on_stderr else None,
+            on_output=by_stream(on_stdout, on_stderr),
             gate=gate,
         )
         return AgentHandle(handle)
@@ -517,10 +509,10 @@ class AgentRuntime:
 
         Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's.
         """
-        self._trees.check_open()
+        opened = self._trees.open(plan)
         if self.journal is not None:
             self.journal.users.add(self)
-        return self._trees.open(plan)
+        return opened
 
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""

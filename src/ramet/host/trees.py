@@ -58,16 +58,12 @@ class Trees:
 
     # ---- beginning
 
-    def check_open(self) -> None:
-        """Raise RametError once stopped, StoreFailed once fenced."""
+    def open(self, plan: TreePlan) -> OpenTree:
+        """One without a root yet. Raises RametError once stopped, StoreFailed once fenced."""
         if self.is_stopped:
             raise RametError("this runtime was stopped; start() it again, or make another")
         if self.fenced is not None:
             raise StoreFailed(self.fenced.where, self.fenced.why)
-
-    def open(self, plan: TreePlan) -> OpenTree:
-        """One without a root yet. Raises like `check_open`."""
-        self.check_open()
         return self._opening.open(plan)
 
     def keep(self, opened: OpenTree, root: Run) -> None:
