@@ -20,7 +20,7 @@ from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
 from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
-from ramet.core.events import Event, MessageRecorded
+from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
@@ -30,12 +30,11 @@ from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
-from ramet.host.recorder import Subscription
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
+from ramet.host.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
-from ramet.models.messages import decode
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
@@ -49,33 +48,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.session")
 MAX_PROMPT = 1_000_000
-#: Blocks of a chunk that its text, or its `tool_call_chunks`, say again.
-_SAID_AGAIN = frozenset({"text", "tool_use", "input_json_delta"})
-
-
-class Listening:
-    """To one turn of a run: its events and its model's chunks, until it is over; `result` is how it ended."""
-
-    def __init__(self, run: Run, reader: Subscription) -> None:
-        self._run, self._reader = run, reader
-        self.result: Result | None = None
-        run.on_turn = self._over
-
-    def close(self) -> None:
-        """Hear no more of it; it goes on. Idempotent."""
-        self._reader.close()
-        if self._run.on_turn == self._over:
-            self._run.on_turn = None
-
-    async def items(self) -> AsyncGenerator[AIMessageChunk | Event]:
-        """What was said since it began to listen, and what comes."""
-        async with aclosing(self._reader.items()) as items:
-            async for item in items:
-                yield _readable(item) if isinstance(item, AIMessageChunk) else item
-
-    def _over(self, result: Result) -> None:
-        self.result = result
-        self.close()
 
 
 class Session:
@@ -225,42 +197,24 @@ class Session:
         """
         run = self._ready(text)
         brief = self._root.agent.initial_prompt if run.turns == 0 else ""
-        message = HumanMessage(
-            content=f"{brief}\n\n{await self._hooked(text)}".strip() if brief else await self._hooked(text)
-        )
+        said = await self._hooked(text)
+        message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
         self._check_free()  # Another prompt may have come in while the hooks looked at this one.
-        reader = self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False)
-
-        def over(result: Result) -> None:
-            run.on_turn = None
-            self.result = result
-            if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
-                _log.error("%s failed: %s: %s", run.info.path, result.error.type, result.error.message)
-            reader.close()
-
-        run.on_turn = over
+        turn = TurnStream(run, self._opened.recorder, self._turn_over)
         if run.state is State.IDLE or run.turns == 0:
             self._opened.tree.supervisor.prompt(run, message)
         else:
             self.send(str(message.content))  # A notice has woken it: the prompt joins that turn.
         try:
-            streamed = False
-            async with aclosing(reader.items()) as items:
+            async with aclosing(turn.items()) as items:
                 async for item in items:
-                    if isinstance(item, MessageRecorded):
-                        if item.step_id is not None and not streamed:
-                            yield whole_chunk(item)  # A model that does not stream is read the same way.
-                        streamed = False
-                    elif isinstance(item, AIMessageChunk):
-                        streamed, item = True, _readable(item)
                     yield item
         finally:
-            reader.close()
-            if run.on_turn is over:  # The turn is not over.
+            if turn.result is None:  # It is not over.
                 await self._opened.tree.supervisor.interrupt(run, "the reader left")
-                run.on_turn = None if run.on_turn is over else run.on_turn
+                turn.close()
 
-    def listen(self) -> Listening | None:
+    def listen(self) -> TurnStream | None:
         """To the turn that goes on, of a session that was resumed in the middle of one; None if there is none.
 
         From now on: called at once after `resume`, it misses nothing that was not on record then.
@@ -268,7 +222,7 @@ class Session:
         run = self._root
         if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.on_turn is not None:
             return None
-        return Listening(run, self._opened.recorder.subscribe(run=run.info.id, chunks=True, past=False))
+        return TurnStream(run, self._opened.recorder)
 
     async def ask(self, text: str) -> Result:
         """Work on a prompt and return how it ended."""
@@ -394,6 +348,11 @@ class Session:
             raise BusyError("a turn is under way; wait for it, interrupt it, or send() to it")
         return run
 
+    def _turn_over(self, result: Result) -> None:
+        self.result = result
+        if result.status is Status.FAILED and result.error is not None:  # Who reads text only would see nothing.
+            _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
+
     async def _hooked(self, text: str) -> str:
         context = self._root.context
         if context.hooks is None or not context.hooks.listens("UserPromptSubmit"):
@@ -418,24 +377,6 @@ def _tighter(one: Limits, other: Limits) -> Limits:
     """Of two limits on the same tree, the smaller of each."""
     both = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(Limits)}
     return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
-
-
-def whole_chunk(event: MessageRecorded) -> AIMessageChunk:
-    """A reply that did not stream, as one that did."""
-    message = decode(event.message)
-    return AIMessageChunk(content=message.content, id=message.id)
-
-
-def _readable(chunk: AIMessageChunk) -> AIMessageChunk:
-    """The chunk with text as its content if that is all it says: once there are tools, some providers stream blocks."""
-    blocks = chunk.content
-    if isinstance(blocks, str) or not all(_is_said_again(block) for block in blocks):
-        return chunk
-    return chunk.model_copy(update={"content": str(chunk.text)})
-
-
-def _is_said_again(block: object) -> bool:
-    return isinstance(block, dict) and block.get("type") in _SAID_AGAIN and not block.get("citations")
 
 
 def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:

@@ -22,7 +22,8 @@ from ramet.core.events import (
     decode,
 )
 from ramet.core.outcome import NOTHING_USED, Result, Usage
-from ramet.host.session import Listening, Session, whole_chunk
+from ramet.host.session import Session
+from ramet.host.turn_stream import TurnStream, whole_chunk
 from ramet.services.types.ends import used_since
 from ramet.store.contract import Store
 
@@ -82,7 +83,7 @@ class Onward:
 class TurnAgain:
     """The turn of a number, as its session's record has it, and then as it goes on."""
 
-    def __init__(self, session: Session, store: Store, listening: Listening | None, number: int) -> None:
+    def __init__(self, session: Session, store: Store, listening: TurnStream | None, number: int) -> None:
         self._session, self._store, self._listening, self._number = session, store, listening, number
         self.result: Result | None = None  #: once it is over here
         self.status = ""  #: with which it ended
@@ -101,19 +102,10 @@ class TurnAgain:
             return
         if self._listening is None:
             raise Aborted("the agent ended before it answered")
-        streamed = False
-        async with aclosing(self._listening.items()) as items:
+        async with aclosing(self._listening.items(after=self._seen)) as items:
             async for item in items:
                 if isinstance(item, Event):
-                    if item.seq <= self._seen:
-                        continue
-                    if isinstance(item, MessageRecorded):
-                        if item.step_id is not None and not streamed:
-                            yield whole_chunk(item)
-                        streamed = False
                     self._tell(item)
-                else:
-                    streamed = True
                 yield item
         self.result = self._listening.result
         if self.result is None and not self.status:
