@@ -11,7 +11,7 @@ every operation is atomic.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from ramet.core.errors import BudgetExceeded, InvalidValue
@@ -67,6 +67,11 @@ class Limits:
     def counts(self) -> bool:
         """Whether any resource but time is limited here."""
         return any(getattr(self, name) is not None for name in RESOURCES)
+
+    def tightened(self, other: Limits) -> Limits:
+        """Of two limits on the same, the smaller of each."""
+        both = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
+        return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
 
     def as_data(self) -> dict[str, int | float]:
         """What is limited, by name: `Limits(**data)` is the same again."""

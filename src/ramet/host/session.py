@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import pathlib
@@ -130,7 +129,7 @@ class Session:
             root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
             cwd=self._cwd or pathlib.Path.cwd(),
-            limits=_tighter(root.limits, limits),
+            limits=root.limits.tightened(limits),
             session=session_id,
             persistent=True,
             request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy, shelf=shelf),
@@ -371,12 +370,6 @@ def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
 def _brought_by(*agents: Agent) -> list[BaseTool]:
     """The tools that definitions bring along themselves, not by name."""
     return [entry for agent in agents for entry in agent.tools or () if not isinstance(entry, str)]
-
-
-def _tighter(one: Limits, other: Limits) -> Limits:
-    """Of two limits on the same tree, the smaller of each."""
-    both = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(Limits)}
-    return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in both.items()})
 
 
 def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:

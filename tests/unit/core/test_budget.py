@@ -48,6 +48,13 @@ def test_what_is_counted_is_limited_by_whole_numbers(field: str) -> None:
         Limits(**{field: 1.5})  # type: ignore[arg-type]  # the point of the test
 
 
+def test_of_two_limits_on_the_same_the_smaller_of_each_holds() -> None:
+    """No limit is wider than any, and zero is one: whoever says less is heard, whichever side it is."""
+    one, other = Limits(tokens=0, usd=2, seconds=30), Limits(tokens=9, usd=1.5, agents=3)
+
+    assert one.tightened(other) == other.tightened(one) == Limits(tokens=0, usd=1.5, agents=3, seconds=30)
+
+
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
     """Zero is a limit, not the absence of one; not even the last word gets past it."""
