@@ -138,21 +138,15 @@ def _narrow(parent: Run, defined: Limits, asked: Limits, *, detached: bool) -> t
     """
     wanted: dict[str, Any] = {}
     clamps: list[Clamp] = []
-    for field in dataclasses.fields(Limits):
-        both = [value for value in (getattr(defined, field.name), getattr(asked, field.name)) if value is not None]
-        if not both:
-            continue
-        value = min(both)
-        counted = field.name in RESOURCES
-        ceiling = (
-            parent.context.budget.limit(field.name) if counted else math.inf if detached else parent.seconds_at_most()
-        )
+    for name, value in defined.tightened(asked).as_data().items():
+        counted = name in RESOURCES
+        ceiling = parent.context.budget.limit(name) if counted else math.inf if detached else parent.seconds_at_most()
         if value > ceiling:
-            clamps.append(Clamp(f"limits.{field.name}", value, ceiling))
+            clamps.append(Clamp(f"limits.{name}", value, ceiling))
             value = type(value)(ceiling) if counted else ceiling
         if counted and value >= ceiling and not detached:
             continue
-        wanted[field.name] = value
+        wanted[name] = value
     return Limits(**wanted), tuple(clamps)
 
 
