@@ -258,6 +258,11 @@ def last_reply(context: ToolUseContext) -> AIMessage:
     return newest
 
 
+def stop_event(context: ToolUseContext) -> str:
+    """The hooks' event that comes before the run's answer stands."""
+    return "SubagentStop" if context.run.depth else "Stop"
+
+
 class Ending:
     """Whether an answer may stand: it says something, fits its contract, and no hook wants more."""
 
@@ -291,7 +296,7 @@ class Ending:
         return await self._hooks_object(text)
 
     async def _hooks_object(self, text: str) -> str | None:
-        hooks, event = self._context.hooks, "SubagentStop" if self._context.run.depth else "Stop"
+        hooks, event = self._context.hooks, stop_event(self._context)
         if hooks is None or not hooks.listens(event) or self._held_back >= STOP_HOOK_LIMIT:
             return None
         payload = {"stop_hook_active": self._held_back > 0, "last_assistant_message": text}

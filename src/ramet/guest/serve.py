@@ -146,6 +146,7 @@ class Work:
                 max_turns=start.max_turns,
                 compaction=Compaction(**msgspec.structs.asdict(start.room)) if start.room is not None else None,
                 output=OutputContract(start.output_schema) if start.output_schema is not None else None,
+                resumes=start.resumes,
             )
             try:
                 async with aclosing(query(params)) as pieces:

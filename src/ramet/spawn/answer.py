@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from ramet.agent.context import calls_of
-from ramet.agent.loop import left_open
+from ramet.agent.loop import left_open, stop_event
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
 from ramet.spawn.run import Run
@@ -16,8 +16,20 @@ from ramet.tools.conclusion import concluded_by
 
 
 def has_answered(run: Run) -> bool:
-    """Whether its conversation is at its end."""
-    return left_open(run.context.history) == [] or concluded_by(run.context.history) is not None
+    """Whether its conversation is at its end, and its loop would have nothing to say against the answer.
+
+    Raises what `answer` does, but for an answer that has not the agreed form.
+    """
+    context = run.context
+    if left_open(context.history) != [] and concluded_by(context.history) is None:
+        return False
+    if context.hooks is not None and context.hooks.listens(stop_event(context)):
+        return False
+    try:
+        value = answer(run)
+    except OutputInvalid:
+        return False
+    return run.agent.output is not None or not isinstance(value, str) or bool(value.strip())
 
 
 def answer(run: Run) -> Any:

@@ -124,6 +124,7 @@ class Conversation:
             hooks=tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else (),
             gated=context.safety is not None,
             steps=context.steps,
+            resumes=run.resumes,
         )
         return start, body + (tools.data if tools is not None else b"")
 

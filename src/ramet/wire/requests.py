@@ -282,6 +282,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     hooks: tuple[str, ...] = ()  #: events that somebody listens to
     gated: bool = False  #: each call is to be intended before it begins
     steps: int = 0
+    resumes: bool = False  #: its history may end with an answer that nobody has looked at
 
 
 class Answer(Told, frozen=True, kw_only=True, tag="answer"):

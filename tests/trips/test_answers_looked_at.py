@@ -1,0 +1,59 @@
+"""A conversation in a sandbox whose kernel was killed just behind an answer: it stands if it would have stood."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from pydantic import BaseModel
+
+from ramet import Agent, AgentRuntime, Policy
+from ramet.core.events import Event, MessageRecorded
+from ramet.core.outcome import Result
+from ramet.models.scripted import ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+
+
+class Found(BaseModel):
+    """What an answer is to be."""
+
+    count: int
+
+
+def _is_reply(event: Event) -> bool:
+    return isinstance(event, MessageRecorded) and event.step_id is not None
+
+
+async def _killed_behind_the_first_reply(
+    folder: pathlib.Path, first: str, *later: str, **agent: Any
+) -> tuple[Result, ScriptedModel]:
+    """What came of it under the next kernel, and the model that was asked there."""
+    store = MemoryStore()
+    async with AgentRuntime(folder / "one", store=store, backend="local") as runtime:
+        asked = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
+        await (await runtime.spawn(asked, "go", policy=Policy())).result()
+    model = ScriptedModel(list(later))
+    async with AgentRuntime(folder / "two", store=await cut_behind(store, _is_reply), backend="local") as runtime:
+        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, **agent)])
+        return await again.result(), model
+
+
+async def test_an_answer_of_another_form_is_asked_for_again(tmp_path: pathlib.Path) -> None:
+    """As it would have been: its model is told what is wrong with it."""
+    result, model = await _killed_behind_the_first_reply(tmp_path, "many", '{"count": 3}', output=Found)
+
+    assert (result.status, result.value) == ("completed", Found(count=3)), result.error
+    assert "JSON" in model.requests[0].messages[-1].text
+
+
+async def test_a_hook_that_wants_more_gets_it(tmp_path: pathlib.Path) -> None:
+    """An answer that no hook has seen does not stand."""
+
+    def wants_more(payload: dict[str, Any]) -> dict[str, str] | None:
+        return {"decision": "block", "reason": "run the tests"} if payload["last_assistant_message"] == "done" else None
+
+    result, model = await _killed_behind_the_first_reply(tmp_path, "done", "tested, too", hooks={"Stop": [wants_more]})
+
+    assert (result.status, result.value) == ("completed", "tested, too")
+    assert model.requests[0].messages[-1].text == "run the tests"
