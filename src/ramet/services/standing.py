@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from ramet.core.errors import InvalidValue
 from ramet.services.contract import CreateTeam
 from ramet.services.spawning.spawner import AgentSpawnerService
 
@@ -12,18 +13,22 @@ _log = logging.getLogger("ramet.serve")
 
 
 async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawnerService, operator: str) -> None:
-    """See that there is a team of each name; one that is there is kept as it is. Raises InvalidValue.
+    """See that there is a team of each name, here or at another kernel; one that is there is kept as it is.
 
-    Nobody is told their keys: whoever has the operator's uses that.
+    Nobody is told their keys: whoever has the operator's uses that. Raises InvalidValue.
     """
-    there = {each.name: each for each in await spawner.list_teams(operator)}
     for name, wanted in teams.items():
-        if name not in there:
-            made = await spawner.create_team(CreateTeam(resources=dict(wanted), name=name), operator)
-            _log.info("team %s: reserved as %s: %s", name, made.team.id, _words(made.team.resources))
-        elif there[name].resources != wanted:
-            words = _words(there[name].resources), _words(wanted)
-            _log.warning("team %s: kept as it is, with %s; the settings say %s", name, *words)
+        if (there := await spawner.reserved(name)) is None:
+            try:
+                made = await spawner.create_team(CreateTeam(resources=dict(wanted), name=name), operator)
+            except InvalidValue:
+                if (there := await spawner.reserved(name)) is None:  # No other kernel did so at the same time.
+                    raise
+            else:
+                _log.info("team %s: reserved as %s: %s", name, made.team.id, _words(made.team.resources))
+                continue
+        if there != wanted:
+            _log.warning("team %s: kept as it is, with %s; the settings say %s", name, _words(there), _words(wanted))
 
 
 def _words(amounts: Mapping[str, float]) -> str:

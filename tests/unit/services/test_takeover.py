@@ -14,11 +14,12 @@ from ramet.core.errors import Damaged, NotYours
 from ramet.services.contract import CreatedTeam, SpawnedAgent
 from ramet.services.kernels.directory import Directory
 from ramet.services.spawning.books import AGENT, TEAM
+from ramet.services.standing import reserve
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off
-from tests.support.sites import Site
+from tests.support.sites import OPERATOR, Site
 
 __all__ = ["postgres"]  # a fixture is used by its name
 
@@ -120,6 +121,24 @@ async def test_a_kernel_that_falls_while_it_opens_its_own_team_opens_nothing_tha
     for site in (again, other):
         await site.spawner.leave()
         await site.runtime.stop()
+
+
+async def test_kernels_of_the_same_settings_have_their_teams_once(
+    postgres: Server, schema: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who begins first makes them, also of two at once; the others begin all the same, and say where they differ."""
+    teams = {name: {"agents": 2.0} for name in ("red", "blue", "green")}
+    sites = [Site(tmp_path / name, PostgresStore(postgres.dsn, schema=schema, kernel=name)) for name in ("one", "two")]
+    async with sites[0], sites[1]:
+        await reserve({"red": teams["red"]}, sites[0].spawner, OPERATOR)
+        await asyncio.gather(*(reserve(teams, each.spawner, OPERATOR) for each in sites))
+        await reserve({"red": {"agents": 3}}, sites[1].spawner, OPERATOR)
+
+        made = [each.name for site in sites for each in await site.spawner.list_teams(OPERATOR)]
+        assert sorted(made) == sorted(teams)
+        assert [each for each in caplog.messages if "settings" in each] == [
+            "team red: kept as it is, with agents 2; the settings say agents 3"
+        ]
 
 
 async def test_a_row_that_cannot_be_read_keeps_nothing_but_itself_from_changing_hands(

@@ -110,6 +110,12 @@ class Books:
         found = [_decoded(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in found if each.team not in teams]
 
+    async def named(self, name: str) -> TeamRow | None:
+        """The team of that name, whichever kernel's it is, to be looked at only. Raises Damaged."""
+        id = await self._store.get(NAME, name)
+        found = await self._store.get(TEAM, id.data.decode()) if id is not None else None
+        return _decoded(TEAM, found.key, found.data, TeamRow) if found is not None else None
+
     async def write(self, *rows: TeamRow | AgentRow) -> None:
         """Write all of these or none. Raises TakenOver if somebody else changed one since it was read or written."""
         if lost := self._lost.intersection(map(_place, rows)):

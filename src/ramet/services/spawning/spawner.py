@@ -218,6 +218,11 @@ class AgentSpawnerService:
         """The teams that a key opens: the operator's all, a team's that one."""
         return [self._info(each) for each in self._rooms_of(key)]
 
+    async def reserved(self, name: str) -> Mapping[str, float] | None:
+        """What is reserved for the team of that name, whichever kernel's it is; None where there is none."""
+        found = await self._now.books.named(name)
+        return found.resources if found is not None else None
+
     async def delete_team(self, team: str, key: str) -> None:
         """End all agents of a team, those being born as well, wait until they are gone, and forget it.
 
