@@ -51,7 +51,7 @@ class Steering:
         raise Unknown("run", run)
 
     async def reach(self, run: str) -> Handle:
-        """A handle on a run. Raises Unknown like `find`; OwnedElsewhere if its tree is another kernel's."""
+        """A handle on a run. Raises Unknown like `find`; OwnedElsewhere if a living kernel has its tree."""
         try:
             return self.find(run)
         except Unknown:
@@ -91,7 +91,7 @@ class Steering:
         with suppress(InvalidValue):  # No name that could be on record.
             found = await self._store.read(run=run, limit=1)
             owner = await self._store.owner_of(found[0].tree) if found else None
-            if owner is not None and owner.name != self._store.kernel:
+            if owner is not None and owner.alive and owner.name != self._store.kernel:
                 raise OwnedElsewhere(found[0].tree, owner.name, owner.address)
 
     def _houses(self) -> list[House]:

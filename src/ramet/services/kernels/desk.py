@@ -131,10 +131,10 @@ class Desk:
         may_be_gone = False  #: since a request to remove it was sent, and not answered
         while True:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
-            if whose is not None and whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id):
+            if whose is not None and self._is_at_hand(operation, whose):
                 self._directory.forget(whose)  # What is known of it may be of a time before it went elsewhere.
                 whose = await self._whose(operation, name)
-            if whose is None or (whose.kernel == self._directory.me and not self._home.is_taking_up(whose.id)):
+            if whose is None or self._is_at_hand(operation, whose):
                 # It is here; or nowhere, which is said in the words of whoever answers here.
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
@@ -150,6 +150,9 @@ class Desk:
             self._directory.forget(whose)
             if not body.can_be_sent_again:
                 raise away()
+            if operation.of == "run" and await self._is_left(name, whose):
+                body.give_back()
+                return None
             if asyncio.get_running_loop().time() >= until:
                 if operation.of == "run" and operation.method == "GET":  # What is on record of it can be told.
                     return None
@@ -200,6 +203,18 @@ class Desk:
             return answer
         await answer.close()
         return None
+
+    def _is_at_hand(self, operation: Operation, whose: Whose) -> bool:
+        """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team."""
+        team = "" if operation.of == "run" else whose.id
+        return whose.kernel == self._directory.me and not self._home.is_taking_up(team)
+
+    async def _is_left(self, run: str, whose: Whose) -> bool:
+        """Whether the kernel of a run is lost and no other takes that over: it is in no team."""
+        if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
+            return False
+        self._directory.forget(whose)  # It may have changed hands with its team, which is no orphan since.
+        return await self._directory.of_run(run) == whose
 
     def _is_here(self, operation: Operation, name: str) -> bool:
         match operation.of:

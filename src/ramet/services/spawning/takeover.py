@@ -63,11 +63,14 @@ class Takeover:
         taken = []
         try:
             for row in free:
+                self.coming.add(row.id)  # Before it is on record whose it is: others may read that at once.
                 if await self._take(row, of.get(row.id, ())):
                     taken.append(row.id)
+                else:
+                    self.coming.discard(row.id)
             await self._open(taken, of, agents.damaged.keys())
         finally:
-            self.coming.difference_update(taken)
+            self.coming.difference_update(row.id for row in free)
         return taken
 
     def _tell(self, damaged: Iterable[Damaged]) -> None:
@@ -95,7 +98,6 @@ class Takeover:
             return False
         if mine != row:
             _log.info("team %s is taken over from kernel %r", row.name or row.id, row.kernel)
-        self.coming.add(row.id)
         self.rooms[row.id] = Room(mine, self.books, self.clock)
         return True
 

@@ -1,0 +1,122 @@
+"""Runs of a kernel that is lost, as another tells of them: those that it takes up, and those that nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import psycopg
+import pytest
+
+from ramet.services.contract import Opening
+from ramet.services.contract import Served as Agent
+from ramet.services.types.llm import LlmType
+from ramet.store.postgres import PostgresStore
+from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.postgres_stores import cut_off
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+__all__ = ["postgres"]  # a fixture is used by its name
+TOKEN = "op_both_kernels_have_the_same_one"
+
+
+class Late(LlmType):
+    """One that had a run before is opened again when it may go on."""
+
+    name = "late"
+
+    def __init__(self) -> None:
+        super().__init__(default="offline")
+        self.go_on = asyncio.Event()
+
+    async def open(self, opening: Opening) -> Agent:
+        if opening.run:
+            await self.go_on.wait()
+        return await super().open(opening)
+
+
+class Two(NamedTuple):
+    """Kernels one and two, of which one is to be lost, and their stores."""
+
+    one: Served
+    two: Served
+    stores: list[PostgresStore]
+    late: Late
+
+
+@pytest.fixture
+async def both(postgres: Server) -> AsyncIterator[Two]:
+    schema, late = fresh_schema(), Late()
+    async with AsyncExitStack() as stack:
+        stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+        one, two = [
+            await stack.enter_async_context(
+                serving(
+                    stack.enter_context(short_folder()),
+                    store=each,
+                    types={"late": late},
+                    listen=("127.0.0.1", 0),
+                    token=TOKEN,
+                )
+            )
+            for each in stores
+        ]
+        stack.callback(late.go_on.set)
+        yield Two(one, two, stores, late)
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+async def is_of(store: PostgresStore, kernel: str, tree: str) -> bool:
+    """Whether it is on record that a kernel has a tree."""
+    owner = await store.owner_of(tree)
+    return owner is not None and owner.name == kernel
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: Server) -> None:
+    """Whoever follows it hears of no end, and whoever stops it has it stopped: it is on record whose it is by then."""
+    one, two, stores, late = both
+    _, key = await one.agent(agent_type="late")
+    (agent,) = one.server.spawner.roster
+    said = b'{"messages": [{"role": "user", "content": "hello"}]}'
+    (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=said)).raise_for_status()
+    run = agent.served.run
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: two.server.is_taking_up(""))
+        async with asyncio.timeout(60):
+            while not await is_of(stores[1], "two", run):
+                pass
+        following = asyncio.create_task(two.ask("GET", f"/v1/runs/{run}/events?follow=true", TOKEN))
+        stopping = asyncio.create_task(two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
+        requests = two.server._parts.metrics.requests
+        await eventually(lambda: requests.under_way == 2 or following.done() or stopping.done())
+        late.go_on.set()
+        stopped, followed = await stopping, await following
+
+    assert stopped.status_code == 200, stopped.text
+    assert stopped.json()["stopped"] == ["main"]
+    assert '"type":"run_ended"' in followed.text
+
+
+async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres: Server) -> None:
+    """It was in no team, as those of schedules: what is on record of it is there, and nobody is told to come again."""
+    one, two, stores, _ = both
+    run = (await one.server.runtime.spawn(for_ever)).id
+    await one.server.runtime.get(run).run.context.settled()
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
+        async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
+            told = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
+            stopped = await two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={})
+            kept = await two.ask("POST", f"/v1/runs/{run}/keep", TOKEN, json={"on": True})
+
+    assert told["state"] == "interrupted"
+    assert (stopped.status_code, kept.status_code) == (410, 200), stopped.text
+    assert "nobody has gone on with it" in stopped.json()["detail"]
