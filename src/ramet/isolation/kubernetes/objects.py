@@ -8,6 +8,9 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from yaml import YAMLError
 
 from ramet.core.errors import InvalidValue, MissingExtra
 from ramet.isolation.kubernetes.refusals import Forbidden, Missing, Taken, translated
@@ -39,9 +42,8 @@ class Objects:
 
     def __init__(self, kubeconfig: os.PathLike[str] | str | None, namespace: str) -> None:
         """Raises InvalidValue for a cluster that is not named as kubectl would, MissingExtra."""
-        self._config = _config(kubeconfig)
         #: Its overloads, of kinds with and without a namespace, take no type that may be either.
-        self._client: Any = _client(self._config, namespace)
+        self._config, self._client = _opened(kubeconfig, namespace)
         self._http: httpx2.AsyncClient | None = None
 
     @property
@@ -157,20 +159,25 @@ def _made(kind: type[T], manifest: Mapping[str, Any]) -> T:
     return made
 
 
-def _config(kubeconfig: os.PathLike[str] | str | None) -> SingleConfig:
+def _opened(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> tuple[SingleConfig, Any]:
+    """What a file says, and a client that goes by it. Raises InvalidValue, MissingExtra."""
     try:
         from lightkube import KubeConfig
         from lightkube.core.exceptions import ConfigError
     except ImportError as error:
         raise MissingExtra("the backend 'kubernetes'", "kubernetes") from error
+    file = None if kubeconfig is None else Path(kubeconfig).expanduser()
     try:
-        whole = KubeConfig.from_env() if kubeconfig is None else KubeConfig.from_file(Path(kubeconfig).expanduser())
-        config = whole.get()
-    except (ConfigError, OSError, KeyError) as error:
+        config = (KubeConfig.from_env() if file is None else KubeConfig.from_file(file)).get()
+        assert config is not None, "no default was given"
+        if urlsplit(config.cluster.server).scheme not in ("http", "https"):
+            raise ConfigError(f"the server {config.cluster.server!r} is no URL")
+        return config, _client(config, namespace)
+    # Whatever the file holds, lightkube takes it for what it should be, and fails as that goes.
+    except (ConfigError, OSError, LookupError, ValueError, TypeError, AttributeError, YAMLError) as error:
         accepted = "a file as kubectl reads it, with a current context, or a service account of a pod"
-        raise InvalidValue("kubeconfig", kubeconfig and str(kubeconfig), f"{accepted} ({error})") from None
-    assert config is not None, "no default was given"
-    return config
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InvalidValue("kubeconfig", kubeconfig and str(kubeconfig), f"{accepted} ({why})") from None
 
 
 def _client(config: SingleConfig, namespace: str) -> AsyncClient:

@@ -19,8 +19,14 @@ class Unreachable(RametError):
 
     @classmethod
     def by(cls, error: BaseException) -> Unreachable:
-        """What a connection has broken by."""
-        return cls(f"the API of the cluster does not answer: {said(error)}")
+        """What a connection has broken by, and where it was to lead, if the error says."""
+        import httpx2
+
+        server = ""
+        with contextlib.suppress(RuntimeError):  # It was never about a request.
+            if isinstance(error, httpx2.RequestError):
+                server = f" at {error.request.url.copy_with(path='', query=None, userinfo=b'')}"
+        return cls(f"the API of the cluster{server} does not answer: {said(error)}")
 
 
 class Missing(RametError, LookupError):
@@ -48,12 +54,17 @@ def translated() -> Iterator[None]:
     """What the client raises inside comes out as one of these, or as SpawnRefused for a quota, SandboxFailed."""
     import httpx2
     from lightkube import ApiError
+    from lightkube.core.exceptions import ConfigError
 
     try:
         yield
     except ApiError as error:
         raise _refusal(error) from error
-    except (httpx2.HTTPError, OSError) as error:
+    except (
+        httpx2.HTTPError,
+        OSError,
+        ConfigError,
+    ) as error:  # The last of a program that was to sign in, and could not.
         raise Unreachable.by(error) from error
 
 

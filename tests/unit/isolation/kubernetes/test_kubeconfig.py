@@ -1,0 +1,85 @@
+"""Which cluster is meant: a file that cannot say is refused before anything is asked, in one line."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.kubernetes.objects import Objects
+from ramet.isolation.kubernetes.refusals import Unreachable
+
+
+def written(folder: Path, *, server: str = "https://127.0.0.1:1", ca: str = "", **user: Any) -> Path:
+    """A file that names a cluster, and how somebody is known there."""
+    cluster = {"server": server} | ({"certificate-authority": ca} if ca else {})
+    file = folder / "config"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "it", "user": "me"}}],
+                "clusters": [{"name": "it", "cluster": cluster}],
+                "users": [{"name": "me", "user": user}],
+            }
+        )
+    )
+    return file
+
+
+BROKEN = {
+    "empty": b"",
+    "text": b"hello\n",
+    "list": b"- a\n",
+    "no YAML": b"a: [\n",
+    "no text": b"\xff\xfe\x00",
+    "no contexts": b"current-context: a\nclusters: []\n",
+    "other shapes": b"current-context: a\ncontexts: [1]\nclusters: {}\nusers: 7\n",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: bytes) -> None:
+    """By the name of the setting, whatever it is instead."""
+    (tmp_path / "config").write_bytes(content)
+
+    with pytest.raises(InvalidValue, match="expected a file as kubectl reads it") as refused:
+        Objects(tmp_path / "config", "default")
+
+    assert (refused.value.field, refused.value.value) == ("kubeconfig", str(tmp_path / "config"))
+    assert "\n" not in str(refused.value)
+
+
+async def test_files_that_it_names_have_to_be_there(tmp_path: Path) -> None:
+    """A certificate that is none, and one that is nowhere; and a server has to be a URL."""
+    (tmp_path / "ca.pem").write_text("nonsense")
+
+    for said, why in (
+        ({"ca": str(tmp_path / "ca.pem")}, "SSLError"),
+        ({"client-certificate": "/nowhere/crt", "client-key": "/nowhere/key"}, "No such file"),
+        ({"server": "cluster.example"}, "no URL"),
+    ):
+        with pytest.raises(InvalidValue, match=why):
+            Objects(written(tmp_path, **said), "default")
+
+
+async def test_who_does_not_answer_is_named(tmp_path: Path) -> None:
+    """The server by its URL; and a program that signs in by what it said."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{nobody.getsockname()[1]}"
+        signs_in = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "false"}
+        for user, said in (
+            ({"token": "t"}, f"cluster at {server} does not answer"),
+            ({"exec": signs_in}, "Exec false"),
+        ):
+            objects = Objects(written(tmp_path, server=server, **user), "default")
+            try:
+                with pytest.raises(Unreachable, match=said):
+                    await objects.may("get", "pods", "default")
+            finally:
+                await objects.close()
