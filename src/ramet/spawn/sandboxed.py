@@ -65,7 +65,7 @@ async def work_inside(
         run.folder.resumed()
     try:
         while True:
-            job = talk or FunctionJob(run, attempt)
+            job = talk or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, left)
             left = None
             if run.task is not None:  # However the turn ends, nobody says more of it.
@@ -128,8 +128,8 @@ async def _end_children(run: Run, verdict: Verdict) -> None:
 class FunctionJob:
     """A function to be called inside."""
 
-    def __init__(self, run: Run, attempt: int) -> None:
-        self._run, self._attempt = run, attempt
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     def start(self) -> tuple[Told, bytes]:
         """The first word, with the capsule."""
@@ -140,10 +140,8 @@ class FunctionJob:
             run=run.info.id,
             path=run.info.path,
             name=capsule.name,
-            may_spawn=grant.allow_sub_agents,
             capsule_tag=capsule.tag,
             max_result_bytes=grant.max_output_bytes,
-            attempt=self._attempt,
         )
         return start, capsule.data
 

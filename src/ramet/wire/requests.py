@@ -245,10 +245,8 @@ class StartFunction(Told, frozen=True, kw_only=True, tag="start_function"):
     run: str
     path: str
     name: str
-    may_spawn: bool = False
     capsule_tag: str = ""
     max_result_bytes: int = 16 * 1024 * 1024
-    attempt: int = 1
 
 
 class Room(Struct, frozen=True, kw_only=True):
@@ -447,7 +445,7 @@ _from_guest = msgspec.json.Decoder(FromGuest)
 _from_host = msgspec.json.Decoder(FromHost)
 
 
-def encode(message: Said | Told | Struct) -> bytes:
+def encode(message: Struct) -> bytes:
     """The control part of a frame, or the data of an answer."""
     return _encoder.encode(message)
 
