@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet.tools.context import calling
+from tests.support.plain_models import Answering
 
 
 def child(prompt: str, **more: Any) -> dict[str, Any]:
@@ -60,33 +57,20 @@ NOTES = sorted(
 )
 
 
-class Planned(BaseChatModel):
+class Planned(Answering):
     """Says what the plan of its brief says next: a new process goes on where another was."""
 
     model_name: str = "planned"
     folder: str = ""
 
-    @property
-    def _llm_type(self) -> str:
-        return "planned"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        """It knows its tools."""
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: Any = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **_: Any,
-    ) -> ChatResult:
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        """The next step of its plan, and a line about having been asked."""
         at = next(i for i, each in enumerate(messages) if isinstance(each, HumanMessage) and each.text in PLANS)
         said = sum(isinstance(each, AIMessage) for each in messages[at:])
         brief = messages[at].text
         with (pathlib.Path(self.folder) / "asked").open("a") as file:
             file.write(f"{brief}:{said}\n")
-        return ChatResult(generations=[ChatGeneration(message=_reply(brief, said))])
+        return _reply(brief, said)
 
 
 def _reply(brief: str, said: int) -> AIMessage:

@@ -10,19 +10,16 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import Field
 
 from ramet import Agent, AgentRuntime
+from tests.support.plain_models import Answering
 
 #: All that the tool says on trip A, if every call of it was made once, and those of one run in one process.
 NOTED = sorted(
@@ -57,42 +54,29 @@ def note(text: str) -> str:
     return f"noted {text}, note {len(notes)} here{_LONG if text.startswith('long') else ''}"
 
 
-class Narrow(BaseChatModel):
+class Narrow(Answering):
     """Has a small window, and knows by its own newest reply how far it is. It lets the tool crash once."""
 
     model_name: str = "narrow"
     folder: str = ""
     profile: Any = Field(default_factory=lambda: {"max_input_tokens": 2_000})
 
-    @property
-    def _llm_type(self) -> str:
-        return "narrow"
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        """It knows its tool."""
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: Any = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **_: Any,
-    ) -> ChatResult:
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        """The next of its calls, a summary for who has no brief, or that it is done."""
         brief = next((each.text for each in messages if isinstance(each, HumanMessage) and each.text in CALLS), None)
         size = sum(len(each.text) for each in messages) // 3
         usage = UsageMetadata(input_tokens=size, output_tokens=2, total_tokens=size + 2)
         if brief is None:
-            return _result(AIMessage("A summary.", usage_metadata=usage))
+            return AIMessage("A summary.", usage_metadata=usage)
         said = [each for each in messages if isinstance(each, AIMessage)]
         number = int(said[-1].text.rpartition(" ")[2]) + 1 if said else 1
         with (pathlib.Path(self.folder) / "asked").open("a") as file:
             file.write(f"{brief}:{number}\n")
         if number > len(CALLS[brief]):
-            return _result(AIMessage(f"done after {number}", usage_metadata=usage))
+            return AIMessage(f"done after {number}", usage_metadata=usage)
         texts = [each for each in CALLS[brief][number - 1] if each != "crash" or self._may_crash()]
         calls = [tool_call(name="note", args={"text": each}, id=f"{number}-{each.replace(' ', '-')}") for each in texts]
-        return _result(AIMessage(f"step {number}", tool_calls=calls, usage_metadata=usage))
+        return AIMessage(f"step {number}", tool_calls=calls, usage_metadata=usage)
 
     def _may_crash(self) -> bool:
         try:
@@ -100,10 +84,6 @@ class Narrow(BaseChatModel):
         except FileExistsError:
             return False
         return True
-
-
-def _result(message: AIMessage) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def talker(folder: pathlib.Path) -> Agent:

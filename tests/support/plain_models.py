@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import Field
+
+
+class Answering(BaseChatModel):
+    """A model by its one method, `answer`. It takes tools, and asks nobody what they are."""
+
+    @property
+    def _llm_type(self) -> str:
+        return type(self).__name__.lower()
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        """It knows its tools."""
+        return self
+
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        """What it says to a conversation."""
+        raise NotImplementedError
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: object = None, **kwargs: Any
+    ) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self.answer(messages))])
 
 
 class Plain(BaseChatModel):

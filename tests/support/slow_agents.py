@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from ramet.services.types.llm import LlmType
+from tests.support.plain_models import Answering
 
 LOOK_S = 0.01
 
@@ -49,23 +50,17 @@ def _asked(messages: list[BaseMessage]) -> tuple[int, int, pathlib.Path]:
     return int(most), int(wait), pathlib.Path(folder)
 
 
-class Hearing(BaseChatModel):
+class Hearing(Answering):
     """Calls its tool `hold` with what it is asked, once, and says what it has heard of it."""
 
-    @property
-    def _llm_type(self) -> str:
-        return "hearing"
-
-    def bind_tools(self, tools: Sequence[Any], **options: Any) -> BaseChatModel:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        """The call, or what came of it."""
         newest = messages[-1]
         said = AIMessage(f"heard {newest.text}")
         if newest.type != "tool":
             text = str.__str__(newest.text)  # LangChain's own kind of text is no JSON.
             said = AIMessage("calling ", tool_calls=[{"name": "hold", "args": {"text": text}, "id": "call-1"}])
-        return ChatResult(generations=[ChatGeneration(message=said)])
+        return said
 
 
 class SlowType(LlmType):
