@@ -13,7 +13,7 @@ import pathlib
 import secrets
 import socket
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -38,14 +38,12 @@ from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.talking.turn_log import TurnLog, clear
 from ramet.services.types import function_turns
-from ramet.services.types.registry import AgentTypes
+from ramet.services.types.registry import installed
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
 from ramet.store.contract import Store
 
 if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
-
     from ramet.services.kernels.kernels import Kernels
     from ramet.services.packaging.pod_images import PodImages
 
@@ -307,36 +305,6 @@ class Server:
             unready=self._unready,
         )
         return HttpServer(Application(self._parts), self.listener, self._bounds)
-
-
-class Installed(Mapping[str, AgentType]):
-    """The agent types there are, loaded when they are asked for: ramet's own, and plugins."""
-
-    def __init__(self, types: AgentTypes) -> None:
-        self._types = types
-
-    def __getitem__(self, name: str) -> AgentType:
-        if name not in self._types.names:
-            raise KeyError(name)
-        return self._types.find(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._types.names)
-
-    def __len__(self) -> int:
-        return len(self._types.names)
-
-
-def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
-    """What a server has that is told of none: models, which need no key by default, functions, commands, and plugins.
-
-    `models` are the server's own names for some.
-    """
-    from ramet.services.types.command import CommandType
-    from ramet.services.types.function import FunctionType
-    from ramet.services.types.llm import LlmType
-
-    return Installed(AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()]))
 
 
 async def _forget(store: Store, agent: str) -> None:

@@ -26,9 +26,10 @@ from ramet.services.config.settings import (
 )
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
-from ramet.services.server import SHARED, Server, installed
+from ramet.services.server import SHARED, Server
 from ramet.services.spawning.checking import Rules
 from ramet.services.talking.conversation import TalkLimits
+from ramet.services.types.registry import installed
 from ramet.store.contract import Store
 
 if TYPE_CHECKING:

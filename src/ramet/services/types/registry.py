@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import AgentType
 
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
 GROUP: Final = "ramet.agent_types"
 _METHODS: Final = ("check", "open")
 _ACCEPTED: Final = "an agent type (ramet.services.contract.AgentType), or a class that makes one without arguments"
 
 
-class AgentTypes:
-    """The agent types there are. A plugin that is broken is nobody's trouble but theirs who ask for it."""
+class AgentTypes(Mapping[str, AgentType]):
+    """The agent types by name. A plugin is loaded when it is asked for; a broken one is only their trouble who ask."""
 
     def __init__(self, given: Iterable[AgentType]) -> None:
         """`given` go before plugins of the same name. Raises InvalidValue for two of one name, and for what is none."""
@@ -41,6 +44,29 @@ class AgentTypes:
                 raise Unknown("agent type", name, tuple(self.names))
             self._types[name] = _loaded(points)
         return self._types[name]
+
+    def __getitem__(self, name: str) -> AgentType:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.find(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
+    """What a server has that is told of none: models, which need no key by default, functions, commands, and plugins.
+
+    `models` are the server's own names for some.
+    """
+    from ramet.services.types.command import CommandType
+    from ramet.services.types.function import FunctionType
+    from ramet.services.types.llm import LlmType
+
+    return AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()])
 
 
 def _plugins() -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
