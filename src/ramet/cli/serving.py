@@ -17,7 +17,7 @@ from ramet.host.logs import setup_logging
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import DEFAULT_FILE, Config, load
 from ramet.services.config.settings import TcpAddress
-from ramet.services.server import TOKEN
+from ramet.services.operator_token import TOKEN
 
 
 def serve(options: Namespace) -> int:
