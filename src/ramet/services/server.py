@@ -10,13 +10,11 @@ import contextlib
 import logging
 import os
 import pathlib
-import socket
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
@@ -30,7 +28,7 @@ from ramet.services.operator_token import TOKEN, operator_token
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
-from ramet.services.sockets import Listener, tcp_listener, unix_listener
+from ramet.services.sockets import Listener, reached_at, tcp_listener, unix_listener
 from ramet.services.spawning.checking import Rules
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
@@ -143,7 +141,9 @@ class Server:
             self.spawner.taken_up = self.agents.take_up
             self.spawner.forgetting = partial(_forget, store)
             if is_shared:
-                self.kernels = _kernels()(store, self.operator, self, self.spawner.take_over)
+                with _of_extra():
+                    from ramet.services.kernels.kernels import Kernels
+                self.kernels = Kernels(store, self.operator, self, self.spawner.take_over)
                 resting.push_async_callback(self.kernels.close)
                 await self.kernels.open()
             await self.spawner.open()
@@ -185,10 +185,7 @@ class Server:
             await self.kernels.leave()
         self._parts.streams.break_off()
         is_all_answered = await self._http_server.stop()
-        for opened in self.runtime.trees.values():
-            if opened.recorder.durable is not None:
-                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
-                    await opened.recorder.durable()
+        await self._put_on_record()
         await self.kernels.close()
         if not is_all_answered:  # As if it were killed: nobody is to hold for undone what may have been done.
             return
@@ -204,10 +201,7 @@ class Server:
             return
         resting, self._resting = self._resting, None
         await to_its_end(resting.aclose())
-        for opened in self.runtime.trees.values():
-            if opened.recorder.durable is not None:
-                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
-                    await opened.recorder.durable()
+        await self._put_on_record()
 
     async def stop(self) -> None:
         """Rest, close every agent, and leave nothing running; idempotent. Agents stay on record."""
@@ -262,6 +256,13 @@ class Server:
         owner = await self.runtime.journal.store.owner_of(tree)
         return owner is not None and owner.alive and owner.name != self.runtime.journal.store.kernel
 
+    async def _put_on_record(self) -> None:
+        """All that was said and done in its trees."""
+        for opened in self.runtime.trees.values():
+            if opened.recorder.durable is not None:
+                with contextlib.suppress(RametError):  # There is nothing that could be done about it here.
+                    await opened.recorder.durable()
+
     def _unready(self) -> str:
         if self.leaves:
             return "it is about to end, and takes no new work"
@@ -284,13 +285,9 @@ class Server:
         return packaging
 
     def _http(self, packaging: PackagingService, scheduler: AgentScheduler, metrics: Metrics) -> HttpServer:
-        try:
+        with _of_extra():
             from ramet.services.app.application import Application
             from ramet.services.app.parts import Parts
-        except ModuleNotFoundError as missing:
-            if missing.name is None or not missing.name.startswith("starlette"):
-                raise
-            raise MissingExtra("serving over HTTP", "server") from None
         assert self.runtime.journal is not None, "it has a folder"
         views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules or Rules(), self._is_elsewhere)
         self._parts = Parts(
@@ -312,26 +309,15 @@ async def _forget(store: Store, agent: str) -> None:
     await function_turns.clear(store, agent)
 
 
-def _kernels() -> type[Kernels]:
+@contextlib.contextmanager
+def _of_extra() -> Iterator[None]:
+    """What is imported within is of the extra `server`. Raises MissingExtra."""
     try:
-        from ramet.services.kernels.kernels import Kernels
+        yield
     except ModuleNotFoundError as missing:
         if missing.name is None or not missing.name.startswith("starlette"):
             raise
         raise MissingExtra("serving over HTTP", "server") from None
-    return Kernels
-
-
-def reached_at(where: str) -> str:
-    """Where other kernels reach one that listens there: at this machine's own address if it listens at all of them."""
-    parts = urlsplit(where)
-    if parts.hostname not in ("0.0.0.0", "::"):
-        return where
-    try:
-        own = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        own = socket.gethostname()
-    return f"http://{own}:{parts.port}"
 
 
 def _take(folder: pathlib.Path) -> None:

@@ -16,6 +16,7 @@ import socket
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from ramet.core.errors import InvalidValue
 
@@ -79,6 +80,18 @@ def tcp_listener(host: str, port: int) -> Listener:
     name, number = listener.getsockname()[:2]
     where = f"http://[{name}]:{number}" if ":" in name else f"http://{name}:{number}"
     return Listener(listener, where, listener.close)
+
+
+def reached_at(where: str) -> str:
+    """Where other kernels reach one that listens there: at this machine's own address if it listens at all of them."""
+    parts = urlsplit(where)
+    if parts.hostname not in ("0.0.0.0", "::"):
+        return where
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = socket.gethostname()
+    return f"http://{own}:{parts.port}"
 
 
 def _locked(path: pathlib.Path) -> int:
