@@ -155,6 +155,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "talk": (partial(one_talk, brief="talk"), outliving),
     "pod talk": (partial(one_talk, brief="talk"), pods),
     "spent": (partial(one_talk, brief="talk", limits=Limits(tool_calls=4)), outliving),
+    "few questions": (partial(one_talk, brief="talk", limits=Limits(model_calls=4)), outliving),
     "spent here": (partial(one_talk, brief="talk", limits=Limits(tool_calls=4), policy=None), None),
     "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),

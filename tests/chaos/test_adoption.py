@@ -143,6 +143,29 @@ async def test_what_had_said_its_last_word_had_spent_its_budget(trip: str, momen
     assert (tmp_path / "asked").read_text() == asked
 
 
+@pytest.mark.parametrize(
+    ("trip", "moment", "resource"),
+    [("spent", "after:tool_ended:4", "tool_calls"), ("few questions", "before:model_asked:4", "model_calls")],
+)
+async def test_what_a_budget_refused_has_its_last_word_where_it_is(
+    trip: str, moment: str, resource: str, tmp_path: pathlib.Path
+) -> None:
+    """Who goes on with it knows what its kernel had refused, and asks nothing of its model but the last word."""
+    with inheriting_orphans():
+        kernel = await start(trip, tmp_path, Kill.parse(moment))
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        kernel = await start(trip, tmp_path)
+        assert await kernel.end() == 0, kernel.words
+    after = _events(await read(tmp_path))
+    (end,) = [each for each in after if isinstance(each, RunEnded)]
+    assert end.result.status == "budget_exhausted"
+    assert end.result.error is not None
+    assert resource in end.result.error.message
+    assert [each.adopted for each in after if isinstance(each, SandboxStarted)] == [False, True], "it was begun anew"
+    (last,) = [each for each in after if isinstance(each, MessageRecorded) and each.exhausted]
+    assert end.result.partial == last.message["content"]
+
+
 async def _killed_once(trip: str, moment: str, folder: pathlib.Path) -> RunStory:
     """The story of a trip of one conversation, whose process was adopted by a second kernel."""
     with inheriting_orphans():

@@ -15,6 +15,7 @@ from ramet.core.budget import Amount
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    BudgetRefused,
     Compacted,
     Event,
     MailDelivered,
@@ -78,6 +79,7 @@ class RunStory:
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
     exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
+    refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
     unread: dict[str, Letter] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)  #: ids of mail that it ever got
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
@@ -184,6 +186,8 @@ class TreeStory:
             case ModelCharged():
                 run.asked.pop(event.step_id, None)
                 self._spend(run, event.usage)
+            case BudgetRefused():
+                run.refusal = event
             case MessageDiscarded():
                 pass  # What it cost is told by itself.
             case StateChanged():
@@ -194,7 +198,7 @@ class TreeStory:
                 run.sandbox = run.sandbox if stays else None
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
-                    run.turn_began_at, run.attempt, run.exhausted = len(run.said), 1, ""
+                    run.turn_began_at, run.attempt, run.exhausted, run.refusal = len(run.said), 1, "", None
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"

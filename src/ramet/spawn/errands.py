@@ -88,10 +88,11 @@ class Errands:
         current_call.set(self._call._replace(asked=asked))  # The door gives each request a task of its own.
         if self._deeds is not None:
             await self._deeds.pass_gate(request, body)
-        reply = await self._do[type(request)](request, body)
-        if self.sandbox and isinstance(request, requests.LASTING):  # Once it is answered, it is never said again.
-            await self._run.context.settled()
-        return reply
+        try:
+            return await self._do[type(request)](request, body)
+        finally:
+            if self.sandbox and isinstance(request, requests.LASTING):  # Once it is answered, it is never said again.
+                await self._run.context.settled()
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Take what needs no answer. Raises ProtocolError."""

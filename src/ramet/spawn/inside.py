@@ -27,6 +27,7 @@ from ramet.agent.hook_config import EVENTS
 from ramet.agent.output import OutputContract
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
+from ramet.core.events import BudgetRefused
 from ramet.core.ids import StepId
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.core.story import RunStory
@@ -136,7 +137,7 @@ class Conversation:
         context = self._run.context
         self._mirror.go_on()
         self._records.begin(left.told)
-        self._replied, self._refused = left.replied, context.exhausted
+        self._replied = left.replied
         answered = set[str]()
         for message in reversed(context.history):
             if isinstance(message, AIMessage):
@@ -145,6 +146,7 @@ class Conversation:
             if not isinstance(message, ToolMessage):
                 break
             answered.add(message.tool_call_id)
+        self._refused = context.exhausted or self._calls.refusal or _refused(left)
 
     async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
         """Tell the guest of mail as it comes, and of a stop; to be run beside it, and cancelled when it is gone."""
@@ -196,6 +198,14 @@ class Conversation:
             return Reply(usage=asked.last_usage), msgspec.json.encode(for_a_guest(as_data(reply)))
         except BudgetExceeded as refused:
             self._refused = refused
+            if not request.last_word:  # On record before the guest hears of it: whoever goes on owes it a last word.
+                self._run.context.emit(
+                    BudgetRefused,
+                    resource=refused.resource,
+                    asked=refused.asked,
+                    left=refused.left,
+                    scope=refused.scope,
+                )
             raise
         except ModelFailed as failed:
             self._failed = failed
@@ -356,6 +366,14 @@ class Conversation:
         if said is None or kind in _NOT_A_GUESTS:
             return ProtocolError(f"it ended with {kind or 'nothing'}, of which nobody here knows")
         return error_from(said, done.fields)
+
+
+def _refused(left: RunStory) -> BudgetExceeded | None:
+    """What a guest was told of budgets by an earlier kernel, as far as that is on record."""
+    said = left.refusal
+    if said is None:
+        return None
+    return BudgetExceeded(said.resource, asked=said.asked, left=said.left, scope=said.scope)
 
 
 def _for_one_question(context: ToolUseContext) -> ToolUseContext:
