@@ -26,7 +26,7 @@ from ramet.isolation.folders import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from tests.chaos import functions, talking
-from tests.chaos.deadly import Kill, make_deadly
+from tests.chaos.deadly import Kill, die, make_deadly
 from tests.chaos.planned import Planned, tools
 from tests.support.outliving import OutlivingBackend
 
@@ -105,9 +105,15 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
         (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))
 
 
-async def stopped(runtime: AgentRuntime, folder: pathlib.Path) -> None:
-    """A function that is told to stop; over once its process is gone, as a later kernel sees it."""
+async def stopped(runtime: AgentRuntime, folder: pathlib.Path, *, late: bool = False) -> None:
+    """A function that is told to stop; over once its process is gone, as a later kernel sees it.
+
+    With `late` its kernel is killed before, and the next one tells it so, at once.
+    """
     for handle in await runtime.resume():
+        if late:
+            await handle.cancel("enough")
+            (folder / "left").write_text("\n".join(bearing((folder / "name").read_text())))
         result = await handle.result()
         while bearing((folder / "name").read_text()):  # noqa: ASYNC110 - nobody tells of other machines' processes
             await asyncio.sleep(0.005)
@@ -117,6 +123,9 @@ async def stopped(runtime: AgentRuntime, folder: pathlib.Path) -> None:
     is_there = asyncio.Event()
     handle = await runtime.spawn(functions.stay, args=(name,), policy=Policy(), on_output=lambda *_: is_there.set())
     await is_there.wait()
+    if late:
+        await handle.run.context.settled()
+        die()
     await handle.cancel("enough")
 
 
@@ -160,6 +169,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),
+    "stopped late": (partial(stopped, late=True), outliving),
     "schedule": (schedule, None),
 }
 

@@ -197,5 +197,19 @@ async def test_what_was_being_stopped_is_not_gone_on_with(tmp_path: pathlib.Path
     assert (tmp_path / "ended").read_text() == "cancelled"
 
 
+async def test_what_is_stopped_before_it_was_gone_on_with_is_gone(tmp_path: pathlib.Path) -> None:
+    """A word to stop that comes at once finds it where the last kernel left it: nothing of it lives on there."""
+    with inheriting_orphans():
+        kernel = await start("stopped late", tmp_path)
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        assert bearing((tmp_path / "name").read_text())
+
+        kernel = await start("stopped late", tmp_path)
+
+        assert await kernel.end() == 0, kernel.words
+    assert (tmp_path / "ended").read_text() == "cancelled"
+    assert (tmp_path / "left").read_text() == "", "it was there when it was said to be gone"
+
+
 def _events(trees: dict[str, list[Event]]) -> list[Event]:
     return [each for tree in trees.values() for each in tree]

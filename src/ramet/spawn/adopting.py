@@ -6,6 +6,7 @@ led to is on record, and is not done a second time. So is each event of a conver
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -49,20 +50,29 @@ async def adopted(run: Run, spec: SandboxSpec, backend: Backend, left: RunStory)
     raise NotAdopted(why)
 
 
-def dismiss(run: Run, placement: Placement | None) -> None:
-    """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it."""
+def dismissed(run: Run, placement: Placement | None) -> asyncio.Future[None] | None:
+    """Have the sandbox that an earlier kernel had started for it be ended: nobody goes on with it.
+
+    Returns what is done once it is gone; None where there is none.
+    """
     left, run.left_in = run.left_in, None
     there = left.sandbox if left is not None else None
-    if there is not None and run.grant is not None and run.folder is not None and placement is not None:
-        spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
-        placement.later(_dismissed(there, spec, placement))
+    if there is None or run.grant is None or run.folder is None or placement is None:
+        return None
+    spec = SandboxSpec(run=run.info.id, grant=run.grant, workspace=run.folder.workspace)
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    placement.later(_dismiss(there, spec, placement, gone))
+    return gone
 
 
-async def _dismissed(there: SandboxStarted, spec: SandboxSpec, placement: Placement) -> None:
-    with suppress(RametError):  # Gone, most likely.
-        backend = await placement.backend(spec.grant)
-        if backend.name == there.backend:
-            await ended(await backend.adopt(there.sandbox, spec))
+async def _dismiss(there: SandboxStarted, spec: SandboxSpec, placement: Placement, gone: asyncio.Future[None]) -> None:
+    try:
+        with suppress(RametError):  # Gone, most likely.
+            backend = await placement.backend(spec.grant)
+            if backend.name == there.backend:
+                await ended(await backend.adopt(there.sandbox, spec))
+    finally:
+        gone.set_result(None)
 
 
 async def described(box: Sandbox, backend: Backend) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.core.told import Said
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.adopting import dismiss
 from ramet.spawn.births import capsule_in, cwd_of, grant_of, limits_of, request_of
 from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
@@ -82,7 +81,6 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
         if each.state == State.STOPPING or _parent_is_over(run):
             run.verdict = Verdict(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
             tree.supervisor.end(run)
-            dismiss(run, tree.register.services.placement)
         elif each.is_in_turn or each.turn == 0 or _left_nothing(run):
             if not run.persistent or each.is_in_turn:
                 tree.supervisor.go_on(run, began=each.turn > 0)

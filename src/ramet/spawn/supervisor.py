@@ -19,6 +19,7 @@ from ramet.core.events import Event, MessageRecorded, RunEnded, RunResumed, Stat
 from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
+from ramet.spawn.adopting import dismissed
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.stopping import stop_all
@@ -29,6 +30,8 @@ from ramet.tools.context import StopReceipt, ToolUseContext, current_call
 _log = logging.getLogger("ramet.supervisor")
 #: A notice may wake an idle run this often before a user says something new.
 MAX_WAKES = 10
+#: What a stop waits for sandboxes of earlier kernels that are ended with it.
+DISMISSED_S = 10.0
 #: Of what a sandboxed run printed, this much goes on record; the rest is in its folder.
 RECORDED_CHARS = 2_000
 
@@ -40,6 +43,7 @@ class Supervisor:
         self._register = register
         self._services = register.services
         self.on_end: Callable[[Run], None] = lambda _: None  #: the post is told of every end
+        self._dismissed = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._do: dict[Effect, Callable[[Run, str], None]] = {
             Effect.RECORD_STATE: self._record_state,
             Effect.LET_GO_SLOT: lambda run, _: run.context.slot.let_go(),
@@ -165,8 +169,16 @@ class Supervisor:
         run.turn_began_at, run.context.exhausted = at, exhausted
 
     def end(self, run: Run) -> None:
-        """End a run as its verdict says."""
+        """End a run as its verdict says, before it was set to work here."""
         self._end(run)
+        self._dismiss(run)
+
+    def _dismiss(self, run: Run) -> None:
+        """A sandbox that an earlier kernel had left it in, and that was not gone on with, is of no use to anybody."""
+        gone = dismissed(run, self._services.placement)
+        if gone is not None:
+            self._dismissed.add(gone)
+            gone.add_done_callback(self._dismissed.discard)
 
     def _never_began(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line: nothing in it could do so."""
@@ -236,6 +248,7 @@ class Supervisor:
 
     def _turn_over(self, run: Run, verdict: Verdict) -> None:
         """Decide, without a pause in which mail could slip by, whether that was the end, a rest, or the next turn."""
+        self._dismiss(run)
         if run.state in OVER:
             return  # It was fenced off before it came to its end.
         run.verdict = verdict
@@ -354,7 +367,11 @@ class Supervisor:
                 await self._services.durable()
 
     async def _stop_all(self, tops: list[Run], reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
-        return await stop_all(tops, reason, status, tell=self.fact, end=self._fence_off, grace_s=self._services.grace_s)
+        grace_s = self._services.grace_s
+        receipt = await stop_all(tops, reason, status, tell=self.fact, end=self._fence_off, grace_s=grace_s)
+        if self._dismissed:
+            await asyncio.wait(self._dismissed, timeout=DISMISSED_S)
+        return receipt
 
     async def _fence_off(self, run: Run) -> None:
         await self._leave_worktree(run)
