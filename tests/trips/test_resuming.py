@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
-from ramet.core.events import Event, RunEnded, RunResumed
+from ramet.core.events import Event, RunEnded, RunResumed, TurnStarted
 from ramet.core.outcome import Status
 from ramet.models.scripted import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
@@ -25,7 +25,7 @@ from ramet.tools.context import SpawnRequest, calling
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, async_tool, background
+from tests.trips.kit import Gate, async_tool, background, kept, of_kind
 
 MakeStore = Callable[[], Store]
 
@@ -105,6 +105,25 @@ async def test_a_turn_goes_on_in_its_middle(make: MakeStore) -> None:
         assert "cut off" in answers[1].text
         [resumed] = [event async for event in followed(again) if isinstance(event, RunResumed)]
         assert len(resumed.cut) == 1
+
+
+async def test_a_turn_that_is_interrupted_before_it_goes_on_is_over(make: MakeStore) -> None:
+    """The next one is a new one, and its model is asked with an answer to the call that was cut off."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="talk")
+        turn = asyncio.create_task(session.ask("first"))
+        await gate.entered.wait()
+    turn.cancel()
+
+    model = ScriptedModel(["two"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, [gate.tool], runtime=runtime)
+        await session.interrupt()
+        await session.ask("second")
+
+        assert [each.type for each in model.requests[0].messages] == ["human", "ai", "tool", "human"]
+        assert [each.turn for each in of_kind(kept(session), TurnStarted)] == [2]
 
 
 async def followed(handle: Handle) -> AsyncIterator[Event]:

@@ -183,6 +183,8 @@ class Supervisor:
     def _never_began(self, run: Run) -> None:
         """End a turn whose task was cancelled before its first line: nothing in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
+        run.resumes = False
+        self._mend_history(run)  # Of what another process had begun, it may be in the middle.
         self._turn_over(run, run.cut or cut(run, Status.CANCELLED, reason))
 
     async def _turn(self, run: Run, messages: list[BaseMessage]) -> None:
