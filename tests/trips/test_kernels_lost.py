@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import httpx2
+import psycopg
 import pytest
 
 from ramet.core.errors import OverCapacity, Unknown
@@ -305,3 +306,21 @@ async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewh
     assert await one.say(ann.agent.id, b"back", key=ann.nonce) == b"back"
     assert await one.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
     assert len(await one.list_agents("crew", key=crew.key)) == 3
+
+
+async def test_a_kernel_that_cannot_have_its_store_back_ends(all_kernels: Kernels, stack: AsyncExitStack) -> None:
+    """With a status by which it is started again; until then it has nothing, and from then on all that it had."""
+    kernel = all_kernels.begin("one")
+    one = await stack.enter_async_context(all_kernels.client(kernel))
+    crew = await one.create_team({"agents": 1}, name="crew")
+    ann = await one.spawn_agent("crew", "ann", "slow", key=crew.key)
+    with psycopg.connect(all_kernels.dsn, autocommit=True) as connection:  # As one of its name that began meanwhile.
+        connection.execute("UPDATE ramet.kernels SET epoch = epoch + 1 WHERE name = 'one'")
+    all_kernels.end_session("one")
+
+    assert await asyncio.to_thread(kernel.process.wait) == 1, kernel.said
+    assert "CRITICAL ramet.runtime: another kernel may own" in kernel.said
+    assert kernel.said.endswith("ramet: its store is lost for good, as the log says; it ends, to be started again\n")
+    assert "Traceback" not in kernel.said
+    again = await stack.enter_async_context(all_kernels.client(all_kernels.begin("one")))
+    assert (await again.get_agent(ann.agent.id, key=ann.nonce)).state == "idle"

@@ -13,6 +13,7 @@ from typing import Any
 from ramet.cli.clean import one_line
 from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
+from ramet.cli.problems import FAILURE, say
 from ramet.host.logs import setup_logging
 from ramet.services.config.building import server_of
 from ramet.services.config.reading import DEFAULT_FILE, Config, load
@@ -21,7 +22,7 @@ from ramet.services.operator_token import TOKEN
 
 
 def serve(options: Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit status is 0 then."""
+    """Serve until SIGTERM or Ctrl-C; the exit status is 0 then. A store that is lost for good ends it by 1."""
     config = load(_file(options), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
     setup_logging(structured=False, level=config.log_level or logging.WARNING)
@@ -42,7 +43,12 @@ async def _serve(config: Config) -> None:
             key = nearby(server.folder / TOKEN) if config.token is None else str(config.token)
             print(one_line(f"ramet serves {nearby(server.dir)} at {server.where} (operator's key: {key})", 1_000))
             sys.stdout.flush()
-            await stopping.wait()
+            ends = [asyncio.create_task(each.wait()) for each in (stopping, server.lost)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if server.lost.is_set():
+                # As if it were killed: whoever reads a turn breaks off, and goes on where that does.
+                say("its store is lost for good, as the log says; it ends, to be started again")
+                os._exit(FAILURE)
             if server.kernels is not None:
                 await server.hand_over()
             else:

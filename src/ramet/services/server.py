@@ -6,6 +6,7 @@ bundles and images. Agents that an earlier server left, whatever ended it, are t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -98,6 +99,7 @@ class Server:
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
         self.operator = ""
         self.leaves = False  #: it takes no new work
+        self.lost = asyncio.Event()  #: its store is lost for good: all that is left for its process is to end
         self.kernels: Kernels | None = None  #: where there may be several
         self._leaving: AsyncExitStack | None = None
         self._resting: AsyncExitStack | None = None
@@ -120,6 +122,8 @@ class Server:
             assert self.runtime.journal is not None, "it has a folder"
             await self.runtime.journal.open()
             store = self.runtime.journal.store
+            self.lost.clear()
+            leaving.callback(store.on_loss(lambda _: self.lost.set()))
             is_shared = store.name == SHARED
             packaging = await leaving.enter_async_context(self._packaging(store if is_shared else None))
             types = installed() if self._types is None else self._types
