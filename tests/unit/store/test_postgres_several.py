@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from ramet.core.errors import OwnedElsewhere
+from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.postgres import PostgresStore, owning, reader
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.place import Place
@@ -177,6 +177,44 @@ async def _falls(server: Server, fallen: PostgresStore, others: list[PostgresSto
     with cut_off(fallen, server):
         await adopting
         assert sorted(taken) == trees
+
+
+async def test_a_kernel_that_can_only_write_gives_up_what_it_has(postgres: Server, schema: str) -> None:
+    """As where others took all connections of the server: it would hear of nothing, and answer nobody, for good."""
+    one = PostgresStore(postgres.dsn, schema=schema, kernel="one", patience_s=0.2)
+    async with _kernels(postgres, schema, "two") as (two,):
+        await one.open()
+        await one.durable(one.append(entry(1)))
+        told: list[StoreFailed] = []
+        one.on_loss(told.append)
+        connect = one._place.connect
+
+        def only_writers(application: str, **options: Any) -> Any:
+            if "reader" in application:
+                raise psycopg.OperationalError("sorry, too many clients already")
+            return connect(application, **options)
+
+        one._place.connect = only_writers  # type: ignore[method-assign]
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 60000)", [_reading(one)])
+        with pytest.raises(StoreFailed, match="too many clients"):
+            await one.head()
+        await eventually(lambda: told)
+
+        news = asyncio.Event()
+        two.on_kernels(news.set)
+        async with asyncio.timeout(60):
+            while await two.claim_fallen() != ["t-1"]:
+                await news.wait()
+                news.clear()
+        with pytest.raises(StoreFailed):
+            await one.close()
+
+
+def _reading(store: PostgresStore) -> int:
+    assert store._open is not None
+    assert store._open.reader._connection is not None
+    return store._open.reader._connection.info.backend_pid
 
 
 async def test_after_a_restart_of_the_server_everybody_keeps_what_was_theirs(own_postgres: Server) -> None:

@@ -118,10 +118,20 @@ class Opened:
         await asyncio.shield(self._listening)
 
     async def reading(self, work: Callable[[], T]) -> T:
-        """Have the reading thread do something. Raises StoreFailed when the store was closed meanwhile."""
+        """Have the reading thread do something. Raises StoreFailed when the store was closed meanwhile.
+
+        A kernel that cannot read any more gives its lock back: whatever it has would go on nowhere.
+        """
         if self._is_over:
             raise self._place.failed("it is closed")
-        return await self._read.call(work)
+        try:
+            return await self._read.call(work)
+        except StoreFailed as error:
+            if self.reader.gave_up and self._writer is not None and not self._is_over:
+                _log.error("nothing can be read any more, so this kernel gives up: %s", error)
+                self._writer.sever()
+                self.batches.look()
+            raise
 
     def reading_now(self, work: Callable[[], T]) -> T:
         """Likewise, from any thread, which waits for it. Raises StoreFailed when the server keeps it waiting."""

@@ -115,6 +115,7 @@ class Patience:
         self._seconds, self._given_up = seconds, given_up
         self._until: float | None = None
         self._pause = _PAUSES_S[0]
+        self.is_over = False
 
     def is_left(self) -> bool:
         """Whether to try again; returns after a pause if so."""
@@ -122,6 +123,7 @@ class Patience:
         if self._until is None:
             self._until = now + self._seconds
         if now >= self._until or self._given_up.wait(min(self._pause, self._until - now)):
+            self.is_over = True
             return False
         self._pause = min(2 * self._pause, _PAUSES_S[1])
         return True

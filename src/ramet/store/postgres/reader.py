@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import psycopg
 
+from ramet.core.errors import StoreFailed
 from ramet.store.contract import Document, Seat, Stored
 from ramet.store.postgres import schema
 from ramet.store.postgres.owning import GRACE_S
@@ -32,6 +33,7 @@ class Reader:
         self._newest: Connection | None = None  #: it may be of the listener, or not be ready yet
         self._is_severed = False
         self._names: dict[int, str] = {}
+        self.gave_up = False  #: the server stayed away for as long as it is waited for
 
     def open(self) -> None:
         """Connect. Raises StoreFailed if there is no journal, and Damaged for one that is too new."""
@@ -70,7 +72,12 @@ class Reader:
 
     def persistently(self, work: Callable[[], T]) -> T:
         """What `work` returns, once the server is there to do it. Raises StoreFailed."""
-        return persistently(work, Patience(self._patience_s, self._given_up), self._place)
+        patience = Patience(self._patience_s, self._given_up)
+        try:
+            return persistently(work, patience, self._place)
+        except StoreFailed:
+            self.gave_up = patience.is_over and not self._given_up.is_set()
+            raise
 
     def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[Stored]:
         """Events behind a cursor."""
