@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
+import httpx2
 import psycopg
 import pytest
 
@@ -103,6 +104,24 @@ async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: S
     assert stopped.status_code == 200, stopped.text
     assert stopped.json()["stopped"] == ["main"]
     assert '"type":"run_ended"' in followed.text
+
+
+async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgres: Server) -> None:
+    """The kernel that had it is there, and has lost it: its streams break off, and whoever read them comes again."""
+    one, two, stores, late = both
+    late.go_on.set()
+    id, key = await one.agent(agent_type="late")
+    run = one.server.spawner.roster.admit(id, key, "info").served.run
+    said = b'{"messages": [{"role": "user", "content": "hello"}]}'
+    (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=said)).raise_for_status()
+    paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
+    following = [asyncio.create_task(one.ask("GET", path, TOKEN)) for path in paths]
+    await eventually(lambda: len(one.server._parts.streams) == 2)
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: two.server.spawner.roster.has(id))
+    for each in following:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await each
 
 
 async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres: Server) -> None:

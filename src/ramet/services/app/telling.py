@@ -1,11 +1,15 @@
-"""Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem."""
+"""Events with cursors as server-sent events: `event` with its cursor as id, then `done`, or `error` with a problem.
+
+What goes on in another kernel breaks off: whoever reads comes again for the rest, and finds it there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from ramet.core.errors import RametError
+from ramet.core.errors import OwnedElsewhere, RametError
+from ramet.services.app.sse import BrokenOff
 from ramet.services.problems import problem_of
 from ramet.services.talking.following import TreeEvent
 from ramet.wire.sse import encode
@@ -18,5 +22,7 @@ async def told(found: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, 
             async for each in found:
                 yield encode("event", each.data, str(each.cursor))
         yield encode("done", b"")
+    except OwnedElsewhere:
+        raise BrokenOff from None
     except RametError as error:
         yield encode("error", problem_of(error).encode())

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from ramet.concurrency.clock import Clock
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, OwnedElsewhere
 from ramet.core.events import Event, encode
 from ramet.host.recorder import Recorder
 from ramet.host.runtime import AgentRuntime
@@ -32,7 +32,8 @@ async def tree_events(
     """What is on record of an agent's tree behind a cursor, and what comes, until the agent has ended.
 
     `check` is called before each page, and raises when the reader may read no more. Raises Gone for events that are
-    kept no more, which only a runtime without a journal forgets while the agent lives.
+    kept no more, which only a runtime without a journal forgets while the agent lives, and OwnedElsewhere where the
+    agent has not ended, but goes on in another kernel.
     """
     while not served.run:
         if served.ended.done():
@@ -50,6 +51,13 @@ async def tree_events(
             yield event
 
 
+async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
+    """Raise OwnedElsewhere for a tree that another kernel, which lives, goes on with: its end here is none."""
+    owner = await store.owner_of(tree)
+    if owner is not None and owner.alive and owner.name != store.kernel:
+        raise OwnedElsewhere(tree, owner.name, owner.address)
+
+
 async def _on_record(
     served: Served, store: Store, after: int, check: Callable[[], object]
 ) -> AsyncGenerator[TreeEvent]:
@@ -62,6 +70,7 @@ async def _on_record(
             after = page[-1].cursor
             check()
         if has_ended:
+            await see_that_it_is_not_elsewhere(store, served.run)
             return
         await _unless_ended(served, store.wait(head, timeout_s=LOOK_S))
 

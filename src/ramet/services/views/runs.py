@@ -15,7 +15,7 @@ from ramet.host.journal import TREES, Journal
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.records import LOOK_S, RunRow, Telling
 from ramet.host.steering import Steering
-from ramet.services.talking.following import TreeEvent
+from ramet.services.talking.following import TreeEvent, see_that_it_is_not_elsewhere
 from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.store.contract import Store, Stored
 
@@ -68,7 +68,8 @@ class RunViews:
     async def events(self, id: str, asked: EventOptions) -> AsyncGenerator[TreeEvent]:
         """What is on record of a run, or of its tree, behind a cursor; with `follow` what comes, until its end.
 
-        That is the end of the run, of everybody in the tree, or of the tree's life in this kernel. Raises Unknown.
+        That is the end of the run, of everybody in the tree, or of the tree's life. Raises Unknown, and OwnedElsewhere
+        where it goes on in another kernel.
         """
         root = await self.tree_of(id)
         run, ends = None if asked.tree else id, _Ends()
@@ -84,7 +85,10 @@ class RunViews:
                     if each.cursor > asked.after:
                         yield TreeEvent(each.cursor, each.data)
                 cursor = page[-1].cursor
-            if not asked.follow or not lives or ends.is_over:
+            if not asked.follow or ends.is_over:
+                return
+            if not lives:
+                await see_that_it_is_not_elsewhere(self._store, root)
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
