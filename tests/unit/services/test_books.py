@@ -151,3 +151,21 @@ async def test_of_two_teams_of_one_name_there_is_one_until_it_is_gone(store: Sto
     await two.found(other)
     await store.delete(TEAM, "team-2")
     await one.found(TEAM_ROW)
+
+
+async def test_a_name_that_was_given_anew_outlives_the_team_that_had_it(store: Store) -> None:
+    """Another kernel gives it in the moment in which the old team is gone, and before its name is."""
+    one, two = Books(store), Books(store)
+    await one.found(TEAM_ROW)
+    delete = store.delete
+
+    async def given_anew(kind: str, key: str, *, expected: int | None = None) -> bool:
+        was_there = await delete(kind, key, expected=expected)
+        if kind == TEAM:
+            await two.found(replace(TEAM_ROW, id="team-2"))
+        return was_there
+
+    store.delete = given_anew  # type: ignore[method-assign]
+    await one.remove(TEAM_ROW)
+    with pytest.raises(Conflict):
+        await one.found(replace(TEAM_ROW, id="team-3"))

@@ -6,6 +6,7 @@ A team's row says what its agents hold, so that an agent is admitted and gets it
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Generic, NamedTuple, TypeVar
 
@@ -183,7 +184,10 @@ class Books:
                 raise _taken_over(refused.kind, refused.key) from None
             del self._versions[place]
             if isinstance(row, TeamRow) and row.name:
-                await self._store.delete(NAME, row.name)
+                there = await self._store.get(NAME, row.name)
+                if there is not None and there.data.decode() == row.id:  # Another kernel may have given it since.
+                    with suppress(Conflict):
+                        await self._store.delete(NAME, row.name, expected=there.version)
 
     def _puts(self, *rows: TeamRow | AgentRow) -> list[Put]:
         return [
