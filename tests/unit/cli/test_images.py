@@ -27,7 +27,10 @@ async def ramet(home: Path, *words: str) -> tuple[int | None, str, str]:
 
 @needs_registry
 async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path) -> None:
-    """The login is Docker's, or that of the settings; what was pushed once is named at once."""
+    """The login is Docker's, or that of the settings; what was pushed once is named at once.
+
+    A registry's URL may say what names there begin with: that is said of no name that has a registry in it.
+    """
     (tmp_path / "root.tar.gz").write_bytes(tar({f"usr/lib/python{PYTHON}/os.py": b""}, packed=True))
     (tmp_path / ".docker").mkdir()
     async with registry(tmp_path, password=True) as host:
@@ -43,6 +46,12 @@ async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path
             f"registry_username: {USER}\nregistry_password: file:password\n"
         )
         again = await ramet(tmp_path, "runtime", "--kind", "bare")
+        (tmp_path / "ramet.yaml").write_text("")
+        (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
+        team = f"http://{host}/team/a"
+        below = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:2", "--registry", team)
+        on_it = await ramet(tmp_path, "runtime", "--base", "base:2", "--registry", team, "--kind", "bare")
+        beside = await ramet(tmp_path, "runtime", "--base", f"{host}/base:1", "--registry", team, "--kind", "bare")
 
     assert (refused[0], refused[1]) == (1, "")
     assert "401" in refused[2]
@@ -50,6 +59,8 @@ async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path
     assert (first[0], first[1].partition("sha256:")[0]) == (0, f"{host}/ramet-bare@"), first
     assert first[2].splitlines() == ["reading the base", "compiling", "packing", "pushing"]
     assert again == (0, first[1], "")
+    assert below[1] == based[1].replace("/base@", "/team/a/base@"), below
+    assert on_it[1] == beside[1] == first[1].replace("/ramet-bare@", "/team/a/ramet-bare@"), on_it
 
 
 async def test_what_is_missing_is_said(tmp_path: Path) -> None:

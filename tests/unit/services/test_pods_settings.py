@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.lines import certificates, invitation
-from ramet.services.config.pods import Standings, door_of, pods_of
+from ramet.services.config.pods import Standings, door_of, images_of, pods_of
 from ramet.services.config.reading import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
+from tests.support.registries import PASSWORD, USER, needs_registry, registry
 
 __all__ = ["postgres", "schema"]  # fixtures are used by their names
 
@@ -26,6 +27,45 @@ def loaded(folder: Path, text: str) -> Config:
     """Of a file in this folder, which is the working directory as well."""
     (folder / "ramet.yaml").write_text(f"backend: kubernetes\nbase_image: ramet\nworking_dir: .\n{text}")
     return load(folder / "ramet.yaml", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("base_image: python\nregistry_url: http://a b", "registry_url"),
+        ("base_image: python\nregistry_url: https://registry.example/Team", "registry_url"),
+        ("registry_url: registry.example\nbase_image: Not a name", "base_image"),
+    ],
+    ids=["no URL", "no repository", "no image"],
+)
+def test_what_names_no_image_is_refused_by_its_setting(tmp_path: Path, text: str, field: str) -> None:
+    """Before any registry is asked."""
+    (tmp_path / "ramet.yaml").write_text(f"backend: kubernetes\n{text}\n")
+
+    with pytest.raises(InvalidValue) as refused:
+        images_of(load(tmp_path / "ramet.yaml", {}, {}), {})
+
+    assert refused.value.field == field
+
+
+@needs_registry
+async def test_an_image_that_cannot_be_had_is_told_by_its_settings(tmp_path: Path) -> None:
+    """One that is not there will not be; a registry that refuses, or that is silent, may do so for now."""
+    async with registry(tmp_path, password=True) as host:
+        for registry_url, base_image, login, kind, said in (
+            (host, "nothing:1", True, InvalidValue, "base_image: 'nothing:1' is not accepted"),
+            (host, "nothing:1", False, SandboxFailed, f"registry_url {host}: .*HTTP 401.*registry_password"),
+            ("127.0.0.1:1", "base:1", True, SandboxFailed, "registry_url 127.0.0.1:1: .* failed"),
+        ):
+            text = f"registry_url: {registry_url}\nregistry_username: {USER if login else 'nobody'}\n"
+            (tmp_path / "ramet.yaml").write_text(
+                f"backend: kubernetes\nbase_image: {base_image}\nworking_dir: .\n{text}registry_password: env:IT\n"
+            )
+            config = load(tmp_path / "ramet.yaml", {}, {})
+            backend = pods_of(config, images_of(config, {"IT": PASSWORD}))
+            with pytest.raises(kind, match=said):
+                await backend.probe()
+            await backend.close()
 
 
 def free_port() -> int:

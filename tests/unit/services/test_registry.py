@@ -323,7 +323,7 @@ async def test_what_a_registry_lacks_or_refuses_is_said(tmp_path: Path) -> None:
         yield b"other"
 
     async with registry(tmp_path) as host, Registry(f"http://{host}") as there:
-        with pytest.raises(Unknown, match="nothing:1"):
+        with pytest.raises(InvalidValue, match="nothing:1"):
             await publish(image, there, base="nothing:1", to="worker:1")
         with pytest.raises(RegistryFailed, match="HTTP 400"):
             await there.push_blob("worker", Descriptor("", digest_of(b"this"), 5), other)

@@ -227,7 +227,7 @@ async def test_pods_have_an_image_with_their_mounts_pushed_when_it_was_made(tmp_
     told = list[Progress]()
     async with registry(tmp_path) as host:
         images = images_in(host, tmp_path, told)
-        with pytest.raises(Unknown, match="base:1"):
+        with pytest.raises(InvalidValue, match="base:1"):
             await images.image()
         await base_in(host, tmp_path / "base")
         async with PackagingService(tmp_path / "kept", push=images.image) as service:
@@ -369,7 +369,7 @@ async def test_a_base_for_another_machine_is_refused(tmp_path: Path) -> None:
         await base_in(host, tmp_path / "base", architecture="s390x")
         with pytest.raises(InvalidValue, match=f"linux/s390x.*{here()}"):
             await runtime_image(there, "base:1", "bare")
-        with pytest.raises(Unknown, match="base:2"):
+        with pytest.raises(InvalidValue, match="base:2"):
             await runtime_image(there, "base:2", "bare")
         with pytest.raises(InvalidValue, match="into"):
             await runtime_image(there, "base:1", "bare", into="pods:1")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
 from ramet.isolation.contract import Backend
@@ -19,9 +20,12 @@ from ramet.isolation.lines import certificates
 from ramet.isolation.lines.certificates import Identity
 from ramet.services.config.reading import Config
 from ramet.services.config.settings import TcpAddress
+from ramet.services.packaging.authentication import RegistryFailed
 from ramet.services.packaging.pod_images import PodImages
 from ramet.services.packaging.publishing import Progress
-from ramet.services.packaging.registries import Opened, opened
+from ramet.services.packaging.registries import Opened, opened, split, url_of
+from ramet.services.packaging.registry import address, reference
+from ramet.services.packaging.runtime_image import RuntimeImage
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.kubernetes")
@@ -44,7 +48,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         RunFolders(config.working_dir).root,
         namespace=config.namespace or "default",
         kubeconfig=config.kubeconfig,
-        image=PlainImage(config.base_image) if images is None else images.image,
+        image=PlainImage(config.base_image) if images is None else partial(_plain_image, config, images),
         image_with=None if images is None else images.having,
         image_again=None if images is None else images.again,
         door=door_of(config),
@@ -105,17 +109,44 @@ class Standings:
 def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
     """The images that pods start from where `base_image` does not hold ramet; None where it does.
 
-    Neither registry is asked, and no secret read, before one of them is needed.
+    Neither registry is asked, and no secret read, before one of them is needed. Raises InvalidValue.
     """
     url, base = config.registry_url, config.base_image
     if url is None or base is None:
         return None
+    with _by_their_settings(config):
+        address(url_of(url))
+        reference(split(base)[1])
 
     def opening() -> AbstractAsyncContextManager[Opened]:
         password = config.registry_password.read(environ) if config.registry_password is not None else ""
         return opened(url, base, username=config.registry_username or "", password=password, environ=environ)
 
     return PodImages(opening, told=_tell)
+
+
+async def _plain_image(config: Config, images: PodImages) -> RuntimeImage:
+    with _by_their_settings(config):
+        return await images.image()
+
+
+#: What is wrong with an image, or with a registry, by the name of the setting that said it.
+_SETTINGS = {"url": "registry_url", "username": "registry_username", "reference": "base_image", "base": "base_image"}
+
+
+@contextlib.contextmanager
+def _by_their_settings(config: Config) -> Iterator[None]:
+    """Errors name the settings. A registry that does not answer may do so later: SandboxFailed."""
+    try:
+        yield
+    except InvalidValue as problem:
+        raise InvalidValue(_SETTINGS.get(problem.field, problem.field), problem.value, problem.accepted) from problem
+    except RegistryFailed as problem:
+        remedy = (
+            "; see registry_username and registry_password, or docker login" if problem.status in (401, 403) else ""
+        )
+        what = f"base_image {config.base_image} and registry_url {config.registry_url}"
+        raise SandboxFailed(f"no image for pods of {what}: {problem}{remedy}") from problem
 
 
 def _tell(progress: Progress) -> None:

@@ -22,7 +22,8 @@ class RegistryFailed(RametError):
     """A registry that did not do what was asked. `status` is its HTTP status, 0 if it could not be reached."""
 
     def __init__(self, registry: str, what: str, status: int, reason: str) -> None:
-        self.registry, self.what, self.status, self.reason = registry, what, status, reason[:500]
+        self.registry, self.what, self.status = registry, what, status
+        self.reason = " ".join(reason.split())[:500]
         super().__init__(f"{registry}: {what} failed" + (f" (HTTP {status})" if status else "") + f": {self.reason}")
 
 

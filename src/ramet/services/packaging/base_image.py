@@ -28,7 +28,7 @@ async def push_base(registry: Registry, root: Path, to: str, *, told: Told = nob
 
     The same tar is the same image. Raises InvalidValue, RegistryFailed, OSError.
     """
-    name = reference(to)
+    name = reference(registry.below(to))
     if name.tag.startswith("sha256:"):
         raise InvalidValue("to", to, "a repository, with a tag or without")
     with tempfile.TemporaryFile() as packed:

@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
 from ramet.services.packaging.layers import Layer, write_layer
 from ramet.services.packaging.oci import Descriptor, Manifest, append, digest_of, places
@@ -43,9 +43,13 @@ class Base(NamedTuple):
 
 
 async def base_of(registry: Registry, name: str, platform: str) -> Base:
-    """Look an image up, for a platform. Raises Unknown, InvalidValue, RegistryFailed."""
+    """Look an image up, for a platform. Raises InvalidValue, also if it is not there, RegistryFailed."""
     below = reference(name)
-    manifest = await registry.manifest(below, platform)
+    try:
+        manifest = await registry.manifest(below, platform)
+    except Unknown as problem:
+        kinds = f", for {' or '.join(problem.known)}" if problem.known else ""
+        raise InvalidValue("base", name, f"an image that {registry.name} has{kinds}") from None
     return Base(registry, below, manifest, await registry.small_blob(below.repository, manifest.config))
 
 
@@ -56,7 +60,7 @@ async def publish(
 
     Its folders lie below /opt/ramet in a container, and are on PYTHONPATH. What is there already is not sent again; the
     tag is moved last, so that a push that breaks off changes nothing. What is packed lies, without a name, on the disk
-    that its folders are on. Raises Unknown, InvalidValue, RegistryFailed, OSError.
+    that its folders are on. Raises InvalidValue, RegistryFailed, OSError.
     """
     name = reference(to)
     if name.tag.startswith("sha256:"):

@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 async def opened(
     url: str, base: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Opened]:
-    """Both registries, for a base such as "team/base:1", or "python.example.org/base:1" in another one.
+    """Both registries, for a base such as "base:1", which is below `url`, or "python.example.org/base:1".
 
     Raises InvalidValue, HelperFailed.
     """
@@ -39,7 +39,7 @@ async def opened(
         source = registry
         if host and host != registry.name:
             source = await stack.enter_async_context(open_registry(host, environ=environ))
-        yield Opened(registry, source, name)
+        yield Opened(registry, source, name if host else registry.below(name))
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +48,8 @@ async def open_registry(
 ) -> AsyncIterator[Registry]:
     """A registry by its URL, or its host and port; `username` and `password` win over Docker's configuration.
 
-    Without a scheme it is https, and http on this machine. Raises InvalidValue, HelperFailed.
+    What names there begin with may follow. Without a scheme it is https, and http on this machine. Raises InvalidValue,
+    HelperFailed.
     """
     async with Registry(url_of(url)) as registry:
         registry.sign_in(await login_of(registry.name, username=username, password=password, environ=environ))

@@ -40,14 +40,33 @@ def reference(text: str) -> Reference:
     return Reference(name, tag)
 
 
+class Address(NamedTuple):
+    """Where a registry is, and below which name everything is that has a name without a registry."""
+
+    url: httpx2.URL  #: scheme and host
+    folder: str  #: such as "team", "" for none
+
+
+def address(url: str) -> Address:
+    """Read the URL of a registry, or of a part of one. Raises InvalidValue."""
+    try:
+        found = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        found = httpx2.URL()
+    folder = found.path.strip("/")
+    is_plain = not (found.query or found.fragment or found.userinfo) and (not folder or _REPOSITORY.fullmatch(folder))
+    if found.scheme not in ("http", "https") or not found.host or not is_plain or " " in url:
+        accepted = "scheme and host of a registry, as in https://registry.example.org, and what names there begin with"
+        raise InvalidValue("url", url, accepted)
+    return Address(found.copy_with(path="/"), folder)
+
+
 class Registry:
     """One registry, for whoever's name it is used in. Between `async with`."""
 
     def __init__(self, url: str, *, login: Login = NOBODY, timeout_s: float = 60.0) -> None:
-        """`url` is its scheme and host. Raises InvalidValue, also for a login that would go unencrypted."""
-        self._url = httpx2.URL(url)
-        if self._url.scheme not in ("http", "https") or not self._url.host or self._url.path.strip("/"):
-            raise InvalidValue("url", url, "the scheme and host of a registry, as in https://registry.example.org")
+        """`url` is as `address` has it. Raises InvalidValue, also for a login that would go unencrypted."""
+        self._url, self._folder = address(url)
         self.name = self._url.netloc.decode()
         self.sign_in(login)
         self._tokens: dict[str, str] = {}  #: what each repository is opened with
@@ -58,6 +77,10 @@ class Registry:
         if login and self._url.scheme == "http" and not is_loopback(self._url.host):
             raise InvalidValue("url", str(self._url), "https where there is a login, or this machine")
         self._login = login
+
+    def below(self, name: str) -> str:
+        """What an image is called in the registry whose name is said without one."""
+        return f"{self._folder}/{name}" if self._folder else name
 
     async def __aenter__(self) -> Self:
         return self

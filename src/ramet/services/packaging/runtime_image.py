@@ -59,9 +59,9 @@ async def runtime_image(
 
     The base is found in `source`, else in the same registry; it needs a Python of our version and platform. Pushed is
     to the repository `into`, else "ramet-" and the kind. Raises InvalidValue for a base that has another Python or
-    platform, and for an installation that cannot be packed; Unknown, RegistryFailed, NotCompiled.
+    platform or is not there, and for an installation that cannot be packed; RegistryFailed, NotCompiled.
     """
-    repository = _repository(into or f"ramet-{kind}")
+    repository = registry.below(_repository(into or f"ramet-{kind}"))
     below = await base_of(source or registry, base, here())
     _refuse_other(base, below)
     files = await in_thread(lambda: runtime_files(kind), name="ramet-runtime")
@@ -86,7 +86,7 @@ async def image_on(
         return runtime
     base = runtime.reference.removeprefix(f"{registry.name}/")
     made_of = digest_of(f"{_FORM}\n{runtime.digest}\n{image.id}".encode())
-    name = Reference(_repository(into), made_of.partition(":")[2])
+    name = Reference(registry.below(_repository(into)), made_of.partition(":")[2])
     digest = await registry.digest(name)
     if digest is None:
         to = f"{name.repository}:{name.tag}"
