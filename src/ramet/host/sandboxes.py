@@ -94,7 +94,7 @@ class Sandboxes:
         return self._together
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed."""
+        """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
         if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
             await self._wanted.reserve(reservation)
 
@@ -131,7 +131,7 @@ class Sandboxes:
             try:
                 await backend.disband(name)
             except SandboxFailed as problem:
-                _log.warning("the control group of %s stays for now: %s", name, problem)
+                _log.warning("what %s has reserved stays for now: %s", name, problem)
 
     async def _open(self) -> Backend:
         wanted = self._wanted

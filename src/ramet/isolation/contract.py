@@ -171,7 +171,7 @@ class ReservingBackend(Backend, Protocol):
     async def reserve(self, reservation: Reservation) -> None:
         """Have it before the first sandbox starts, where that means anything. Idempotent.
 
-        Raises SpawnRefused if there is not so much, SandboxFailed; nothing is left then.
+        Raises SpawnRefused if there is not so much, SandboxFailed, IsolationUnavailable; nothing is left then.
         """
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:

@@ -67,6 +67,7 @@ _KINDS = (
     _Kind(errors.NeedsInput, 409, ("question", "token")),
     _Kind(errors.BusyError, 429),
     _Kind(errors.OutputTooLarge, 413, ("what", "size", "limit")),
+    _Kind(errors.SandboxFailed, 503),
     _Kind(errors.MissingExtra, 501, ("feature", "extra")),
     _Kind(errors.ModelFailed, 502, ("model", "retryable", "retry_after_s")),
     _Kind(errors.OutputInvalid, 502, ("tries",)),

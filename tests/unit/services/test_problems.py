@@ -44,6 +44,7 @@ CASES: list[tuple[str, BaseException, int, str, dict[str, Any]]] = [
         "isolation-unavailable",
         {"missing": ["bwrap"], "remedy": "install it"},
     ),
+    ("sandbox", errors.SandboxFailed("the cluster refuses it"), 503, "sandbox-failed", {}),
     ("gone", errors.Gone("it ended"), 410, "gone", {}),
     ("missed", Missed("t", after=3, first=9), 410, "missed", {"turn": "t", "after": 3, "first": 9}),
     ("expired", errors.Expired("r", "today", 5.0), 410, "expired", {"run": "r", "ended": "today", "keep_s": 5.0}),

@@ -24,6 +24,7 @@ _NEEDED = {
 }
 #: Over a WebSocket it is a GET, which older API servers take for "get" and newer ones for "create" as well.
 _ATTACH = {"attach_create": ("create", "pods", "attach"), "attach_get": ("get", "pods", "attach")}
+NAMESPACE, API = "namespace", "api"  #: mechanisms that are lacking where there is no such namespace, and nobody answers
 _SECRETS = {f"secrets_{verb}": (verb, "secrets", "") for verb in ("create", "delete", "list", "patch")}
 
 
@@ -49,14 +50,15 @@ async def probe(
         answers = await asyncio.gather(*(api.may(verb, what, subresource=sub) for verb, what, sub in needed.values()))
         found = dict(zip(needed, answers, strict=True))
         refusal = await _refusal(api, trial) if all(found.values()) else None
+        is_nowhere = isinstance(refusal, Missing)  # Of all that a pod is made with, only its namespace is looked up.
         found["pod_admitted"] = all(found.values()) and refusal is None
         found["network_policy"] = found["pod_admitted"] and await _fenced(api, way_out)
         has = {level: await api.runtime_class(name) for level, name in classes.items()}
     except Unreachable as problem:
-        lost = Probe(Isolation.L0, {"api": False}, ("api",), f"{problem}; see that the API server can be reached")
+        lost = Probe(Isolation.L0, {API: False}, (API,), f"{problem}; see that the API server can be reached")
         return Asked(lost, is_final=False)
     missing = [name for name, works in found.items() if not works]
-    found |= {f"runtime_class_{level}": there for level, there in has.items()}
+    found |= {f"runtime_class_{level}": there for level, there in has.items()} | {NAMESPACE: not is_nowhere}
     remedy = _remedy(api.namespace, missing, refusal)
     works = not [name for name in missing if name != "network_policy"]
     levels = [Isolation.L2, *(level for level, there in has.items() if there)]
@@ -68,7 +70,7 @@ async def probe(
     return Asked(Probe(level, found, (*missing, *absent), remedy, remote=True))
 
 
-async def _refusal(api: Api, trial: Mapping[str, Any]) -> str | None:
+async def _refusal(api: Api, trial: Mapping[str, Any]) -> RametError | None:
     """Why the API would not take a pod; a quota that is used up now is no reason."""
     try:
         await api.create_pod(trial, dry_run=True)
@@ -76,7 +78,7 @@ async def _refusal(api: Api, trial: Mapping[str, Any]) -> str | None:
         if isinstance(problem, Unreachable):
             raise
     except RametError as problem:
-        return str(problem)
+        return problem
     return None
 
 
@@ -92,7 +94,7 @@ async def _fenced(api: Api, way_out: Mapping[str, Any] | None) -> bool:
     return True
 
 
-def _remedy(namespace: str, missing: list[str], refusal: str | None) -> str:
+def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> str:
     if refusal is not None:
         return f"the API takes no pods of ours in namespace {namespace}: {refusal}"
     rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]

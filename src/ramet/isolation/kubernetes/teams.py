@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed
+from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametError, SandboxFailed
+from ramet.core.policy import Isolation
 from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Probe, SandboxSpec
-from ramet.isolation.kubernetes import bounds
+from ramet.isolation.kubernetes import bounds, probing
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.door import Door
 from ramet.isolation.kubernetes.refusals import Forbidden
@@ -92,12 +93,15 @@ class TeamNamespaces:
             return await self._home.adopt(description, spec)
         try:
             backend = await self._team(reservation)
-        except SandboxFailed as problem:
+        except RametError as problem:
             raise Gone(f"run {spec.run}: {problem}") from problem
         return await backend.adopt(description, spec)
 
     async def reserve(self, reservation: Reservation) -> None:
-        """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then."""
+        """Make its namespace, with its quota. Raises SandboxFailed, in the cluster's words; nothing is left then.
+
+        And where there can be no pods: IsolationUnavailable, InvalidValue for a namespace that is not there.
+        """
         await self._team(reservation)
 
     async def disband(self, name: str) -> None:
@@ -111,7 +115,7 @@ class TeamNamespaces:
         try:
             await (await self._open()).remove(bounds.name_of(name))
         except RametError as problem:
-            raise SandboxFailed(f"namespace {bounds.name_of(name)} stays for now: {problem}") from problem
+            raise SandboxFailed(f"namespace {bounds.name_of(name)}: {problem}") from problem
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
         """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
@@ -129,7 +133,8 @@ class TeamNamespaces:
 
     async def reap(self) -> Sequence[str]:
         """Pods and secrets of dead kernels, in the namespaces of teams, too."""
-        await self.probe()
+        if (await self.probe()).level is Isolation.L0:
+            return ()
         gone = list(await self._home.reap())
         try:
             known = await (await self._open()).known(self._home.marks.place)
@@ -155,7 +160,14 @@ class TeamNamespaces:
             await self._door.end()
 
     async def _open(self) -> Spaces:
-        await self.probe()
+        """Where there can be pods. Raises IsolationUnavailable, InvalidValue, SandboxFailed if nobody answers."""
+        probe, home = await self.probe(), self._home.namespace
+        if not probe.mechanisms.get(probing.NAMESPACE, True):
+            raise InvalidValue("namespace", home, f"one that is there; make it with: kubectl create namespace {home}")
+        if not probe.mechanisms.get(probing.API, True):
+            raise SandboxFailed(probe.remedy)
+        if probe.level is Isolation.L0:
+            raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, probe.remedy)
         if self._spaces is None:
             self._spaces = Spaces(self._kubeconfig)
         return self._spaces
@@ -169,7 +181,7 @@ class TeamNamespaces:
             making.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(making)
-        except SandboxFailed:
+        except (SandboxFailed, IsolationUnavailable, InvalidValue):
             raise
         except RametError as problem:
             raise SandboxFailed(f"no namespace for reservation {name}: {problem}") from problem
