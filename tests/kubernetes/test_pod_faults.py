@@ -80,7 +80,7 @@ async def test_an_image_that_is_not_there_fails_at_once(dials: bool, pods: Pods,
 @pytest.mark.parametrize(
     ("is_ours", "arguments", "why"),
     [
-        (False, None, "ModuleNotFoundError: No module named 'ramet'"),
+        (False, None, "ModuleNotFoundError: No module named 'ramet'.*registry_url"),
         (True, ("soon",), "ValueError: could not convert string to float: 'soon'"),
     ],
     ids=["without ramet", "before there is a line"],

@@ -186,4 +186,4 @@ def _serve(add: Add) -> None:
     where.add_argument("--listen", type=address, metavar="HOST:PORT", help="an address, which needs a `token`")
     serve.add_argument("--kernel", type=name, metavar="NAME", help="its name among the kernels of its store")
     serve.add_argument("--address", type=name, metavar="URL", help="where those reach it (default: where it listens)")
-    serve.add_argument("--backend", type=name, metavar="NAME", help="of sandboxes: bwrap, local, or one installed")
+    serve.add_argument("--backend", type=name, metavar="NAME", help="bwrap, local, kubernetes, or one installed")

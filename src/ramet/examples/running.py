@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import io
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -22,6 +23,7 @@ from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import error_of
 from ramet.services.config.building import server_of
+from ramet.services.config.checks import KUBERNETES
 from ramet.services.config.reading import Config, load
 from ramet.services.contract import CreatedTeam, SpawnedAgent
 
@@ -33,13 +35,20 @@ MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": 
 def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, None]]) -> int:
     """Run an example as its command line says; what goes wrong is one line, and status 2 if the caller wrote it."""
     parser = argparse.ArgumentParser(prog=name, description=about.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--backend", metavar="local|bwrap", help="default: bwrap where it works")
-    parser.add_argument("--config", type=pathlib.Path, metavar="FILE", help="a ramet.yaml, see examples/ramet.yaml")
+    parser.add_argument("--backend", metavar="local|bwrap", help="default: that of FILE, else bwrap")
+    parser.add_argument(
+        "--config",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="a ramet.yaml, as for pods in a cluster: see docs/kubernetes.md",
+    )
     options = parser.parse_args()
     try:
         config = load(options.config, os.environ, {"backend": options.backend})
         if config.log_level:
             ramet.setup_logging(structured=False, level=config.log_level)
+        else:  # What an example cannot do without is raised, and told once.
+            logging.getLogger("ramet").setLevel(logging.ERROR)
         asyncio.run(example(config))
     except RametError as problem:
         print(f"{name}: {' '.join(str(problem).split())}", file=sys.stderr)
@@ -55,6 +64,11 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
 @asynccontextmanager
 async def connected(config: Config) -> AsyncIterator[Client]:
     """A client of a server that works in a folder of its own; both are gone in the end, and all that they started."""
+    if config.backend == KUBERNETES:
+        print(
+            f"pods: in namespace {config.namespace or 'default'}; their image is pushed first, if it is not there",
+            flush=True,
+        )
     with tempfile.TemporaryDirectory(prefix="ramet-") as folder:
         config = replace(config, working_dir=pathlib.Path(folder), listen=None, token=None, store=None, teams={})
         async with server_of(config, os.environ) as server, ramet.connect(server.where) as client:

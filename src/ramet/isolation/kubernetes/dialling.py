@@ -89,7 +89,10 @@ async def _follow(
             await asyncio.wait((invited,), timeout=patience_s if line.is_parted else 0)
             if invited.done():
                 return invited.result()
-            raise Gone(f"the kernel was not there for {patience_s:g} s, or has let go of the pod")
+            where = told.url.removeprefix("wss://").partition("/")[0]
+            if not line.greetings:
+                raise Gone(f"no kernel was reached for {patience_s:g} s at {where}, which is what pods.dial says")
+            raise Gone(f"the kernel was not there for {patience_s:g} s at {where}, or has let go of the pod")
         finally:
             for task in (serving, invited):
                 task.cancel()

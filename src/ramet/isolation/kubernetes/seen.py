@@ -27,6 +27,9 @@ _IMAGE = frozenset(
 _CONFIG = frozenset(
     ("CreateContainerConfigError", "CreateContainerError", "PostStartHookError", "RunContainerError", "StartError")
 )
+#: A base that was taken for one with ramet in it: where there is a registry_url, ramet is put on top.
+_NO_RAMET = "No module named 'ramet'"
+_PUT_IT_THERE = "have a base_image with ramet in it, or a registry_url, where one is pushed"
 _LONG = 600  #: of what others say, so much is passed on
 
 Kind = Literal["config", "deadline", "deleted", "disk", "exited", "image", "lost", "oom", "unschedulable"]
@@ -127,7 +130,9 @@ def _trouble(status: PodStatus, container: ContainerStatus | None) -> Trouble | 
             return Trouble("config", _short(f"{terminated.reason}: {terminated.message or ''}"))
         code = terminated.exitCode
         words = f"the pod's program ended with status {code}"
-        return Trouble("exited", _short(f"{words}: {terminated.message}" if terminated.message else words), code)
+        said = (terminated.message or "").strip()
+        remedy = f"; {_PUT_IT_THERE}" if said.endswith(_NO_RAMET) else ""
+        return Trouble("exited", _short(f"{words}: {said}{remedy}" if said else words), code)
     if status.phase in ("Failed", "Succeeded"):
         return Trouble("exited", "the pod's program ended")
     if status.phase == "Unknown" or reason == "NodeLost":

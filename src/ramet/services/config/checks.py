@@ -33,6 +33,7 @@ _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secr
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
 _STORE: Final = "the path of a SQLite file, or postgresql://user@host/database"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})\Z")
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")  #: libpq's other way to say where a server is
 _SERVERS: Final = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]+\]|[^\s:,@\[\]]*)(?::\d*)?(?:,|\Z))+\Z")
@@ -55,6 +56,13 @@ def plain_text(field: str, value: Any) -> str:
     if _looks_so.clean(value) != value:
         raise InvalidValue(field, value, "text without a secret in it")
     return value.strip()
+
+
+def namespace_of(field: str, value: Any) -> str:
+    """A name as a cluster's namespaces have one."""
+    if not isinstance(value, str) or not _LABEL.fullmatch(value):
+        raise InvalidValue(field, value, "1 to 63 lowercase letters, digits and '-', with no '-' at either end")
+    return value
 
 
 def path_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:

@@ -140,7 +140,10 @@ def _by_their_settings(config: Config) -> Iterator[None]:
     try:
         yield
     except InvalidValue as problem:
-        raise InvalidValue(_SETTINGS.get(problem.field, problem.field), problem.value, problem.accepted) from problem
+        field, value = _SETTINGS.get(problem.field, problem.field), problem.value
+        if field == "base_image" and value == split(config.base_image or "")[1]:
+            value = config.base_image  # as it was written
+        raise InvalidValue(field, value, problem.accepted) from problem
     except RegistryFailed as problem:
         remedy = (
             "; see registry_username and registry_password, or docker login" if problem.status in (401, 403) else ""

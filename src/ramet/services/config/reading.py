@@ -106,7 +106,7 @@ SETTINGS: Final = (
     Setting("working_dir", checks.folder_of),
     Setting("log_level", _plain(checks.level_of)),
     Setting("metrics", _plain(checks.viewers_of)),
-    Setting("namespace", _plain(checks.plain_text)),
+    Setting("namespace", _plain(checks.namespace_of)),
     Setting("base_image", _plain(checks.plain_text)),
     Setting("kubeconfig", checks.path_of),
     Setting("registry_url", _plain(checks.plain_text)),

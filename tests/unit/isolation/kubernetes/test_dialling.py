@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -109,10 +110,20 @@ async def test_a_pod_without_a_kernel_ends(is_let_go: bool, tmp_path: Path) -> N
     async with kernel() as old:
         invitation = old.invitation
         async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
+            await old.machine.hello()
             if is_let_go:
-                await old.machine.hello()
                 await old.line.close()
             else:
                 old.line.give_up()
-            with pytest.raises(Gone, match=r"the kernel was not there for 0.3 s"):
+            with pytest.raises(Gone, match=r"the kernel was not there for 0.3 s at 127.0.0.1:\d+"):
                 await working
+
+
+async def test_a_pod_that_reaches_nobody_says_where_it_looked(tmp_path: Path) -> None:
+    """What it was told to dial, and by which setting."""
+    async with kernel() as old:
+        invitation = old.invitation
+    where = urlsplit(invitation.url).netloc
+    async with program(invitation, tmp_path, patience_s=0.3) as (working, _):
+        with pytest.raises(Gone, match=f"no kernel was reached for 0.3 s at {where}, which is what pods.dial says"):
+            await working

@@ -40,6 +40,11 @@ STATES: dict[str, tuple[dict[str, Any], Kind, str]] = {
     ),
     "ended": (_state("Succeeded", terminated={"exitCode": 0, "reason": "Completed"}), "exited", "status 0"),
     "failed": (_state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "why"}), "exited", "3: why"),
+    "has no ramet": (
+        _state("Failed", terminated={"exitCode": 1, "message": "ModuleNotFoundError: No module named 'ramet'\n"}),
+        "exited",
+        "'ramet'; have a base_image with ramet in it",
+    ),
     "failed, in many words": (
         _state("Failed", terminated={"exitCode": 3, "reason": "Error", "message": "one\n\x1b[31mother"}),
         "exited",
