@@ -409,7 +409,7 @@ async def test_no_more_tool_calls_run_than_the_budget_has(inside: Inside, tmp_pa
         assert "tool_calls asked 1, left 0" in list(answers(talk.messages).values())[2]
         assert talk.usage.tool_calls == 2
         assert nothing_is_held(talk)
-        assert {each.resource for each in of_kind(kept(talk), BudgetRefused)} == {"tool_calls"}
+        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["tool_calls"]
 
 
 async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside, tmp_path: pathlib.Path) -> None:
@@ -427,6 +427,7 @@ async def test_a_spent_budget_of_model_calls_leaves_the_last_word(inside: Inside
         assert result.error.scope == "main"
         assert result.partial == "In short: nothing."
         assert len(model.requests) == 3
+        assert [each.resource for each in of_kind(kept(talk), BudgetRefused)] == ["model_calls"]
         assert nothing_is_held(talk)
 
 

@@ -15,7 +15,7 @@ from ramet.agent.context import calls_of, is_silent, with_call_ids, without_call
 from ramet.agent.output import OutputContract
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, NeedsInput, OutputInvalid, TaskFailed
-from ramet.core.events import BudgetRefused, Event, MailDelivered, MessageRecorded
+from ramet.core.events import Event, MailDelivered, MessageRecorded
 from ramet.models.failure import is_overflow
 from ramet.models.messages import encode
 from ramet.models.plain import clean
@@ -196,7 +196,7 @@ async def last_word(context: ToolUseContext, refusal: BudgetExceeded) -> AsyncGe
             refusal = second
         except ModelFailed:
             return  # That the budget is spent is what counts; what was found so far is kept.
-    context.emit(BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
+    context.note(refusal)
 
 
 def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseMessage]:

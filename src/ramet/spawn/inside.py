@@ -27,7 +27,6 @@ from ramet.agent.hook_config import EVENTS
 from ramet.agent.output import OutputContract
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
-from ramet.core.events import BudgetRefused
 from ramet.core.ids import StepId
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.core.story import RunStory
@@ -147,6 +146,7 @@ class Conversation:
                 break
             answered.add(message.tool_call_id)
         self._refused = context.exhausted or self._calls.refusal or _refused(left)
+        context.refusal = self._refused if left.refusal is not None else None
 
     async def attend(self, tell: Callable[..., Awaitable[None]]) -> None:
         """Tell the guest of mail as it comes, and of a stop; to be run beside it, and cancelled when it is gone."""
@@ -199,13 +199,7 @@ class Conversation:
         except BudgetExceeded as refused:
             self._refused = refused
             if not request.last_word:  # On record before the guest hears of it: whoever goes on owes it a last word.
-                self._run.context.emit(
-                    BudgetRefused,
-                    resource=refused.resource,
-                    asked=refused.asked,
-                    left=refused.left,
-                    scope=refused.scope,
-                )
+                self._run.context.note(refused)
             raise
         except ModelFailed as failed:
             self._failed = failed

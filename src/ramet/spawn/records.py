@@ -98,13 +98,7 @@ class Records:
             case BudgetRefused():
                 if refused is None:
                     raise ProtocolError("no budget refused it anything")
-                self._context.emit(
-                    BudgetRefused,
-                    resource=refused.resource,
-                    asked=refused.asked,
-                    left=refused.left,
-                    scope=refused.scope,
-                )
+                self._context.note(refused)
             case Notice():
                 self._context.emit(Notice, text=event.text[:MAX_SHOWN], error=_shown(event.error))
             case _:

@@ -17,7 +17,7 @@ from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.threads import home
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
-from ramet.core.events import BudgetRefused, MessageRecorded
+from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
 from ramet.spawn.answer import answer, has_answered
@@ -64,9 +64,7 @@ async def work(
     except Aborted as stopped:
         return run.cut or failed(run, stopped)
     except BudgetExceeded as refusal:
-        run.context.emit(
-            BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
-        )
+        run.context.note(refusal)
         return failed(run, refusal)
     except RametError as failure:
         if isinstance(failure, Bug):

@@ -19,7 +19,7 @@ from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import NO_LIMITS, Budget, Limits
 from ramet.core.errors import BudgetExceeded
-from ramet.core.events import Event
+from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
 from ramet.core.policy import Policy
@@ -343,6 +343,7 @@ class ToolUseContext:
     clock: Clock = field(default_factory=SystemClock)
     answered: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
     exhausted: BudgetExceeded | None = None  #: what did not fit: the loop ends with this, after a last word at most
+    refusal: BudgetExceeded | None = None  #: of a budget, the newest that is on record
     concluded: Conclusion | None = None  #: said by a tool call: the loop ends after this turn's answers are recorded
     left_running: dict[str, LeftRunning] = field(default_factory=dict)  #: by call id: threads that outlive their call
     _recall: Callable[[], list[BaseMessage]] = list
@@ -369,6 +370,13 @@ class ToolUseContext:
     def emit(self, kind: type[Event], /, **fields: Any) -> Event:
         """Record an event of this run."""
         return self.record(kind(**self.run.stamp, **fields))
+
+    def note(self, refusal: BudgetExceeded) -> None:
+        """Put on record what a budget has refused; once, however often it is raised again."""
+        if refusal is not self.refusal:
+            self.refusal = refusal
+            of = {"resource": refusal.resource, "asked": refusal.asked, "left": refusal.left, "scope": refusal.scope}
+            self.emit(BudgetRefused, **of)
 
     async def settled(self) -> None:
         """Before an effect: what says that it was intended survives whatever happens now. Raises StoreFailed."""

@@ -26,7 +26,7 @@ from langchain_core.tools import BaseTool, ToolException
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError, StoreFailed
-from ramet.core.events import BudgetRefused, ToolEnded, ToolStarted
+from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
@@ -170,9 +170,7 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
         hold = context.budget.reserve(_ONE_TOOL_CALL)
     except BudgetExceeded as refusal:
         context.exhausted = refusal
-        context.emit(
-            BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
-        )
+        context.note(refusal)
         return _refused(context, call, str(refusal))
     answer = await _run(context, tool, call, hold)
     if note and isinstance(answer.content, str):
