@@ -29,6 +29,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import GoesOn, Served
 from ramet.services.refusals import BodyTooLarge, Missed, TakenOver
 from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
+from ramet.services.talking.turn_writer import TurnWriter
 from ramet.services.talking.turns import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
@@ -38,7 +39,6 @@ Moment = Literal["begun", "answering", "over"]
 #: Chunks, and bytes, that an agent may say before readers have their turn on the event loop.
 _BREATH, _BREATH_BYTES = 64, 64 * 1024
 _ELSEWHERE = (OwnedElsewhere, TakenOver)
-_UNKEPT_BYTES = 1024 * 1024  #: that an agent may say before they are on record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,10 @@ class Conversation:
         self._forgetting: asyncio.Task[None] | None = None
         self._closed: RametError | None = None
         self._log, self._place = log, 0
-        self._unkept: dict[Turn, None] = {}  #: turns of which there are chunks to be written
-        self._keeping: asyncio.Task[None] | None = None
+        self._writer = TurnWriter(log, f"ramet {self._life}keeps", self.lose)
         self._others: set[asyncio.Task[None]] = set()
         self._begins_no_more = False  #: another kernel will
         self._has_left = False  #: nothing is read here any more
-        self._room = asyncio.Event()
         self._is_shut = False  #: nobody will ask for a turn that is over
         if served.ended.done():
             self._agent_ended(served.ended)
@@ -157,7 +155,7 @@ class Conversation:
         self._go_on()
 
     def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int) -> Turn:
-        keep = self._has_said if self._log is not None else None
+        keep = self._writer.has_said if self._log is not None else None
         turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, keep=keep)
         self._turns[id], self._place = turn, place
         return turn
@@ -196,8 +194,9 @@ class Conversation:
             task.cancel()
         if ours:
             await asyncio.wait(ours)
-        while left := [*self._others, *filter(None, [self._keeping])]:
-            await asyncio.wait(left)
+        while self._others:
+            await asyncio.wait(self._others)
+        await self._writer.idle()
 
     async def leave(self, patience_s: float) -> None:
         """Let another kernel go on with it: begin nothing, and have readers break off, who find the rest there.
@@ -209,11 +208,11 @@ class Conversation:
         moves = isinstance(self._served, GoesOn) and not self._served.begins_anew
         if (ending := self._answering) is not None and not moves:
             await asyncio.wait({ending}, timeout=patience_s)
-            while self._keeping is not None and ending.done():  # Its end is to be read.
-                await asyncio.wait({self._keeping})
+            if ending.done():  # Its end is to be read.
+                await self._writer.idle()
         self._has_left = True
-        while self._keeping is not None:
-            await asyncio.wait({self._keeping})
+        self._writer.end()
+        await self._writer.idle()
         for turn in self._turns.values():
             turn.lose(Gone("it goes on in another kernel"))
 
@@ -240,37 +239,13 @@ class Conversation:
         turn.has_begun = turn.has_begun or begins
         self._go_on()
 
-    def _has_said(self, turn: Turn) -> None:
-        """Have what a turn said put on record, then shown; together with what is said meanwhile."""
-        self._unkept[turn] = None
-        self._keep_what_is_said()
-
-    def _keep_what_is_said(self) -> None:
-        if self._unkept and self._keeping is None and not self._has_left:
-            self._keeping = asyncio.create_task(self._keep(), name=f"ramet {self._life}keeps")
-
-    async def _keep(self) -> None:
-        try:
-            while self._unkept and not self._has_left:
-                turn = next(iter(self._unkept))
-                del self._unkept[turn]
-                chunks, turn.unkept = turn.unkept, []
-                if self._log is not None:
-                    await self._log.said(turn.place, chunks)
-                turn.show(chunks)
-                self._room.set()
-        except RametError as problem:
-            self.lose(problem)
-        finally:
-            self._keeping = None
-
     def lose(self, why: RametError) -> None:
         """It is another kernel's, or cannot be kept: nobody is told more of it here. Idempotent."""
         _log.warning("a conversation does not go on here: %s", why)
         self._has_left = True
         self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
         self._waiting.clear()
-        self._room.set()
+        self._writer.end()
         for turn in self._turns.values():
             turn.lose(why)
         if self._answering is not None:
@@ -282,12 +257,6 @@ class Conversation:
         task.add_done_callback(self._others.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Whoever waits for it is told.
         return task
-
-    async def _has_room(self, turn: Turn) -> None:
-        """Wait while much of what was said is not on record yet."""
-        while sum(len(each.body) for each in turn.unkept) > _UNKEPT_BYTES and not self._has_left:
-            self._room.clear()
-            await self._room.wait()
 
     # ---- one after the other
 
@@ -330,7 +299,7 @@ class Conversation:
                 if turn.said == 1:
                     self._heard("answering")
                 if turn.unkept:
-                    await self._has_room(turn)
+                    await self._writer.room(turn)
                 said, size = said + 1, size + len(piece)
                 if said >= _BREATH or size >= _BREATH_BYTES:  # One that never waits would let nobody read.
                     said = size = 0
@@ -406,7 +375,7 @@ class Conversation:
         if was_closed:  # Nobody has a key of it any more.
             self._shut()
             self._log = None  # What is on record goes with its row: the rest is read at once.
-            self._keep_what_is_said()
+            self._writer.let_go()
         self._finish(how_it_ended(self._served))
         if self._answering is not None and self._stopping is None:
             self._stop(partial(asyncio.wait, {self._answering}))
