@@ -28,6 +28,7 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsew
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import GoesOn, Served
 from ramet.services.refusals import BodyTooLarge, Missed, TakenOver
+from ramet.services.talking.known_turns import KnownTurns
 from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
 from ramet.services.talking.turn_writer import TurnWriter
 from ramet.services.talking.turns import ON_LEAVE, OnLeave, ReplayBuffer, Turn
@@ -75,21 +76,20 @@ class Conversation:
         self.turns = 0  #: asked so far
         self._served, self._clock, self._heard = served, clock, heard
         self._life = f"turn-{entropy(6).hex()}-"  #: no turn of another conversation, or of another life, is named so
-        self._turns: dict[str, Turn] = {}  #: that wait, are under way, or are kept
         self._waiting: deque[Turn] = deque()
-        self._over: deque[tuple[Turn, float]] = deque()  #: with the time at which each is forgotten
         self._buffer = ReplayBuffer(self.limits.kept_bytes)
+        self._known = KnownTurns(
+            clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._life}forgets", self._gone
+        )
         self._now: Turn | None = None
         self._answering: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._forgetting: asyncio.Task[None] | None = None
         self._closed: RametError | None = None
         self._log, self._place = log, 0
         self._writer = TurnWriter(log, f"ramet {self._life}keeps", self.lose)
         self._others: set[asyncio.Task[None]] = set()
         self._begins_no_more = False  #: another kernel will
         self._has_left = False  #: nothing is read here any more
-        self._is_shut = False  #: nobody will ask for a turn that is over
         if served.ended.done():
             self._agent_ended(served.ended)
         else:
@@ -140,35 +140,32 @@ class Conversation:
 
     def restore(self, kept: Sequence[KeptTurn]) -> None:
         """Go on with the turns that another kernel had, before any other: with those that are not over."""
-        until = self._clock.monotonic() + self.limits.keep_s
         for asked, chunks in ((each.asked, each.chunks) for each in kept):
             turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place)
             turn.restore(chunks)
             if turn.is_over:
-                self._over.append((turn, until))
+                self._known.over(turn)
                 continue
             turn.has_begun = asked.began
             turn.before = (asked.taken + 1, [each.body for each in chunks]) if asked.began else None
             self._waiting.append(turn)
-        if self._over:
-            self._forgetting = asyncio.create_task(self._forget(), name=f"ramet {self._life}forgets")
         self._go_on()
 
     def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int) -> Turn:
         keep = self._writer.has_said if self._log is not None else None
         turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, keep=keep)
-        self._turns[id], self._place = turn, place
+        self._known.add(turn)
+        self._place = place
         return turn
 
     def get(self, id: str) -> Turn:
         """The turn of that id. Raises Missed for one that was kept for its time, Unknown for one that never was."""
-        found = self._turns.get(id)
-        if found is not None:
+        if (found := self._known.find(id)) is not None:
             return found
         number = re.fullmatch(re.escape(self._life) + "([1-9][0-9]{0,17})", id)
         if number is not None and int(number[1]) <= self.turns:
             raise Missed(id, after=0, first=None)
-        raise Unknown("turn", id, tuple(self._turns))
+        raise Unknown("turn", id, self._known.ids)
 
     async def interrupt(self, id: str = "") -> bool:
         """End the turn under way, and return when it is over; those that wait follow. False if there is none.
@@ -187,13 +184,14 @@ class Conversation:
     async def close(self, reason: str = "the conversation was closed") -> None:
         """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is."""
         self._served.ended.remove_done_callback(self._agent_ended)
-        self._shut()
+        self._known.shut()
         self._finish(Gone(reason))
-        ours = [task for task in (self._stopping, self._answering, self._forgetting) if task is not None]
+        ours = [task for task in (self._stopping, self._answering) if task is not None]
         for task in ours:
             task.cancel()
         if ours:
             await asyncio.wait(ours)
+        await self._known.close()
         while self._others:
             await asyncio.wait(self._others)
         await self._writer.idle()
@@ -213,7 +211,7 @@ class Conversation:
         self._has_left = True
         self._writer.end()
         await self._writer.idle()
-        for turn in self._turns.values():
+        for turn in self._known:
             turn.lose(Gone("it goes on in another kernel"))
 
     # ---- on record
@@ -246,7 +244,7 @@ class Conversation:
         self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
         self._waiting.clear()
         self._writer.end()
-        for turn in self._turns.values():
+        for turn in self._known:
             turn.lose(why)
         if self._answering is not None:
             self._answering.cancel()
@@ -321,11 +319,7 @@ class Conversation:
 
     def _over_with(self, turn: Turn, error: BaseException | None) -> None:
         turn.end(error)
-        self._over.append((turn, self._clock.monotonic() + self.limits.keep_s))
-        while len(self._over) > self.limits.kept_turns:
-            self._forget_oldest()
-        if self._forgetting is None and not self._is_shut:
-            self._forgetting = asyncio.create_task(self._forget(), name=f"ramet {self._life}forgets")
+        self._known.over(turn)
 
     # ---- before its end
 
@@ -373,7 +367,7 @@ class Conversation:
     def _agent_ended(self, ended: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = ended.cancelled() or (ended.exception() is None and ended.result() is None)
         if was_closed:  # Nobody has a key of it any more.
-            self._shut()
+            self._known.shut()
             self._log = None  # What is on record goes with its row: the rest is read at once.
             self._writer.let_go()
         self._finish(how_it_ended(self._served))
@@ -387,26 +381,7 @@ class Conversation:
         while self._waiting:
             self._over_with(self._waiting.popleft(), self._closed)
 
-    # ---- afterwards
-
-    def _shut(self) -> None:
-        self._is_shut = True
-        if self._forgetting is not None:
-            self._forgetting.cancel()
-
-    async def _forget(self) -> None:
-        """Forget each turn when its time is up, until there is none."""
-        try:
-            while self._over:
-                await self._clock.sleep(self._over[0][1] - self._clock.monotonic())
-                while self._over and self._over[0][1] <= self._clock.monotonic() + 0.001:
-                    self._forget_oldest()
-        finally:
-            self._forgetting = None
-
-    def _forget_oldest(self) -> None:
-        turn, _ = self._over.popleft()
-        del self._turns[turn.id]
+    def _gone(self, turn: Turn) -> None:
         self._buffer.remove(turn)
         if self._log is not None and not self._has_left:
             self._begin(self._log.forget(turn.place))
