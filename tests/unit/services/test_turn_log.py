@@ -120,6 +120,8 @@ async def test_another_kernel_goes_on_behind_the_last_chunk_that_was_read(store:
     await talk.leave(0.0)
     with pytest.raises(Gone):
         await read(now, 2)
+    first.go.set()  # Its agent goes on until its process ends: that is on no record.
+    await eventually(lambda: now.said == 4)
     second = Speaker(first.turns_taken)
     after = await taken_over(second, store)
     second.go.set()
