@@ -106,6 +106,18 @@ async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: S
     assert '"type":"run_ended"' in followed.text
 
 
+async def test_an_agent_that_nobody_has_spoken_with_is_taken_over(both: Two, postgres: Server) -> None:
+    """Whoever is told of one has it, though its kernel is lost in the next moment: its run is on record by then."""
+    one, two, stores, late = both
+    late.go_on.set()
+    id, key = await one.agent(agent_type="late")
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: two.server.spawner.roster.has(id))
+        told = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
+
+    assert (told["state"], told["error"]) == ("idle", None)
+
+
 async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgres: Server) -> None:
     """The kernel that had it is there, and has lost it: its streams break off, and whoever read them comes again."""
     one, two, stores, late = both

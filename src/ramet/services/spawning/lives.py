@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
+from ramet.core.ids import RunId
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
@@ -98,6 +99,11 @@ class Lives:
         living = Living(replace(row, state="idle"), served, self._books, opening=opening, type=checked.type)
         if opening.shelf is not None:
             opening.shelf.keep = living.keep
+        try:
+            await _on_record(living, opening.runtime)
+        except BaseException:
+            await to_its_end(_closed(living, "it could not be put on record"))
+            raise
         return living
 
     def add(self, living: Living) -> None:
@@ -197,6 +203,13 @@ class Lives:
                 raise TakenOver("agent", living.id)
             await self.forget(room, living.row, used)
             room.names.discard(living.row.name)  # Not before: two records of one name could not be gone on with.
+
+
+async def _on_record(living: Living, runtime: AgentRuntime) -> None:
+    """Return once the tree of an agent is on record: whoever goes on with that looks for it. Raises StoreFailed."""
+    opened = runtime.trees.get(RunId(living.served.run))
+    if opened is not None and opened.recorder.durable is not None:
+        await opened.recorder.durable()
 
 
 async def _nobody(agent: str) -> None:
