@@ -187,7 +187,7 @@ class Store(Protocol):
     # ---- kernels
 
     async def kernels(self) -> Sequence[Seat]:
-        """Every kernel that lives, and those that do not and left trees; in order of their names."""
+        """This kernel, every other that lives, and those that do not and left trees; in order of their names."""
 
     async def announce(self, address: str) -> None:
         """Tell all kernels where this one answers, until it ends: any text, such as a URL."""

@@ -116,6 +116,15 @@ async def test_an_idle_kernel_hears_at_once_that_its_tree_was_adopted(postgres: 
         assert (told[0].tree, told[0].kernel) == ("t-1", "two")
 
 
+async def test_a_kernel_whose_session_is_away_knows_itself(postgres: Server, schema: str) -> None:
+    """Though it has no tree: what it does meanwhile is done under its name and epoch, once it is back."""
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        [seat, _] = await one.kernels()
+        with cut_off(one, postgres):
+            assert (await one.kernels())[0] == seat._replace(alive=False)
+            assert [each.name for each in await two.kernels()] == ["two"]
+
+
 async def test_a_kernel_that_comes_back_before_anybody_claims_keeps_its_trees(postgres: Server, schema: str) -> None:
     """Its epoch is unchanged, and so are its trees; its lock is another one, for which the other waits anew."""
     async with _kernels(postgres, schema, "one", "two") as (one, two):

@@ -62,7 +62,9 @@ class Directory:
         self._deaf: Callable[[], None] = lambda: None
         self._looking: asyncio.Task[None] | None = None
         self._again = False
-        self.lost: Callable[[str], object] = lambda kernel: None  #: told of each kernel that does not live any more
+        self.lost: Callable[[str], object] = lambda kernel: (
+            None
+        )  #: told of each other one that lives no more
 
     async def open(self) -> None:
         """Know all kernels, and hear of them from now on."""
@@ -205,7 +207,8 @@ class Directory:
                 self._kernels.drop_value(each.name)
                 self._owners.drop_value(each.name)
                 self.by_key.drop_value(each.name)
-                self.lost(each.name)
+                if each.name != self.me:
+                    self.lost(each.name)
         for heard in self._heard:
             heard()
 

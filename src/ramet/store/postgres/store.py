@@ -286,9 +286,9 @@ class PostgresStore:
     # ---- kernels
 
     async def kernels(self) -> Sequence[Seat]:
-        """Every kernel that lives, and those that do not and left trees; in order of their names."""
-        around = await self._asked(lambda reader: reader.neighbours())
-        return [each.seat for each in around if each.seat.alive or each.has_trees]
+        """This one, every other that lives, and those that do not and left trees; in order of their names."""
+        around, me = await self._asked(lambda reader: reader.neighbours()), "" if self._read_only else self.kernel
+        return [each.seat for each in around if each.seat.alive or each.has_trees or each.seat.name == me]
 
     async def announce(self, address: str) -> None:
         """Tell all kernels where this one answers, until it ends."""
