@@ -136,6 +136,29 @@ async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgr
             await each
 
 
+async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two, postgres: Server) -> None:
+    """It has not heard of that yet: whoever is told that it was done finds it done where it goes on."""
+    one, two, stores, late = both
+    late.go_on.set()
+    agents = [await one.agent(agent_type="late") for _ in range(2)]
+    runs = [one.server.spawner.roster.admit(*each, "info").served.run for each in agents]
+    asked = {
+        "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
+        "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),
+        "from now on it asks": (f"/v1/agents/{agents[0][0]}/control", {"@type": "set_model", "model": "offline"}),
+        "that is enough": (f"/v1/runs/{runs[1]}/stop", {"reason": "that is enough"}),
+    }
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: all(two.server.spawner.roster.has(id) for id, _ in agents))
+        asking = [asyncio.create_task(one.ask("POST", path, TOKEN, json=said)) for path, said in asked.values()]
+        requests = one.server._parts.metrics.requests
+        await eventually(lambda: requests.under_way == len(asking) or any(each.done() for each in asking))
+    answers = await asyncio.gather(*asking)
+    record = [each.data.decode() for run in runs for each in await stores[1].read(tree=run)]
+    for words, answer in zip(asked, answers, strict=True):
+        assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
+
+
 async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres: Server) -> None:
     """It was in no team, as those of schedules: what is on record of it is there, and nobody is told to come again."""
     one, two, stores, _ = both

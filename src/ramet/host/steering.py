@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ramet.core.errors import InvalidValue, OwnedElsewhere, Unknown
+from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
 from ramet.host.lifetimes import set_keep
 
 if TYPE_CHECKING:
@@ -59,14 +59,30 @@ class Steering:
             raise
 
     async def send(self, run: str, text: str) -> str:
-        """A user's word for a run; the id of the message. Raises InvalidValue, MailRefused, and like `reach`."""
+        """A user's word for a run, which is on record by then; the id of the message.
+
+        Raises InvalidValue, MailRefused, StoreFailed, and like `reach`.
+        """
         if not text.strip():
             raise InvalidValue("text", text, "text that is not empty")
-        return (await self.reach(run)).send(text)
+        handle = await self.reach(run)
+        mail = handle.send(text)
+        await handle.run.context.settled()
+        return mail
 
     async def stop(self, run: str, reason: str) -> StopReceipt:
-        """End a run and all below it, and wait until they are gone. Raises like `reach`."""
-        return await (await self.reach(run)).cancel(reason)
+        """End a run and all below it, and wait until they are gone. Raises like `reach`.
+
+        StoreFailed is raised, by an OwnedElsewhere, where its tree was another kernel's by then: there it goes on.
+        """
+        handle = await self.reach(run)
+        receipt = await handle.cancel(reason)
+        try:
+            await handle.run.context.settled()
+        except StoreFailed as failed:
+            if isinstance(failed.__cause__, OwnedElsewhere):
+                raise
+        return receipt
 
     def approvals(self) -> list[Pending]:
         """The questions that wait for a person, the oldest first."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from ramet.core.errors import Gone, NotYours, OwnedElsewhere, RametError, Unknown
+from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.services.app.calls import JSON_BYTES, Call
 from ramet.services.kernels.directory import Directory, Whose, hash_of
 from ramet.services.kernels.forwarding import Answer, Body, Forwarder, Unreachable
@@ -93,19 +93,26 @@ class Desk:
             return await operation.handle(call)
         except (TakenOver, OwnedElsewhere) as refused:
             problem: RametError = refused
-        except (NotYours, Gone):
-            if operation.of not in ("agent", "team") or not await self._went_elsewhere(operation, call):
+        except StoreFailed as failed:
+            if not isinstance(failed.__cause__, OwnedElsewhere):
+                raise
+            problem = failed.__cause__
+        except (NotYours, Gone, MailRefused):
+            if operation.of not in ("agent", "team", "run") or not await self._went_elsewhere(operation, call):
                 raise
             problem = TakenOver(operation.of, call.path(operation.of))
         raise not_mine() if call.request.headers.get(FROM) else problem
 
     async def _went_elsewhere(self, operation: Operation, call: Call) -> bool:
-        name = call.path(operation.of)
-        if self._is_here(operation, name) or (whose := await self._whose(operation, name)) is None:
+        name, is_run = call.path(operation.of), operation.of == "run"
+        # A tree is here until it has ended; one that went elsewhere does not end there.
+        if (not is_run and self._is_here(operation, name)) or (whose := await self._whose(operation, name)) is None:
             return False
         self._directory.forget(whose)
         whose = await self._whose(operation, name)
-        return whose is not None and whose.kernel != self._directory.me
+        if whose is None or whose.kernel == self._directory.me:
+            return False
+        return not is_run or self._directory.is_alive(whose.kernel)
 
     async def opens_a_team(self, key: str) -> bool:
         """Whether this is the key of a team of any kernel."""

@@ -62,9 +62,7 @@ class Directory:
         self._deaf: Callable[[], None] = lambda: None
         self._looking: asyncio.Task[None] | None = None
         self._again = False
-        self.lost: Callable[[str], object] = lambda kernel: (
-            None
-        )  #: told of each other one that lives no more
+        self.lost: Callable[[str], object] = lambda kernel: None  #: told of each other one that lives no more
 
     async def open(self) -> None:
         """Know all kernels, and hear of them from now on."""

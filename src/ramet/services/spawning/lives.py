@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
-from ramet.core.ids import RunId
+from ramet.core.errors import Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
@@ -207,9 +207,8 @@ class Lives:
 
 async def _on_record(living: Living, runtime: AgentRuntime) -> None:
     """Return once the tree of an agent is on record: whoever goes on with that looks for it. Raises StoreFailed."""
-    opened = runtime.trees.get(RunId(living.served.run))
-    if opened is not None and opened.recorder.durable is not None:
-        await opened.recorder.durable()
+    with contextlib.suppress(Unknown):  # It has none.
+        await runtime.get(living.served.run).run.context.settled()
 
 
 async def _nobody(agent: str) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -143,24 +144,29 @@ class AgentService:
         """Do `{"@type": name, …}`, an operation of the agent's type, and return its answer; JSON both.
 
         Raises Undecodable, Unknown for an operation that the type does not have, InvalidValue for wrong fields,
-        BodyTooLarge, Gone, and what the operation raises.
+        BodyTooLarge, Gone, StoreFailed, and what the operation raises.
         """
         living = self._alive(self._admit(agent, key, "control"))
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(living)
         answer = await living.served.control(_operation(operation, type.operations))
+        await _settled(living)
         try:
             return msgspec.json.encode(answer)
         except (TypeError, ValueError) as problem:
             raise Bug(f"an operation of the agent type {type.name!r} answered with no data: {problem}") from None
 
     async def mail(self, agent: str, key: str, text: str) -> None:
-        """Tell it something that it reads at its next step. Raises InvalidValue, MailRefused, Gone."""
+        """Tell it something that it reads at its next step: it is on record by then, if the agent has a record.
+
+        Raises InvalidValue, MailRefused, Gone, StoreFailed.
+        """
         living = self._alive(self._admit(agent, key, "mail"))
         if not text:
             raise InvalidValue("text", text, "some text")
         await living.served.mail(text)
+        await _settled(living)
 
     # ---- what there is to know
 
@@ -244,6 +250,13 @@ class AgentService:
         if living.served.ended.done():
             raise how_it_ended(living.served)
         return living
+
+
+async def _settled(living: Living) -> None:
+    """Return once what was asked of an agent is in the record of its tree. Raises StoreFailed."""
+    if living.opening is not None:
+        with suppress(Unknown):  # It has none.
+            await living.opening.runtime.get(living.served.run).run.context.settled()
 
 
 def _operation(data: bytes, known: Mapping[str, type]) -> Any:

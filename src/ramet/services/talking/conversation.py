@@ -171,7 +171,8 @@ class Conversation:
         """End the turn under way, and return when it is over; those that wait follow. False if there is none.
 
         With an id that turn is ended, and no other one: one that waits is never begun, for one that is over it is
-        False. An agent that does not end it in `patience_s` is left in the middle of it. Raises like `get`.
+        False. An agent that does not end it in `patience_s` is left in the middle of it. Raises like `get`, and
+        OwnedElsewhere or TakenOver where another kernel has it by then.
         """
         turn = self.get(id) if id else self._now
         if turn is None or turn.is_over:
@@ -179,6 +180,10 @@ class Conversation:
         is_ended = self._end_early(turn, Aborted("the turn was interrupted"))
         if self._stopping is not None and turn is self._now:
             await asyncio.wait({self._stopping})
+        if is_ended:
+            await turn.over()
+            if turn.lost is not None:
+                raise turn.lost
         return is_ended
 
     async def close(self, reason: str = "the conversation was closed") -> None:
