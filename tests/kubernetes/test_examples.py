@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
 import yaml
+from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.networking_v1 import NetworkPolicy
 
+from ramet.isolation.kubernetes import labels
 from tests.support.cluster import Cluster
-from tests.support.pods import living_at, settings_of
+from tests.support.pods import is_going, living_at, settings_of
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 from tests.trips.test_examples import Done, started
@@ -36,6 +40,16 @@ def settings(cluster: Cluster, namespace: str, tmp_path: pathlib.Path) -> str:
     return str(file)
 
 
+@pytest.fixture
+def settings_with_a_door(cluster: Cluster, settings: str) -> str:
+    """The same, where pods dial the server."""
+    with socket.create_server((cluster.host, 0)) as free:
+        dial = f"{cluster.host}:{free.getsockname()[1]}"
+    with pathlib.Path(settings).open("a") as file:
+        file.write(f"pods: {{dial: '{dial}'}}\n")
+    return settings
+
+
 async def place_of(folder: pathlib.Path) -> str:
     """What the cluster knows an example by, as soon as it has one."""
     found: list[str] = []
@@ -46,6 +60,16 @@ async def place_of(folder: pathlib.Path) -> str:
 
     await eventually(look)
     return found[0]
+
+
+def policies_of(cluster: Cluster, place: str, *, going: bool = True) -> list[str]:
+    """The ways of a place's agents to their kernels; with `going`, also in namespaces that are."""
+    with cluster.blocking_client() as kube:
+        found = kube.list(NetworkPolicy, namespace="*", labels={labels.PLACE: place})
+        spaces = {
+            each.metadata.name for each in kube.list(Namespace) if each.metadata and (going or not is_going(each))
+        }
+        return [each.metadata.name or "" for each in found if each.metadata and each.metadata.namespace in spaces]
 
 
 async def run(folder: pathlib.Path, example: str, *options: str) -> tuple[Done, str]:
@@ -81,19 +105,21 @@ async def test_a_team(cluster: Cluster, folder: pathlib.Path, settings: str) -> 
     assert living_at(cluster, place) == []
 
 
-async def test_a_team_that_is_interrupted_leaves_no_namespace(
-    cluster: Cluster, folder: pathlib.Path, settings: str
+async def test_a_team_that_is_interrupted_leaves_nothing(
+    cluster: Cluster, folder: pathlib.Path, settings_with_a_door: str
 ) -> None:
-    """Ctrl-C once it has one: it goes all the same, as nobody would find it later."""
-    async with started(folder, "team_scenario", "--config", settings) as process:
+    """Ctrl-C once it has a namespace, and agents a way to it: both go all the same, as nobody would find them later."""
+    async with started(folder, "team_scenario", "--config", settings_with_a_door) as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"team: "):
             pass
         place = await place_of(folder)
         assert len(living_at(cluster, place)) == 1
+        assert len(policies_of(cluster, place)) == 2
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
 
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert living_at(cluster, place) == []
+    assert policies_of(cluster, place, going=False) == []

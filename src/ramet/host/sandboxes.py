@@ -44,6 +44,7 @@ class Sandboxes:
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
+        self._asked: Backend | None = None  #: one that may have something to let go of, though no sandbox was started
         self._together: frozenset[str] = frozenset()
         self._opening = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
@@ -96,6 +97,7 @@ class Sandboxes:
     async def reserve(self, reservation: Reservation) -> None:
         """Have the machine set it aside now, where it can. Raises SpawnRefused, SandboxFailed, IsolationUnavailable."""
         if isinstance(self._wanted, ReservingBackend):  # Our own bound it from the first sandbox on, and need no word.
+            self._asked = self._wanted
             await self._wanted.reserve(reservation)
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> None:
@@ -104,6 +106,7 @@ class Sandboxes:
         Raises InvalidValue, MissingExtra where the backend was not told well: it would never work.
         """
         if isinstance(self._wanted, ReservingBackend):
+            self._asked = self._wanted
             try:
                 for each in await self._wanted.keep(names):
                     _log.info("removed, since no team has it any more: %s", each)
@@ -205,8 +208,9 @@ class Sandboxes:
         await to_its_end(self._close())
 
     async def _close(self) -> None:
-        if self._backend is not None:
-            backend, self._backend = self._backend, None
+        backend = self._backend or self._asked
+        self._backend = self._asked = None
+        if backend is not None:
             await backend.close()
         if self._local is not None:
             local, self._local = self._local, None

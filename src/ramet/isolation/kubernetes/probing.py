@@ -99,7 +99,8 @@ def _remedy(namespace: str, missing: list[str], refusal: RametError | None) -> s
         return f"the API takes no pods of ours in namespace {namespace}: {refusal}"
     rights = [name for name in missing if name not in ("pod_admitted", "network_policy")]
     if rights:
-        return f"give the kernel's account these rights in namespace {namespace}: {', '.join(rights)}"
+        lacking = ", ".join(rights)
+        return f"give the kernel's account these rights in namespace {namespace}: {lacking}; deploy/base has them"
     if "network_policy" in missing:
         return f"make the NetworkPolicy {manifest.POLICY} in namespace {namespace}, or let the kernel make it"
     return ""

@@ -84,7 +84,11 @@ def _refusal(error: ApiError) -> RametError:
             return Stale(message)
         case 403 if "exceeded quota" in message or "LimitRanger" in message or " usage per " in message:
             return SpawnRefused("quota", message)
-        case 401 | 403:
+        case 401:
+            return Forbidden(
+                f"the cluster does not know who asks, or not any more: see the kubeconfig's user ({message})"
+            )
+        case 403:
             return Forbidden(message)
         case 429 | 500 | 502 | 503 | 504:
             return Unreachable(message)

@@ -184,7 +184,8 @@ class TeamNamespaces:
         except (SandboxFailed, IsolationUnavailable, InvalidValue):
             raise
         except RametError as problem:
-            raise SandboxFailed(f"no namespace for reservation {name}: {problem}") from problem
+            rights = "; deploy/teams has the rights that this takes" if isinstance(problem, Forbidden) else ""
+            raise SandboxFailed(f"no namespace for reservation {name}: {problem}{rights}") from problem
 
     async def _made(self, reservation: Reservation) -> KubernetesBackend:
         spaces = await self._open()

@@ -75,7 +75,7 @@ class Application:
         finally:
             requests.under_way -= 1
             requests.over(*route, status, time.perf_counter() - began)
-            level = logging.INFO if 0 < status < 400 else logging.WARNING if status < 500 else logging.ERROR
+            level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - began) * 1000
                 request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
