@@ -240,6 +240,7 @@ async def test_a_function_is_called_again_and_its_finished_children_are_not(make
 
         assert result.value == [0, 1, 4]
         assert COUNTED == [0, 1, 1, 2]
+        assert again.run.asked == 3, "each child counts once against what it may start in its life"
 
 
 async def test_what_is_missing_is_named_and_nothing_begins(make: MakeStore) -> None:

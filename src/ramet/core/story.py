@@ -35,9 +35,12 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
+from ramet.core.lived import Lived
 from ramet.core.outcome import NOTHING_USED, Result, Usage
 from ramet.core.told import MessageTold, Said, put_in_place, said
 
+#: What only a run at work does: the kernel that tells of it is the one that its turn was begun, or gone on with, in.
+_DEEDS = (MessageRecorded, MessageTold, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
 OPEN, SPENT, CLOSED = "open", "spent", "closed"
 
 
@@ -88,6 +91,7 @@ class RunStory:
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     told: int = 0  #: so much of what that told is on record
     usage: Usage = NOTHING_USED
+    lived: Lived = field(default_factory=Lived)  #: of its time, as far as it is limited
     result: Result | None = None
     _delivering: dict[str, Letter] = field(default_factory=dict)
     _is_retried: bool = False  #: an attempt failed, and the next one has said nothing yet
@@ -169,6 +173,8 @@ class TreeStory:
             return
         if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These are one with what follows.
             run.told = event.told
+        if isinstance(event, _DEEDS):
+            run.lived.seen(event.at)
         match event:
             case MessageRecorded() | MessageTold():
                 self._message(run, event)
@@ -204,6 +210,8 @@ class TreeStory:
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
                 if run.result is not None:
                     self._back(run)
+                is_alone = isinstance(event, TurnStarted) and run.born.birth.get("persistent", False)
+                run.lived.begin(event.at, anew=is_alone)  # Each turn of a session has a time of its own.
             case TurnEnded():
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
@@ -273,7 +281,7 @@ class TreeStory:
 
     def _back(self, run: RunStory) -> None:
         """It had ended and was taken up again: its scope opens anew."""
-        run.result = None
+        run.result, run.lived = None, Lived()
         run.lives += 1
         self.moves.append(Move(run.id, OPEN))
 

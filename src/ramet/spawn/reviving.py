@@ -85,7 +85,7 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
             if not run.persistent or each.is_in_turn:
                 tree.supervisor.go_on(run, began=each.turn > 0)
         else:
-            tree.supervisor.consider(run)
+            tree.supervisor.rest(run)
 
 
 def _left_nothing(run: Run) -> bool:
@@ -171,7 +171,9 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     run.persistent, run.background, run.detached = bool(birth.get("persistent")), born.background, born.detached
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
-    run.turns, run.births, run.lives = story.turn, story.births, story.lives
+    run.turns, run.lives = story.turn, story.lives
+    run.births = run.asked = story.births
+    run.aged_s = story.lived.seconds
     run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
     for each in story.said:
         if each.kind not in KINDS:

@@ -77,7 +77,7 @@ class Run:
     pending: list[BaseMessage] = field(default_factory=list)  #: what its next turn begins with
     waking: bool = False  #: the turn under way was begun by mail, not by a prompt
     resumes: bool = False  #: its turn goes on that another process began
-    aged_s: float = 0.0  #: seconds that it had lived in other processes
+    aged_s: float = 0.0  #: of its time, so many seconds had gone by in other processes
     spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0
     attempt: int = 1  #: at the turn that goes on here
@@ -193,7 +193,10 @@ class Run:
 
     def drop_deadline(self, *, keep: bool = False) -> None:
         """Stop watching the time, unless it goes on beyond this turn."""
-        if self.deadline is not None and not keep:
+        if keep:
+            return
+        self.aged_s = 0.0
+        if self.deadline is not None:
             if self.deadline is not asyncio.current_task():
                 self.deadline.cancel()
             self.deadline = None

@@ -149,12 +149,20 @@ class Supervisor:
         run.spawned.clear()
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
-        if run.limits.seconds is not None and run.deadline is None:
-            run.timed_from = self._services.clock.monotonic()
-            left = run.limits.seconds - run.aged_s
-            run.deadline = asyncio.create_task(self._time_out(run, max(0.0, left)), context=_nobodys_call())
+        self._watch_time(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_nobodys_call())
         run.task.add_done_callback(lambda task: self._never_began(run) if task.cancelled() else None)
+
+    def _watch_time(self, run: Run) -> None:
+        if run.limits.seconds is not None and run.deadline is None:
+            run.timed_from = self._services.clock.monotonic() - run.aged_s
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_nobodys_call())
+
+    def rest(self, run: Run) -> None:
+        """Go on with a run that another process left between two turns."""
+        if not run.persistent:
+            self._watch_time(run)
+        self.consider(run)
 
     def go_on(self, run: Run, *, began: bool) -> None:
         """Go on with a run in the middle of a turn that another process began, or before its first."""
@@ -380,7 +388,7 @@ class Supervisor:
         self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
-        await self._services.clock.sleep(seconds)
+        await self._services.clock.sleep(max(0.0, seconds - run.aged_s))
         reason = f"its time of {seconds:g} s is over"
         run.deadline = None
         if run.persistent:

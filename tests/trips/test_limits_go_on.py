@@ -1,0 +1,69 @@
+"""The time that a run has is not given to it again by the kernel that goes on with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ramet import Agent, AgentRuntime, Limits
+from ramet.concurrency.clock import FakeClock
+from ramet.core.lifecycle import State
+from ramet.core.outcome import Status
+from ramet.host.project import Project
+from ramet.models.scripted import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.waiting import eventually
+from tests.trips.kit import Gate, background
+from tests.trips.test_resuming import lost
+
+#: Of three machines whose clocks are days apart.
+CLOCKS = (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
+
+
+async def test_a_run_has_the_time_that_is_left_of_it() -> None:
+    """Of 100 s, 60 and 30 go by under kernels that are killed; of what lies between, and of clocks, none is counted."""
+    store = MemoryStore()
+    for start, seconds in zip(CLOCKS[:2], (60, 30), strict=True):
+        clock, gates = FakeClock(start), (Gate("first"), Gate("second"))
+        model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
+        async with lost(store, clock) as runtime:
+            if not await runtime.resume(llm=model, tools=tools):
+                await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
+            await gates[0].entered.wait()
+            await clock.advance(seconds)
+            gates[0].open.set()
+            await gates[1].entered.wait()
+
+    clock, gates = FakeClock(CLOCKS[2]), (Gate("first"), Gate("second"))
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
+        [again] = await runtime.resume(llm=model, tools=tools)
+        await gates[0].entered.wait()
+        await clock.advance(9)
+        assert again.run.is_living
+        await clock.advance(1)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
+
+
+async def test_the_time_of_a_run_that_rests_goes_on() -> None:
+    """One that waits for a child in the background ends in time, though no turn of its own begins any more."""
+    store, limits = MemoryStore(), Limits(seconds=10)
+    plan: dict[str, Any] = {
+        "": [[background("sit", "child")], "it is at work"],
+        "sit": [[Call("gate")], [Call("gate")], "never"],
+    }
+    gate, model = Gate(), ScriptedModel(plan)
+    async with lost(store, FakeClock()) as runtime:
+        lead, types = Agent(name="lead", model=model), Project.open(None, user_dir=None)
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], limits=limits, agents=types)
+        await gate.entered.wait()
+        await eventually(lambda: handle.run.state is State.IDLE)
+
+    clock, gate = FakeClock(), Gate()
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        [again] = await runtime.resume(llm=model, tools=[gate.tool])
+        await gate.entered.wait()
+        await clock.advance(10)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
