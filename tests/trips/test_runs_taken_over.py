@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
@@ -13,11 +14,14 @@ import pytest
 
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
+from ramet.services.types import model_set
 from ramet.services.types.llm import LlmType
 from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.support.postgres_stores import cut_off
 from tests.support.serving import Served, serving, short_folder
+from tests.support.slow_agents import Counting
+from tests.support.turns import counting
 from tests.support.waiting import eventually
 
 __all__ = ["postgres"]  # a fixture is used by its name
@@ -30,7 +34,7 @@ class Late(LlmType):
     name = "late"
 
     def __init__(self) -> None:
-        super().__init__(default="offline")
+        super().__init__({"counting": Counting()}, default="offline")
         self.go_on = asyncio.Event()
 
     async def open(self, opening: Opening) -> Agent:
@@ -116,6 +120,24 @@ async def test_an_agent_that_nobody_has_spoken_with_is_taken_over(both: Two, pos
         told = (await two.ask("GET", f"/v1/agents/{id}", key)).json()
 
     assert (told["state"], told["error"]) == ("idle", None)
+
+
+async def test_a_model_that_was_set_is_asked_where_the_agent_goes_on(
+    both: Two, postgres: Server, tmp_path: pathlib.Path
+) -> None:
+    """Not the one that it was born with; and nothing is kept of that once the agent is gone."""
+    one, two, stores, late = both
+    late.go_on.set()
+    id, key = await one.agent(agent_type="late")
+    change = {"@type": "set_model", "model": "counting"}
+    (await one.ask("POST", f"/v1/agents/{id}/control", key, json=change)).raise_for_status()
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: two.server.spawner.roster.has(id))
+        said = await two.ask("POST", f"/v1/agents/{id}/turns?format=openai", key, content=counting(2, 9, tmp_path))
+        await two.ask("DELETE", f"/v1/agents/{id}", key)
+
+    assert [f'"content":"{number} "' in said.text for number in (1, 2)] == [True, True], said.text
+    assert await stores[1].list(model_set.KIND) == []
 
 
 async def test_who_follows_what_goes_elsewhere_hears_of_no_end(both: Two, postgres: Server) -> None:

@@ -21,7 +21,7 @@ from ramet.core.policy import Policy
 from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
-from ramet.services.types import imports
+from ramet.services.types import imports, model_set
 from ramet.services.types.again import left_of, said_before, used_before
 from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
@@ -142,21 +142,21 @@ class LlmType:
                 keep(session.context, message)
             outfit = Outfit(opening, session.handle(session.id).run)
             try:
-                outfit.restore(self.model)
+                outfit.restore(await self._set(opening))
             except BaseException:
                 await to_its_end(session.close("it could not be gone on with"))
                 raise
             return session, outfit
 
     async def _resumed(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
-        model = self.model(opening.info.model)
+        model, last = self.model(opening.info.model), await self._set(opening)
         found: list[Outfit] = []
 
         def prepare(run: Run) -> None:
             if opening.shelf is not None:
                 run.request = dataclasses.replace(run.request, shelf=opening.shelf.folder)
             found.append(Outfit(opening, run))
-            found[-1].restore(self.model)
+            found[-1].restore(last)
 
         session = await Session.resume(
             opening.run,
@@ -169,6 +169,11 @@ class LlmType:
             prepare=prepare,
         )
         return session, found[-1]
+
+    async def _set(self, opening: Opening) -> str | BaseChatModel | None:
+        """The model that it was set to last. Raises what `model` does for one that is not there any more."""
+        name = await model_set.read(opening)
+        return self.model(name) if name else None
 
     def _definition(self, opening: Opening) -> Agent:
         """Raises Unknown, InvalidValue."""

@@ -22,12 +22,12 @@ from ramet.host.session import Session
 from ramet.services.contract import Opening
 from ramet.services.formats.question import Stop
 from ramet.services.formats.shipped import format_of
-from ramet.services.types import loading
+from ramet.services.types import loading, model_set
 from ramet.services.types.again import used_before
 from ramet.services.types.ends import as_spent, problem_of, used_since
 from ramet.services.types.going_on import Onward, TurnAgain
 from ramet.services.types.loading import LoadBundle, UnloadBundle
-from ramet.services.types.outfit import Outfit, write_model
+from ramet.services.types.outfit import Outfit
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -223,7 +223,7 @@ class LlmAgent:
                 return await loading.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
             case SetModel():
                 name = changing.set_model(self._root, self._model(operation.model), self._gateway)
-                write_model(self._opening, operation.model)
+                await model_set.write(self._opening, self.run, operation.model)
                 return {"model": name}
             case Compact():
                 return {"compacted": await self._compact(), "messages": len(self._session.messages)}

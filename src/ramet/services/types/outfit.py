@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from langchain_core.tools import BaseTool
 
@@ -20,9 +20,6 @@ from ramet.tools.python import NAME as PYTHON
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-
-#: Holds the name of the model that was set last, in the agent's own folder.
-MODEL_FILE: Final = "model"
 
 
 class Outfit:
@@ -54,11 +51,10 @@ class Outfit:
         tools = code_tools(tool for bundle in shelf.loaded for tool in bundle.tools)
         self._equipment.put_on(tools, render_skills(skills), code)
 
-    def restore(self, model: Callable[[str], str | BaseChatModel]) -> None:
-        """Have what it had in an earlier life. Raises what `set_model` does for a model that is not there any more."""
-        file = self._opening.folder / MODEL_FILE
-        if file.exists():
-            changing.set_model(self._run, model(file.read_text()), self._opening.runtime.gateway)
+    def restore(self, model: str | BaseChatModel | None) -> None:
+        """Have what it had in an earlier life: the model that was set, and what is loaded. Raises like `set_model`."""
+        if model is not None:
+            changing.set_model(self._run, model, self._opening.runtime.gateway)
         self.put_on()
 
 
@@ -70,11 +66,3 @@ def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
 def image_skills(opening: Opening) -> tuple[Place, ...]:
     """Where skills of its image lie: each of its folders is one of skills."""
     return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
-
-
-def write_model(opening: Opening, name: str) -> None:
-    """Note the model that was set: all of it or nothing."""
-    file = opening.folder / MODEL_FILE
-    new = file.with_suffix(".new")
-    new.write_text(name)
-    new.replace(file)
