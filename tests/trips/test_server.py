@@ -177,10 +177,14 @@ async def until_none(served: Served) -> None:
 
 
 async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each, and why."""
+    """INFO for what went well, WARNING for what was refused: method, path, status, time, on one line each, and why.
+
+    A probe that went well is no news.
+    """
     with caplog.at_level("INFO", logger="ramet.serve"):
         agent, nonce = await served.agent()
         await served.ask("GET", f"/v1/agents/{agent}", nonce, params={"x": "query"})
+        await served.ask("GET", "/healthz", "")
         await served.ask("GET", "/v1/agents/%0aWARNING", "agent_wrong")
         await served.ask("POST", "/v1/teams", "agent_wrong", json={"resources": {"agents": 1}})
         await served.ask(
@@ -196,6 +200,7 @@ async def test_requests_are_logged_by_level_and_keys_never(served: Served, caplo
     assert any(line.startswith("POST /v1/teams 422: label: expected ") for _, line in lines)
     secrets = (nonce, served.server.operator, "agent_wrong", "query", "personal")
     assert not any(secret in caplog.text for secret in secrets)
+    assert "healthz" not in caplog.text
 
 
 async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> None:

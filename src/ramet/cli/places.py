@@ -36,7 +36,7 @@ def temp_dir() -> Path:
 def nearby(path: Path) -> str:
     """A path as a person would type it from here: relative if that is inside, `~` for home, else whole."""
     here, home = Path.cwd(), os.environ.get("HOME")
-    if path.is_relative_to(here):
+    if path.is_relative_to(here) and here != Path(here.anchor):
         return str(path.relative_to(here))
     if home and home != "/" and path.is_relative_to(home):
         return "~/" + str(path.relative_to(home))

@@ -26,6 +26,8 @@ def serve(options: Namespace) -> int:
     config = load(_file(options), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
     setup_logging(structured=False, level=config.log_level or logging.WARNING)
+    if config.log_level == "INFO":  # Of requests, those that it is asked; of those that it asks there are many.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     asyncio.run(_serve(config))
     return 0

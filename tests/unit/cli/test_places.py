@@ -30,3 +30,5 @@ def test_paths_are_shown_as_one_would_type_them(home: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
 
     assert [nearby(tmp_path / "a"), nearby(home / "b"), nearby(Path("/c"))] == ["a", "~/b", "/c"]
+    monkeypatch.chdir("/")
+    assert nearby(Path("/var/lib/ramet")) == "/var/lib/ramet"

@@ -25,6 +25,7 @@ from ramet.services.problems import problem_of
 
 HEAD_BYTES = 64 * 1024  #: of all headers and the path
 _WHY_CHARS = 300  #: of what a refusal says, in the log
+PROBES = ("/healthz", "/readyz")
 _log = logging.getLogger("ramet.serve")
 
 
@@ -76,6 +77,8 @@ class Application:
             requests.under_way -= 1
             requests.over(*route, status, time.perf_counter() - began)
             level = logging.INFO if 0 < status < 400 else logging.ERROR if status == 500 else logging.WARNING
+            if level == logging.INFO and scope["path"] in PROBES:  # Every other second, for as long as it lives.
+                level = logging.DEBUG
             if _log.isEnabledFor(level):
                 took_ms = (time.perf_counter() - began) * 1000
                 request = f"{scope['method']} {ascii(scope['path'])[1:-1]}"
