@@ -161,9 +161,9 @@ def test_gates_and_what_nothing_fires_are_said_of_the_right_hook_events(page: st
 
 
 def fired() -> set[str]:
-    """The hook events that some code fires, by their names beside a `fire(` or an `event =`."""
+    """The hook events that some code fires, by their names beside a `fire(`, an `event =` or a `return`."""
     text = "\n".join(file.read_text() for file in Path(ramet.__path__[0]).rglob("*.py"))
-    places = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = ).*$", text, re.MULTILINE)
+    places = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = |return \").*$", text, re.MULTILINE)
     return {event for event in EVENTS if any(f'"{event}"' in line for line in places)}
 
 
