@@ -119,9 +119,7 @@ class Server:
             resting.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await leaving.enter_async_context(self.runtime)
-            assert self.runtime.journal is not None, "it has a folder"
-            await self.runtime.journal.open()
-            store = self.runtime.journal.store
+            store = await self.runtime.open_store()
             self.lost.clear()
             leaving.callback(store.on_loss(lambda _: self.lost.set()))
             is_shared = store.name == SHARED
@@ -138,7 +136,6 @@ class Server:
             metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
             leaving.callback(metrics.stop)
             metrics.start()  # before trees are taken up
-            await self.runtime.open_store()
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
             self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
