@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -119,6 +119,9 @@ class ChannelTree:
     def go_on(self, parent: ToolUseContext) -> Sequence[SpawnHandle]:
         """None: what goes on here has not been away."""
         return ()
+
+    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+        """Nothing: what is cut off here goes with this process."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""

@@ -13,6 +13,7 @@ from ramet.agent.pairing import repair
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded
+from ramet.core.ids import CallId
 from ramet.models.messages import encode
 from ramet.models.question import Kept, as_data, for_a_guest
 from ramet.spawn.run import Run
@@ -73,9 +74,11 @@ class Mirror:
         run, context = self._run, self._run.context
         known = {id(message) for message in context.history}
         context.history[:] = repair(context.history)
-        for message in context.history:
-            if isinstance(message, ToolMessage) and id(message) not in known:
-                context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
+        cut = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
+        if cut and context.tree is not None:  # Before the answers: with these on record nobody would look for them.
+            context.tree.let_go(context, {CallId(message.tool_call_id) for message in cut})
+        for message in cut:
+            context.emit(MessageRecorded, message=encode(message), call_id=message.tool_call_id)
         run.turn_began_at = len(context.history)
 
     def say(self, message: BaseMessage, step: str | None = None) -> MessageRecorded:

@@ -65,7 +65,8 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     budgets = _budgets(story)
     runs: dict[str, Run] = {}
     for each in story.runs.values():
-        runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
+        run = runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
+        run.background = run.background or (run.is_living and _is_let_go(each, story.runs.get(each.born.parent or "")))
     return runs[story.root.id]
 
 
@@ -91,6 +92,12 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
 def _left_nothing(run: Run) -> bool:
     """Whether its function had returned, and nothing but its end would have said what: it is called again."""
     return run.agent.function is not None and not run.persistent
+
+
+def _is_let_go(story: RunStory, parent: RunStory | None) -> bool:
+    """Whether the call that it was born by has an answer though it lives: that it was cut off."""
+    call = story.born.parent_call
+    return call is not None and parent is not None and any(each.call_id == call for each in parent.said)
 
 
 def _parent_is_over(run: Run) -> bool:

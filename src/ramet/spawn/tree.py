@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ramet.core.errors import Denied, MailRefused, Unknown
@@ -70,6 +70,13 @@ class RunTree:
         for each in [each for each in register.known_births if each[0] == run.info.id]:
             del register.known_births[each]
         return [self.handle(each) for each in register.runs.values() if each.parent is run]
+
+    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+        """Nobody waits any more for the children of these calls of this run: a notice tells it of their ends."""
+        for each in list(self.register.runs.values()):
+            if each.parent is not None and each.parent.info.id == parent.run.id and each.info.parent_call in calls:
+                each.background = True
+                self.post.tell_end(each)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""

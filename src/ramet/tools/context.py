@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -154,6 +154,9 @@ class Tree(Protocol):
 
         Every birth that it asks for from now on is a new one.
         """
+
+    def let_go(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
+        """Nobody waits any more for the children of these calls of this run: a notice tells it of their ends."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         """Types that this run may spawn, with their descriptions."""
