@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
-from ramet.core.events import Event, RunEnded, RunResumed, TurnStarted
+from ramet.core.events import Event, RunEnded, RunResumed, TurnEnded, TurnStarted
 from ramet.core.outcome import Status
 from ramet.models.scripted import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
@@ -25,7 +25,7 @@ from ramet.tools.context import SpawnRequest, calling
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
-from tests.trips.kit import Gate, async_tool, background, kept, of_kind
+from tests.trips.kit import Gate, async_tool, background, kept, of_kind, run_of
 
 MakeStore = Callable[[], Store]
 
@@ -178,6 +178,27 @@ async def test_a_notice_comes_once(make: MakeStore) -> None:
                 == 2
             )
         )
+
+
+async def test_turns_that_notices_began_are_counted_over_kills() -> None:
+    """Until a user says something: a kill gives nobody more of them."""
+    store, gates = MemoryStore(), (Gate("one"), Gate("two"))
+    tools = [each.tool for each in gates]
+    plan: dict[str, Any] = {"": [[background("first", "a"), background("second", "b")], *["noted"] * 9]}
+    plan |= {"first": [[Call("one")], "done"], "second": [[Call("two")], [Call("two")], [Call("two")], "no"]}
+    model, wakes = ScriptedModel(plan), list[int]()
+    async with lost(store) as runtime:
+        session = Session(model, tools, runtime=runtime, session_id="talk")
+        await session.ask("go")
+        gates[0].open.set()
+        await eventually(lambda: len(of_kind(kept(session), TurnEnded, "main")) == 2)
+    for _ in range(2):
+        async with lost(store) as runtime:
+            session = await Session.resume("talk", model, tools, runtime=runtime)
+            wakes.append(run_of(session, "main").wakes)
+            await session.ask("and now?")
+
+    assert wakes == [1, 0]
 
 
 async def test_a_budget_goes_on_with_what_was_spent(make: MakeStore) -> None:

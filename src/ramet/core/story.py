@@ -76,7 +76,7 @@ class RunStory:
     steps: int = 0  #: the newest one's number
     births: int = 0
     lives: int = 1
-    wakes: int = 0
+    wakes: int = 0  #: turns that mail began since the last word from above
     begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
@@ -204,6 +204,7 @@ class TreeStory:
                 run.sandbox = run.sandbox if stays else None
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
+                    run.wakes += event.turn > 1  # Until a prompt is heard in it.
                     run.turn_began_at, run.attempt, run.exhausted, run.refusal = len(run.said), 1, "", None
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
@@ -225,6 +226,8 @@ class TreeStory:
                     self.mailed.add(event.asked)
                 if run.result is not None and event.kind != "notice":
                     self._back(run)
+                if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
+                    run.wakes = 0
                 run.seen.append(event.mail_id)
                 run.unread[event.mail_id] = Letter(event.mail_id, event.sender, event.kind, event.text)
             case MailDelivered():
@@ -309,6 +312,8 @@ class TreeStory:
             return
         if run._delivering and message.kind == "human":
             run._delivering.pop(next(iter(run._delivering)))
+        elif message.kind == "human" and len(run.said) == run.turn_began_at:
+            run.wakes = 0
         run.said.append(message)
 
     def _settle(self, run: RunStory, call_id: str | None) -> None:

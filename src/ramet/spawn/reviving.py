@@ -178,7 +178,7 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     run.persistent, run.background, run.detached = bool(birth.get("persistent")), born.background, born.detached
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
-    run.turns, run.lives = story.turn, story.lives
+    run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
     run.births = run.asked = story.births
     run.aged_s = story.lived.seconds
     run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
