@@ -135,6 +135,37 @@ async def followed(handle: Handle) -> AsyncIterator[Event]:
                 return
 
 
+async def test_a_call_is_made_again_with_what_a_hook_had_made_of_it(make: MakeStore) -> None:
+    """Not with what the model had asked for: nobody looks at it a second time."""
+    made, entered = list[str](), asyncio.Event()
+
+    async def remove(path: str) -> str:
+        """May be called again."""
+        made.append(path)
+        if len(made) == 1:
+            entered.set()
+            await asyncio.Event().wait()
+        return f"removed {path}"
+
+    def rewrites(_: object) -> dict[str, Any]:
+        allowed = {"permissionDecision": "allow", "updatedInput": {"path": "/tmp/old"}}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **allowed}}
+
+    def lead(model: ScriptedModel) -> Agent:
+        return Agent(name="lead", model=model, hooks={"PreToolUse": [rewrites]})
+
+    tools = [async_tool(remove, repeatable=True)]
+    async with lost(make()) as runtime:
+        await runtime.spawn(lead(ScriptedModel([[Call("remove", {"path": "/"})], "no"])), "go", tools=tools)
+        await entered.wait()
+
+    model = ScriptedModel(["it goes on"])
+    async with AgentRuntime(store=make()) as runtime:
+        [again] = await runtime.resume(llm=model, tools=tools, agents=[lead(model)])
+        assert (await again.result()).value == "it goes on"
+    assert made == ["/tmp/old", "/tmp/old"]
+
+
 async def test_unread_mail_is_read(make: MakeStore) -> None:
     """AC-S1-8, AC-S2-3, NEG-14: a user's word that was accepted is in the next request of another process."""
     gate = Gate()

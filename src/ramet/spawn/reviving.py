@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from msgspec.structs import replace
 
+from ramet.agent.context import calls_of
 from ramet.agent.definition import Agent
 from ramet.agent.recorded import value_of
 from ramet.agent.toolset import Toolset, resolve_tools
@@ -24,6 +25,7 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
 from ramet.core.budget import Amount, Budget
 from ramet.core.errors import BudgetExceeded, DefinitionMissing, InvalidValue, RametError
+from ramet.core.events import ToolStarted
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status
@@ -185,7 +187,7 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     for each in story.said:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))
-    run.context.remember(partial(_recalled, story.said))
+    run.context.remember(partial(_recalled, story.said, dict(story.begun)))
     run.turn_began_at, run.attempt = min(story.turn_began_at, len(story.said)), story.attempt
     if story.exhausted and story.is_in_turn:
         run.context.exhausted = BudgetExceeded(story.exhausted, asked=1, left=0, scope=run.path)
@@ -215,8 +217,14 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     return run
 
 
-def _recalled(said: Sequence[Said]) -> list[BaseMessage]:
-    return [decode(each.data) for each in said]
+def _recalled(said: Sequence[Said], begun: Mapping[str, ToolStarted]) -> list[BaseMessage]:
+    """Its conversation, in which calls under way are as they were begun: a hook may have changed their arguments."""
+    messages = [decode(each.data) for each in said]
+    newest = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+    for call in calls_of(newest) if begun and newest is not None else ():
+        if (started := begun.get(call["id"] or "")) is not None:
+            call["args"] = started.args
+    return messages
 
 
 def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
