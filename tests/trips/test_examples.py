@@ -121,13 +121,14 @@ async def test_a_team(backend: str, folder: pathlib.Path) -> None:
     ]
 
 
-async def test_a_team_that_is_interrupted_leaves_nothing(folder: pathlib.Path) -> None:
-    """Ctrl-C at the first word of an agent: no process and no file stays, and nothing is said."""
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGHUP"])
+async def test_a_team_that_is_interrupted_leaves_nothing(how: str, folder: pathlib.Path) -> None:
+    """Ctrl-C at the first word of an agent, or its terminal's end: nothing stays, and nothing is said."""
     async with started(folder, "team_scenario", "--backend", "local") as process:
         assert process.stdout is not None
         while not (await process.stdout.readline()).startswith(b"architect >"):
             pass
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.Signals[how])
         _, err = await process.communicate()
 
     assert (process.returncode, err) == (130, b"")

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pathlib
+import signal
 import sys
 import tarfile
 import tempfile
@@ -45,8 +46,13 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
     options = parser.parse_args()
     try:
         config = load(options.config, os.environ, {"backend": options.backend})
+        for other in (signal.SIGTERM, signal.SIGHUP):  # As Ctrl-C: nobody would find what is left in a cluster.
+            if signal.getsignal(other) is signal.SIG_DFL:  # and not `nohup`
+                signal.signal(other, lambda *_: signal.raise_signal(signal.SIGINT))
         if config.log_level:
             ramet.setup_logging(structured=False, level=config.log_level)
+            if config.log_level == "INFO":
+                logging.getLogger("httpx2").setLevel(logging.WARNING)
         else:  # What an example cannot do without is raised, and told once.
             logging.getLogger("ramet").setLevel(logging.ERROR)
         asyncio.run(example(config))
