@@ -1,13 +1,13 @@
-"""A run in a pod of its own: started in a new one, or gone on with in one that another kernel had."""
+"""A run in a pod of its own: started in a new one or one that waited, or gone on with in one of another kernel."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +33,13 @@ _GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
 Begin = Callable[[Machine], Awaitable[RemoteSandbox]]
 
 
+class Opened(NamedTuple):
+    """A pod whose program has said hello."""
+
+    pod: Pod
+    machine: Machine
+
+
 class Described(Struct, frozen=True, kw_only=True):
     """What another kernel must know to go on with a run: the same from kernel to kernel. It opens nothing."""
 
@@ -55,8 +62,8 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         uid=new_uid(),
         about=About(tree=spec.tree, team=team, path=spec.path),
         runtime_class=runtime_class,
-        folders=[str(each) for each in mounts if each.is_dir()],
-        files=[*(str(each) for each in mounts if not each.is_dir()), *places],
+        folders=tuple(str(each) for each in mounts if each.is_dir()),
+        files=(*(str(each) for each in mounts if not each.is_dir()), *places),
         size_mb=sum(map(_size_mb, mounts)),
     )
 
@@ -75,7 +82,45 @@ async def start(
 
     Raises SandboxFailed, SpawnRefused, IsolationUnavailable; the pod goes then.
     """
-    begun = _begun(pods, pod, level, on_threshold, lambda machine: machine.start(spec, places))
+
+    async def begun() -> PodSandbox:
+        home = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, home, lambda machine: machine.start(spec, places))
+
+    return await _in_time(spec, pod, begun(), within_s)
+
+
+async def start_in(
+    home: Opened,
+    spec: SandboxSpec,
+    *,
+    pods: Pods,
+    patch: Mapping[str, Any],
+    places: Mapping[str, str],
+    within_s: float,
+) -> PodSandbox:
+    """The same in a pod that waited, and is the run's by this patch. Raises Gone, too, if the pod is of no use."""
+
+    async def begin(machine: Machine) -> RemoteSandbox:
+        was_taken = False
+        try:
+            await home.pod.take(patch)
+            was_taken = True
+            return await machine.start(spec, places)
+        except RametError as problem:
+            if was_taken and machine.is_open:  # It is the run's own.
+                raise
+            raise Gone(f"pod {home.pod.name}: {problem}") from problem
+
+    try:
+        return await _in_time(spec, home.pod, _begun(pods, home, begin), within_s)
+    except SandboxFailed as problem:
+        if not home.pod.troubled.done():
+            raise
+        raise Gone(str(problem)) from problem
+
+
+async def _in_time(spec: SandboxSpec, pod: Pod, begun: Coroutine[Any, Any, PodSandbox], within_s: float) -> PodSandbox:
     try:
         async with asyncio.timeout(within_s):
             return await unless_troubled(pod, begun)
@@ -110,10 +155,14 @@ async def adopt(
         living=partial(kernels.owners, pods.namespace),
     )
     pod = pods.claim(claim)
-    begun = _begun(pods, pod, level, on_threshold, lambda machine: machine.adopt(told.number, spec))
+
+    async def begun() -> PodSandbox:
+        home = await opened(pods, pod, level, on_threshold)
+        return await _begun(pods, home, lambda machine: machine.adopt(told.number, spec))
+
     try:
         async with asyncio.timeout(_ADOPT_S):
-            return await unless_troubled(pod, begun)
+            return await unless_troubled(pod, begun())
     except (RametError, TimeoutError) as problem:
         pod.release()
         await removed(pod, _GONE_S)
@@ -124,12 +173,22 @@ async def adopt(
         raise
 
 
-async def _begun(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None, begin: Begin) -> PodSandbox:
+async def opened(pods: Pods, pod: Pod, level: Isolation, on_threshold: OnThreshold | None) -> Opened:
+    """A pod, once it can have a run. Raises SandboxFailed, SpawnRefused, IsolationUnavailable, Gone."""
     machine = await pods.open(pod, ends=exit_of, level=level, on_threshold=on_threshold)
     try:
         hello = await machine.hello()
         if level.rank < Isolation.L3.rank and hello.level.rank < Isolation.L1.rank:
             raise IsolationUnavailable(level, hello.level, tuple(hello.missing), f"on the pod's node: {hello.remedy}")
+    except BaseException:
+        await machine.close()
+        raise
+    return Opened(pod, machine)
+
+
+async def _begun(pods: Pods, home: Opened, begin: Begin) -> PodSandbox:
+    pod, machine = home
+    try:
         box = await begin(machine)
         described: Mapping[str, Any] = {}
         if pods.outlives_s:

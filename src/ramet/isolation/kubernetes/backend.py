@@ -13,11 +13,12 @@ from ramet.core.errors import Gone, InvalidValue, IsolationUnavailable, RametErr
 from ramet.core.policy import DEFAULTS, Isolation
 from ramet.core.reservation import Reservation
 from ramet.isolation.admission import absolute, paths_of
-from ramet.isolation.contract import Image, Probe, SandboxSpec
+from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.kubernetes import alone, labels, manifest, probing
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.images import FindImage, Images, PodImage, PushAgain, Supply
+from ramet.isolation.kubernetes.images import USUAL, FindImage, Images, PodImage, PushAgain, Supply
 from ramet.isolation.kubernetes.kernels import Kernels, Standing
+from ramet.isolation.kubernetes.own import OwnPods
 from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.presence import Presence
 from ramet.isolation.kubernetes.reach import Attach, Reach
@@ -27,7 +28,6 @@ from ramet.isolation.kubernetes.shared import Measure, TeamPod, fits
 from ramet.isolation.remote.outside import OnThreshold
 
 _START_S = 300.0  #: from a pod's making to a run in it
-_SHARED: Image = "llm"  #: of a pod that runs share: a bare one can be had there, too
 
 
 class Marks(NamedTuple):
@@ -64,6 +64,7 @@ class KubernetesBackend:
         unschedulable_s: float = 30.0,
         on_threshold: OnThreshold | None = None,
         team: Reservation | None = None,
+        warm: int = 0,
     ) -> None:
         """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
@@ -73,7 +74,7 @@ class KubernetesBackend:
         `manifest.PLACEMENT`; `cpu_reserved` the share of a run's processor time that a
         node must have free. Without `standing`, kernels of one folder of runs know of each other by locks there.
         `team`: runs with that reservation share a pod of its amounts, as far as what stands between them there is all
-        that they ask for.
+        that they ask for. `warm`: so many pods wait for runs like those that were started, of each kind.
         """
         self._runs = Path(absolute(runs))
         self._images = Supply(image, image_with, image_again)
@@ -87,6 +88,8 @@ class KubernetesBackend:
                 raise InvalidValue("placement", key, f"fields of a pod's spec: {', '.join(manifest.PLACEMENT)}")
         if not 0 < cpu_reserved <= 1:
             raise InvalidValue("cpu_reserved", cpu_reserved, "a share above 0, at most 1")
+        if warm < 0:
+            raise InvalidValue("warm", warm, "how many pods wait, or 0")
         self.namespace, self._kubeconfig = namespace, kubeconfig
         self._pull_secrets, self._placement = tuple(pull_secrets), dict(placement or {})
         self._cpu_reserved, self._standing = cpu_reserved, standing
@@ -98,6 +101,8 @@ class KubernetesBackend:
         self._kernels: Kernels | None = None
         self._reaper: Reaper | None = None
         self._pods: Pods | None = None
+        self._warm = warm
+        self._own: OwnPods | None = None
         self._team = team
         self._shared: TeamPod | None = None
         self._probe: Probe | None = None
@@ -138,7 +143,7 @@ class KubernetesBackend:
         self._check(spec)
         if (sandbox := await self._start_in_shared(spec)) is not None:
             return sandbox
-        return await self._start_alone(spec, level, runtime_class)
+        return await self._alone.start(spec, level, runtime_class)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
         """See `ramet.isolation.contract.Backend`: a pod of its own that dials. Raises Gone for any other."""
@@ -175,6 +180,8 @@ class KubernetesBackend:
             await self._reaper.close()
         if self._shared is not None:
             self._shared.close()
+        if self._own is not None:
+            await self._own.close()
         if self._pods is not None:
             await self._pods.close()
         if self._api is not None and self._probe is not None and self._reach.egress is not None:
@@ -219,38 +226,19 @@ class KubernetesBackend:
         if self._is_closed:
             raise SandboxFailed("the backend was closed")
 
-    async def _start_alone(
-        self, spec: SandboxSpec, level: Isolation, runtime_class: str | None, *, is_last: bool = False
-    ) -> PodSandbox:
-        """In a pod of its own; in another one, once, where its image had to be pushed again."""
-        furnished = await self._images.furnished(spec)
-        self._check_open()
-        berth = alone.berth_of(spec, furnished.places, runtime_class)
-        pod = self._all.make(self._form(furnished.image), berth)
-        try:
-            return await alone.start(
-                spec,
-                pods=self._all,
-                pod=pod,
-                places=furnished.places,
-                level=level,
-                within_s=_START_S,
-                on_threshold=self.on_threshold,
-            )
-        except SandboxFailed as failure:
-            was_not_pulled = pod.troubled.done() and pod.troubled.result().kind == "image"
-            if is_last or not was_not_pulled or not await self._images.is_there_again(furnished.image, failure):
-                raise
-        return await self._start_alone(spec, level, runtime_class, is_last=True)
-
     # ---- the runs of a team -----------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Probe, and have the pod be made that its team's runs share, if there is to be one and can be."""
+        """Probe, and have the pod be made that its team's runs share, or those that wait for runs of the usual policy.
+
+        As far as there are to be any, and can be.
+        """
         probe = await self.probe()
-        if self._team is not None and probe.level is not Isolation.L0 and not self._is_closed:
-            if (shared := self._share(self._team)) is not None:
-                shared.warm()
+        if probe.level is Isolation.L0 or self._is_closed:
+            return
+        if self._team is not None and (shared := self._share(self._team)) is not None:
+            shared.warm()
+        self._alone.warm(*self._level(probe, DEFAULTS.isolation))
 
     def _share(self, team: Reservation) -> TeamPod | None:
         """The pod of a team; None if there is nothing to measure it by."""
@@ -260,10 +248,10 @@ class KubernetesBackend:
                 team.name,
                 self.namespace,
                 self._all,
-                lambda: self._all.make(self._form(self._images.plain(_SHARED)), measure.berth(team.name)),
+                lambda: self._all.make(self._form(self._images.plain(USUAL)), measure.berth(team.name)),
                 room=measure.room,
                 patience_s=_START_S,
-                on_threshold=lambda *told: self.on_threshold(*told) if self.on_threshold is not None else None,
+                on_threshold=self._crossed,
             )
         return self._shared
 
@@ -288,6 +276,18 @@ class KubernetesBackend:
         if self._pods is None:
             self._pods = Pods(self._open(), self._reach, self._owner, unschedulable_s=self._unschedulable_s)
         return self._pods
+
+    @property
+    def _alone(self) -> OwnPods:
+        if self._own is None:
+            self._own = OwnPods(
+                self._all, self._images, self._form, warm=self._warm, within_s=_START_S, on_threshold=self._crossed
+            )
+        return self._own
+
+    def _crossed(self, run: str, resource: str, used: float, limit: float) -> None:
+        if self.on_threshold is not None:
+            self.on_threshold(run, resource, used, limit)
 
     @property
     def _kin(self) -> Kernels:

@@ -19,6 +19,7 @@ NOBODY = "nobody"  #: whose a pod is that is being deleted: none can take it up 
 RUN = f"{DOMAIN}/run"
 TREE = f"{DOMAIN}/tree"
 TEAM = f"{DOMAIN}/team"
+WAITING = f"{DOMAIN}/waiting"  #: of a pod that no run has yet
 #: An annotation: for how many seconds a pod waits for another kernel to take it up; without it, none can.
 PATIENCE = f"{DOMAIN}/patience"
 NAME = f"{DOMAIN}/path"  #: an annotation, as are the ids in full

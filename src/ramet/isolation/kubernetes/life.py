@@ -45,17 +45,25 @@ class Pod:
         loop = asyncio.get_running_loop()
         self.reached: asyncio.Future[Reached] = loop.create_future()  #: an error: it could not be made
         self.troubled: asyncio.Future[Trouble] = loop.create_future()  #: once it does not work, or no more
+        self.unplaced: asyncio.Future[Trouble] = loop.create_future()  #: once no node has taken it; one may, later
         self._ground, self._pod, self._secret = ground, pod, secret
         self._owners = {ground.owner}  #: whose it may be to be removed here
         self._seen = Seen(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
-        self._was_made = False
+        self._was_made = self._was_taken = False
         self.gone = loop.create_task(self._live())  #: done once it was removed, or others have to
 
     def release(self) -> None:
         """It is not wanted any more, and goes. Idempotent; waits for nothing."""
         self._released.set()
         self._changed.set()
+
+    async def take(self, patch: Mapping[str, Any]) -> None:
+        """It has waited, and is one run's from now on: `manifest.taken`. Raises Missing and what else the API says."""
+        self._was_taken = True
+        await self._ground.api.patch_pod(self.name, patch)
+        if self._secret is not None:
+            await self._ground.api.patch_secret(self.name, {"metadata": {"labels": patch["metadata"]["labels"]}})
 
     @property
     def words(self) -> str:
@@ -139,8 +147,10 @@ class Pod:
         if seen.is_running and not self._seen.is_running and (reached := self._there) is not None:
             reached.runs()
         self._seen = seen
-        if seen.trouble is not None and seen.trouble.is_final and not self.troubled.done():
-            self.troubled.set_result(seen.trouble)
+        if seen.trouble is not None:
+            happened = self.troubled if seen.trouble.is_final else self.unplaced
+            if not happened.done():
+                happened.set_result(seen.trouble)
         self._changed.set()
 
     async def _remove(self) -> None:
@@ -148,8 +158,10 @@ class Pod:
         loop = asyncio.get_running_loop()
         began, tries = loop.time(), 0
         while self._was_made or self._secret is not None:
+            # What is told of one that was taken may be from before: by now, another kernel can have taken it up.
+            seen = self._seen._replace(version="") if self._was_taken else self._seen
             try:
-                is_ours = not self._was_made or await delete(self._ground.api, self._seen, *self._owners)
+                is_ours = not self._was_made or await delete(self._ground.api, seen, *self._owners)
                 if is_ours and self._secret is not None:
                     await self._ground.api.delete_secret(self.name)
                 break

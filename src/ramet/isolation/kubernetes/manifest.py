@@ -56,7 +56,7 @@ class Berth:
     """One pod: what a run asks of it, or what several have in it together."""
 
     name: str
-    run: str  #: empty: of several
+    run: str  #: empty: of several, or of one that is not known yet, and that it waits for
     grant: Grant
     uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
     about: labels.About = labels.UNKNOWN
@@ -123,24 +123,32 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
         ],
         "volumes": volumes,
     }
-    if berth.shared_pids is None:
+    if berth.run:
         spec["activeDeadlineSeconds"] = math.ceil(grant.timeout_seconds) + SLACK_S
     if berth.runtime_class is not None:
         spec["runtimeClassName"] = berth.runtime_class
     if form.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in form.pull_secrets]
+    waiting = {} if berth.run or shared else {labels.WAITING: "true"}
+    patience = {labels.PATIENCE: f"{form.outlives_s:g}"} if berth.run and form.outlives_s else {}
+    marks = labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)
     metadata: dict[str, Any] = {
         "name": berth.name,
         "namespace": form.namespace,
-        "labels": {**form.labels, **labels.of_run(berth.run, berth.about, place=form.place, owner=form.owner)},
-        "annotations": {**labels.in_full(berth.run, berth.about), **_patience(form, berth)},
+        "labels": {**form.labels, **marks, **waiting},
+        "annotations": {**labels.in_full(berth.run, berth.about), **patience},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _patience(form: Form, berth: Berth) -> dict[str, str]:
-    is_one_runs = berth.shared_pids is None
-    return {labels.PATIENCE: f"{form.outlives_s:g}"} if is_one_runs and form.outlives_s else {}
+def taken(form: Form, berth: Berth, *, waited_s: float) -> dict[str, Any]:
+    """A patch: a pod that has waited is now as one that was made for this run. Its time began with its own start."""
+    made = pod(form, berth)
+    marks = {**made["metadata"]["labels"], labels.WAITING: None}
+    return {
+        "metadata": {"labels": marks, "annotations": made["metadata"]["annotations"]},
+        "spec": {"activeDeadlineSeconds": made["spec"]["activeDeadlineSeconds"] + math.ceil(waited_s)},
+    }
 
 
 def resources(grant: Grant, *, cpu_reserved: float, extra_mb: int = 0) -> dict[str, dict[str, str]]:

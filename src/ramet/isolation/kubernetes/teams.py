@@ -44,11 +44,13 @@ class TeamNamespaces:
         door: Door | None = None,
         pull_secrets: Sequence[str] = (),
         per: Per = "run",
+        warm: int = 0,
         **options: Any,
     ) -> None:
         """`door` is what all pods dial, begun and ended with this; else they are reached through the API server.
 
-        `pull_secrets` are those of `namespace`; a team's has copies. Raises InvalidValue.
+        `pull_secrets` are those of `namespace`; a team's has copies. `warm` pods of each kind wait there, and none in
+        a team's, which is for what the team has asked for. Raises InvalidValue.
         """
         if per not in PER:
             raise InvalidValue("per", per, " or ".join(PER))
@@ -57,12 +59,12 @@ class TeamNamespaces:
         self._door, self._pull_secrets = door, tuple(pull_secrets)
         self._kubeconfig, self._per = kubeconfig, per
 
-        def make(each: str, team: Reservation | None = None) -> KubernetesBackend:
+        def make(each: str, team: Reservation | None = None, warm: int = 0) -> KubernetesBackend:
             at: dict[str, Any] = {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
-            return KubernetesBackend(runs, namespace=each, team=team, **at, **options)
+            return KubernetesBackend(runs, namespace=each, team=team, warm=warm, **at, **options)
 
         self._make = make
-        self._home = make(namespace)
+        self._home = make(namespace, warm=warm)
         self._spaces: Spaces | None = None
         self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
 
@@ -118,7 +120,12 @@ class TeamNamespaces:
             raise SandboxFailed(f"namespace {bounds.name_of(name)}: {problem}") from problem
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
-        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
+        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which.
+
+        A server says this when it begins: from then on pods wait for runs, if any are to.
+        """
+        await self.probe()
+        await self._home.warm()
         try:
             spaces = await self._open()
             # Before the teams are asked for: one that another kernel makes meanwhile is on record before it has one.

@@ -53,6 +53,7 @@ def pods_of(config: Config, images: PodImages | None = None, store: Store | None
         image_again=None if images is None else images.again,
         door=door_of(config),
         per=config.pods.per,
+        warm=config.pods.warm,
         pull_secrets=() if config.pods.pull_secret is None else (config.pods.pull_secret,),
         standing=None if store is None else Standings(store),
     )

@@ -113,6 +113,7 @@ SETTINGS: Final = (
     Setting("registry_username", _plain(checks.plain_text)),
     Setting("registry_password", checks.reference_of),
     Setting("pods.per", _plain(checks.whose_of)),
+    Setting("pods.warm", _plain(checks.whole_of(0, 100)), number=True),
     Setting("pods.dial", _plain(checks.dialled_of)),
     Setting("pods.listen", _plain(checks.tcp_of)),
     Setting("pods.certificate", checks.path_of),

@@ -120,6 +120,7 @@ class PodSettings(Struct, frozen=True, kw_only=True):
     """Whose a pod is, and how pods and this server find each other; of the backend `kubernetes`."""
 
     per: Literal["run", "team"] = "run"
+    warm: int = 0  #: so many wait for runs like those before, of each kind
     dial: TcpAddress | None = None  #: where pods reach this server; None: through the API server
     listen: TcpAddress | None = None  #: None: at that port, at every address
     certificate: pathlib.Path | None = None  #: None: one by an authority of the working directory's own

@@ -99,7 +99,7 @@ def test_the_cluster_ends_a_run_after_its_own_time() -> None:
 
 
 def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> None:
-    """If one could take it up: what several runs share ends with its kernel."""
+    """If one could take it up: what several runs share ends with its kernel, and so does what none has."""
     form = replace(FORM, outlives_s=60.0)
 
     def noted(form: Form, berth: Berth) -> object:
@@ -107,7 +107,28 @@ def test_a_pod_of_one_run_says_for_how_long_it_waits_for_another_kernel() -> Non
 
     assert noted(form, BERTH) == "60"
     assert noted(FORM, BERTH) is None
-    assert noted(form, replace(BERTH, shared_pids=64)) is None
+    assert noted(form, replace(BERTH, run="", shared_pids=64)) is None
+    assert noted(form, replace(BERTH, run="")) is None
+
+
+def test_a_pod_that_has_waited_is_as_one_that_was_made_for_its_run() -> None:
+    """In all that anybody goes by; its end comes as much later as it has waited, for it counts from its start."""
+    form = replace(FORM, outlives_s=60.0)
+    made = manifest.pod(form, BERTH)
+    waiting = manifest.pod(form, replace(BERTH, run="", about=labels.UNKNOWN))
+    patch = manifest.taken(form, BERTH, waited_s=100.2)
+    marks = waiting["metadata"]["labels"] | patch["metadata"]["labels"]
+
+    assert (waiting["metadata"]["labels"][labels.WAITING], labels.RUN in waiting["metadata"]["labels"]) == (
+        "true",
+        False,
+    )
+    assert marks.pop(labels.WAITING) is None, "that is how a label is removed"
+    assert marks == made["metadata"]["labels"]
+    assert waiting["metadata"]["annotations"] | patch["metadata"]["annotations"] == made["metadata"]["annotations"]
+    assert "activeDeadlineSeconds" not in waiting["spec"], "it can be set once"
+    later = made["spec"]["activeDeadlineSeconds"] + 101
+    assert waiting["spec"] | patch["spec"] == made["spec"] | {"activeDeadlineSeconds": later}
 
 
 def test_a_claim_is_of_one_pod_at_one_moment() -> None:
