@@ -1,7 +1,8 @@
 """A kernel that is killed over a function in a pod of its own, at a moment that its heir knows.
 
-Told: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, and their
-patience. It says what the heir has to know in a line of JSON, once it has answered some requests and heard one more.
+Told: the folder of all workspaces, the namespace, the image, the address at which pods find this machine, their
+patience, and how many pods wait for a run: the function is in one of these, if there are any. It says what the heir has
+to know in a line of JSON, once it has answered some requests and heard one more.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ramet.wire.capsule import pack
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.requests import Answer, Done, Request, Said, StartFunction, Told
 from tests.support.left_function import steps
+from tests.support.pod_runs import wait_for
 
 GRANT = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
 STEPS, ANSWERED = 6, 3  #: requests of a function, and how many of them have an answer when its kernel is killed
@@ -101,13 +103,15 @@ async def at_work(backend: Backend, runs: Path, grant: Grant = GRANT) -> AsyncIt
     yield talk, await talk.asked()
 
 
-async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float) -> None:
+async def main(runs: Path, namespace: str, image: str, host: str, patience_s: float, warm: int) -> None:
     """Until somebody kills it."""
     identity = certificates.make([host])
     async with Landing(host, 0, identity.context) as landing:
         reach = Dial(landing, url=f"wss://{host}:{landing.port}{PATH}", ca=identity.ca, patience_s=patience_s)
         program = RuntimeImage(image, "", f"python{PYTHON}")
-        backend = KubernetesBackend(runs, namespace=namespace, image=program, reach=reach)
+        backend = KubernetesBackend(runs, namespace=namespace, image=program, reach=reach, warm=warm)
+        if warm:
+            await wait_for(backend, spec_of(runs), warm)
         async with at_work(backend, runs) as (talk, number):
             sys.stdout.write(json.dumps([dict(talk.sandbox.describe()), number]) + "\n")
             sys.stdout.flush()
@@ -115,9 +119,9 @@ async def main(runs: Path, namespace: str, image: str, host: str, patience_s: fl
 
 
 @contextlib.contextmanager
-def abandoned(pods: Any, runs: Path, *, patience_s: float = 600) -> Iterator[tuple[dict[str, Any], int]]:
+def abandoned(pods: Any, runs: Path, *, patience_s: float = 600, warm: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """What a kernel knew that was killed: where its function is at work, and the number of what that has asked for."""
-    words = [str(runs), pods.namespace, pods.images["bare"].reference, pods.cluster.host, str(patience_s)]
+    words = [str(runs), pods.namespace, pods.images["bare"].reference, pods.cluster.host, str(patience_s), str(warm)]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.left_pods", *words],
         stdout=subprocess.PIPE,
@@ -133,4 +137,5 @@ def abandoned(pods: Any, runs: Path, *, patience_s: float = 600) -> Iterator[tup
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], float(sys.argv[5])))
+    folder, namespace, image, host, patience, warm = sys.argv[1:]
+    asyncio.run(main(Path(folder), namespace, image, host, float(patience), int(warm)))

@@ -10,6 +10,10 @@ from typing import Any
 from ramet.core.policy import DEFAULTS, Grant
 from ramet.isolation.conformance.ground import ENTRY, Ground, Site, replace_grant
 from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes import alone
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.spares import Shape
+from tests.support.waiting import eventually
 
 #: Of a run where a test is not about a limit: many have room on a node.
 SMALL = Grant(memory_mb=64, tmpfs_size_mb=8, workspace_size_mb=8)
@@ -31,3 +35,25 @@ async def opened(backend: Any, scratch: Path) -> AsyncIterator[Site]:
         yield Site(Ground("", scratch), backend, await backend.probe())
     finally:
         await backend.close()
+
+
+async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1) -> list[str]:
+    """Have so many pods wait for such a run, as if one had been started before; their names."""
+    level, runtime_class = backend._level(await backend.probe(), spec.grant.isolation)
+    furnished = await backend._images.furnished(spec)
+    berth = alone.berth_of(spec, furnished.places, runtime_class)
+    shape = Shape.of(backend._form(furnished.image), berth, level)
+    assert shape is not None, "nothing travels to it"
+    backend._alone._spares.want(shape)
+    return await ready(backend, count)
+
+
+async def ready(backend: KubernetesBackend, count: int = 1) -> list[str]:
+    """Wait until so many pods wait, whatever for, and a run can start in each; their names."""
+    shelves = backend._alone._spares._shelves
+
+    def there() -> list[str]:
+        return [each.pod.name for shelf in shelves for each in shelf.spares if each.is_ready]
+
+    await eventually(lambda: len(there()) == count)
+    return there()

@@ -46,6 +46,7 @@ from ramet.services.packaging.runtime_files import PYTHON
 from ramet.services.packaging.runtime_image import RuntimeImage, runtime_image
 from tests.support.account import Account
 from tests.support.cluster import Cluster, namespaced
+from tests.support.pod_runs import wait_for
 from tests.support.relay import Relay, relayed
 
 NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
@@ -65,12 +66,12 @@ except BlockingIOError:
 """
 
 
-def backend(runs: Path, team: Reservation | None = None) -> KubernetesBackend:
+def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> KubernetesBackend:
     """Of this cluster."""
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     reach = Attach(patience_s=PATIENCE_S)
-    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=reach, team=team)
+    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=reach, team=team, warm=warm)
 
 
 def dialled(runs: Path) -> TeamNamespaces:
@@ -105,6 +106,22 @@ class OfATeam:
         spec = replace(spec, grant=msgspec.structs.replace(spec.grant, reservation=TEAM))
         sandbox = await self._pods.start(spec)
         assert (sandbox.level is Isolation.L1) is fits(spec), f"{spec} is at {sandbox.level}"
+        return sandbox
+
+
+class Waited:
+    """A backend whose every run starts in a pod that has waited for it."""
+
+    def __init__(self, runs: Path) -> None:
+        self._pods = backend(runs, warm=1)
+        self.name, self.owner, self.probe = self._pods.name, self._pods.owner, self._pods.probe
+        self.adopt, self.reap, self.close = self._pods.adopt, self._pods.reap, self._pods.close
+
+    async def start(self, spec: SandboxSpec) -> PodSandbox:
+        """See `KubernetesBackend.start`."""
+        waiting = await wait_for(self._pods, spec)
+        sandbox = await self._pods.start(spec)
+        assert [sandbox.pod] == waiting
         return sandbox
 
 

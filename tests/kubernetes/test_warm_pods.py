@@ -1,0 +1,214 @@
+"""Pods that wait for runs: who gets one, what it is then, and for whom they make way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from lightkube.models.core_v1 import ResourceQuotaSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod as PodObject
+from lightkube.resources.core_v1 import ResourceQuota, Secret
+
+from ramet import AgentRuntime
+from ramet.core.errors import SpawnRefused
+from ramet.core.reservation import Reservation
+from ramet.isolation.conformance.ground import Site
+from ramet.isolation.folders import RunFolders
+from ramet.isolation.kubernetes import labels, spares
+from ramet.isolation.kubernetes.backend import KubernetesBackend
+from ramet.isolation.kubernetes.life import Pod
+from ramet.isolation.kubernetes.teams import TeamNamespaces
+from tests.support.left_pods import LEFT, Talk, abandoned, spec_of
+from tests.support.pod_runs import SMALL, opened, ready, wait_for
+from tests.support.pods import Pods, pod_of
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
+OTHER = msgspec.structs.replace(SMALL, memory_mb=72)  #: of another shape
+#: Where a pod waits no run has a place, and where a run is, none waits.
+APART: Mapping[str, Any] = {
+    "affinity": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {labels.WAITING: "true"}}, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        }
+    }
+}
+
+
+@contextlib.asynccontextmanager
+async def warmed(pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[tuple[Site, KubernetesBackend]]:
+    """A site on a backend with which one pod of each shape waits. Nothing of it is left."""
+    backend = pods.backend(scratch / "runs", **{"warm": 1, **given})
+    async with opened(backend, scratch) as site:
+        yield site, backend
+    await pods.wait_gone()
+
+
+async def objects(pods: Pods, kind: type[Any] = PodObject) -> dict[str, Any]:
+    """What is there for runs, by name."""
+    async with pods.cluster.client(pods.namespace) as kube:
+        return {each.metadata.name: each async for each in kube.list(kind, labels={labels.MANAGED: labels.OURS})}
+
+
+def told_of(made: Any, run: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The labels and annotations of what belongs to a run, but for that run's name."""
+    marks, words = made.metadata.labels, made.metadata.annotations or {}
+    assert marks[labels.RUN] == run
+    return marks | {labels.RUN: ""}, words | {labels.RUN: ""}
+
+
+@pytest.mark.parametrize("dials", [False, True], ids=["attached", "dialling"])
+async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
+    dials: bool, pods: Pods, scratch: Path
+) -> None:
+    """And nobody can tell it from one that was made for it. It is one run's, and another waits for the next."""
+    grant = msgspec.structs.replace(SMALL, reservation=Reservation(name="a_team", memory_mb=256))
+    asked: dict[str, Any] = {"grant": grant, "tree": "run-tree", "path": "main/one"}
+    async with contextlib.AsyncExitStack() as stack:
+        (scratch / "runs").mkdir()
+        if dials:
+            backend, _ = await stack.enter_async_context(pods.dialled(scratch / "runs", warm=1))
+        else:
+            backend = pods.backend(scratch / "runs", warm=1)
+        site = await stack.enter_async_context(opened(backend, scratch))
+        async with site.visit(**asked) as cold:
+            [name] = await ready(backend)
+            waiting = (await objects(pods))[name].metadata
+            assert (waiting.labels[labels.WAITING], labels.RUN in waiting.labels) == ("true", False)
+            assert labels.PATIENCE not in (waiting.annotations or {}), "a dead kernel's goes at once"
+            async with site.visit(grant=OTHER) as other, site.visit(**asked) as warm:
+                assert (pod_of(warm.sandbox), pod_of(other.sandbox) == name) == (name, False)
+                assert (await warm.ask("who"))["pid"]
+                there, secrets = await objects(pods), await objects(pods, Secret)
+                for found in [there] + [secrets] * dials:
+                    made = [told_of(found[pod_of(each.sandbox)], each.spec.run) for each in (cold, warm)]
+                    assert made[0] == made[1]
+                old, new = [there[pod_of(each.sandbox)].spec for each in (cold, warm)]
+                assert new.activeDeadlineSeconds > old.activeDeadlineSeconds, "it counts from before the run"
+                assert (labels.PATIENCE in there[name].metadata.annotations) == dials
+                assert new.containers[0].resources == old.containers[0].resources
+                assert name not in await ready(backend, 2)
+        assert name not in await objects(pods), "it goes with its run"
+    await pods.wait_gone()
+    async with asyncio.timeout(60):
+        while await objects(pods, Secret):  # noqa: ASYNC110 - that of a pod goes with it, in the cluster's own time
+            await asyncio.sleep(0.05)
+
+
+async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever that happens before the run is in it: the run has another one, and is not told."""
+    take = Pod.take
+
+    async def delete(name: str) -> None:
+        async with pods.cluster.client(pods.namespace) as kube:
+            await kube.delete(PodObject, name, grace_period=0)
+
+    async def taken_and_deleted(self: Pod, patch: Mapping[str, Any]) -> None:
+        await take(self, patch)
+        await delete(self.name)
+
+    async with warmed(pods, scratch) as (site, backend):
+        [before] = await wait_for(backend, site.spec(grant=SMALL))
+        await delete(before)
+        async with site.visit(grant=SMALL) as visit:
+            assert await visit.ask("who")
+            [after] = await ready(backend)
+        monkeypatch.setattr(Pod, "take", taken_and_deleted)
+        async with site.visit(grant=SMALL) as again:
+            assert await again.ask("who")
+            assert pod_of(again.sandbox) not in (before, after, pod_of(visit.sandbox))
+            assert after not in await pods.names()
+
+
+async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scratch: Path) -> None:
+    """A run is refused only if runs have all of it; none waits again soon."""
+    async with pods.cluster.client(pods.namespace) as kube:
+        quota = ResourceQuota(metadata=ObjectMeta(name="two"), spec=ResourceQuotaSpec(hard={"pods": "2"}))
+        await kube.create(quota)
+        async with asyncio.timeout(60):
+            while (await kube.get(ResourceQuota, "two")).status.used is None:  # type: ignore[union-attr]  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    async with warmed(pods, scratch) as (site, backend), site.visit(grant=SMALL) as one:
+        [waiting] = await ready(backend)
+        async with site.visit(grant=OTHER) as other:
+            mine = {pod_of(one.sandbox), pod_of(other.sandbox)}
+            assert (len(mine), waiting in mine, set(await pods.names())) == (2, False, mine)
+            with pytest.raises(SpawnRefused, match="exceeded quota"):
+                await site.backend.start(site.spec(grant=SMALL))
+
+
+async def test_those_that_wait_make_way_on_a_node_that_is_full(
+    pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once; and what waits itself has no place is told once, and costs no run anything."""
+    async with warmed(pods, scratch, placement=APART) as (site, backend):
+        [waiting] = await wait_for(backend, site.spec(grant=OTHER))
+        async with site.visit(grant=SMALL) as one:
+            assert [pod_of(one.sandbox)] == await pods.names()
+            assert waiting != pod_of(one.sandbox)
+    assert not caplog.records
+    async with warmed(pods, scratch, placement=APART) as (site, _), site.visit(grant=SMALL) as one:
+        await eventually(lambda: caplog.records)
+        async with site.visit(grant=SMALL) as other:
+            assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
+    assert ["nodes are available" in each.getMessage() for each in caplog.records] == [True]
+
+
+async def test_nobody_waits_for_what_is_not_asked_for_any_more(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a while, or for longer than some others."""
+    monkeypatch.setattr(spares, "_SHAPES", 1)
+    async with warmed(pods, scratch) as (site, backend):
+        [one] = await wait_for(backend, site.spec(grant=SMALL))
+        [other] = await wait_for(backend, site.spec(grant=OTHER))
+        assert one != other
+        monkeypatch.setattr(spares, "_KEPT_S", 0.0)
+        async with site.visit(grant=OTHER) as visit:
+            assert pod_of(visit.sandbox) == other
+            async with asyncio.timeout(60):
+                while await pods.names() != [other]:  # noqa: ASYNC110 - it is another's to say
+                    await asyncio.sleep(0.05)
+
+
+async def test_of_a_kernel_that_was_killed_no_pod_waits_and_its_run_goes_on_in_one_that_had(
+    pods: Pods, scratch: Path
+) -> None:
+    """Whoever has waited for nobody has nobody to wait for."""
+    runs = scratch / "runs"
+    with abandoned(pods, runs, warm=1) as (description, number):
+        left = await objects(pods)
+        assert description["pod"] in left
+        async with pods.dialled(runs) as (heir, _):
+            gone = await heir.reap()
+            assert {f"pod {each}" for each in left} - set(gone) == {f"pod {description['pod']}"}
+            talk = Talk(await heir.adopt(description, spec_of(runs)))
+            assert await talk.asked() == number
+            assert await talk.finish(number) == LEFT
+            await talk.sandbox.clean_up()
+            await pods.wait_gone()
+
+
+async def test_a_server_has_pods_wait_before_the_first_run_and_takes_them_with_it(pods: Pods, scratch: Path) -> None:
+    """For runs of the usual policy: whether there was one or not."""
+    runs = RunFolders(scratch).root
+    runs.mkdir(0o700, parents=True)
+    backend = TeamNamespaces(runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, warm=1)
+
+    async def nobody() -> list[str]:
+        return []
+
+    async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
+        await runtime.sandboxes.keep(nobody)
+        assert await ready(backend._home) == await pods.names()
+    assert await pods.names() == []
