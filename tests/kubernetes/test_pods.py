@@ -20,6 +20,25 @@ NOT_SHARED = {
     "more_than_is_offered_is_refused": "whoever asks for more than there is between runs of a pod has one of its own",
     "processes": "who starts more than were granted is ended, not refused: test_team_pods",
 }
+#: What is shown once more of pods that were there before their runs: when they begin, and how they end.
+WAITED = (
+    "exit_status",
+    "descendants_end_with_it",
+    "cleaning_up",
+    "the_environment_is_what_was_given",
+    "the_level_is_as_told",
+    "fresh_is_as_told",
+    "secrets_are_files_in_memory",
+    "memory",
+    "an_entry_that_is_not_there_is_a_failure",
+    "a_start_that_is_given_up_leaves_nothing",
+)
+CASES = [
+    pytest.param(check, whose, id=f"{name}-{check.__name__}")
+    for whose, name in (("backend", "run"), ("OfATeam", "team"), ("Waited", "waited"))
+    for check in CHECKS
+    if whose != "Waited" or check.__name__ in WAITED
+]
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 
 
@@ -30,8 +49,7 @@ def account(cluster: Cluster, shared_namespace: str, tmp_path_factory: pytest.Te
         yield account
 
 
-@pytest.mark.parametrize("whose", ["backend", "OfATeam"], ids=["run", "team"])
-@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+@pytest.mark.parametrize(("check", "whose"), CASES)
 async def test_pods_keep_a_backends_promises(
     check: Check,
     whose: str,
