@@ -295,6 +295,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("mounted_ratio", "the same, times that of one with an agent's volumes", ""),
         Figure("mounted_s", "a bare pod with these volumes, median", "s wall"),
         Figure("start_s", "create → an agent's entry point is called, median", "s wall"),
+        Figure("waited_ms", "the same, where a pod waits for it (`pods.warm`)", "ms wall"),
         Figure("crowd_s", "20 at once, all started", "s wall", 8),
         Figure("idle_kb", "of the kernel's memory, each that is idle", "kB", 200),
         most_rounds=2,

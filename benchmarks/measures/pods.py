@@ -22,9 +22,9 @@ _RESERVED = 0.05  #: of a processor, for each: 20 fit on a node of 2 cores
 
 
 async def measure(rounds: int = 10, crowd: int = 20) -> Figures:
-    """Create to first byte and to first frame, in turn; then so many at once, idle, and their end."""
+    """Create to first byte and to first frame, in turn; so many at once, idle, and their end; and in pods that wait."""
     async with place() as at:
-        return await _measured(at, rounds, crowd)
+        return {**await _measured(at, rounds, crowd), "waited_ms": await _waited(at, rounds)}
 
 
 async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
@@ -74,6 +74,24 @@ async def _measured(at: Place, rounds: int, crowd: int) -> Figures:
         Machine.hello = hello  # type: ignore[method-assign]
         await api.close()
         await backend.close()
+
+
+async def _waited(at: Place, rounds: int) -> float:
+    """Milliseconds until a run has begun, median, where a pod waits for each."""
+    backend = KubernetesBackend(at.runs, namespace=at.namespace, image=at.image, cpu_reserved=_RESERVED, warm=1)
+    starts = list[float]()
+    try:
+        for number in range(rounds + 1):
+            wanted = spec(at.runs, f"waited-{number}")
+            began = time.monotonic()
+            sandbox = await backend.start(wanted)
+            starts.append(1000 * (time.monotonic() - began))
+            await sandbox.clean_up()
+            while not backend._alone._spares.ready:  # noqa: ASYNC110 - it is the cluster's to say
+                await asyncio.sleep(0.01)
+    finally:
+        await backend.close()
+    return median(starts[1:])  # For the first one none has waited.
 
 
 async def _bare(api: Api, image: RuntimeImage, *, has_volumes: bool = False) -> float:

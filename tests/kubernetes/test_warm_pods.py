@@ -20,7 +20,7 @@ from ramet.core.errors import SpawnRefused
 from ramet.core.reservation import Reservation
 from ramet.isolation.conformance.ground import Site
 from ramet.isolation.folders import RunFolders
-from ramet.isolation.kubernetes import labels, spares
+from ramet.isolation.kubernetes import bounds, labels, spares
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.teams import TeamNamespaces
@@ -31,16 +31,6 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
 OTHER = msgspec.structs.replace(SMALL, memory_mb=72)  #: of another shape
-#: Where a pod waits no run has a place, and where a run is, none waits.
-APART: Mapping[str, Any] = {
-    "affinity": {
-        "podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"labelSelector": {"matchLabels": {labels.WAITING: "true"}}, "topologyKey": "kubernetes.io/hostname"}
-            ]
-        }
-    }
-}
 
 
 @contextlib.asynccontextmanager
@@ -50,6 +40,13 @@ async def warmed(pods: Pods, scratch: Path, **given: Any) -> AsyncIterator[tuple
     async with opened(backend, scratch) as site:
         yield site, backend
     await pods.wait_gone()
+
+
+def apart(pods: Pods) -> Mapping[str, Any]:
+    """Where a pod waits no run has a place, and where a run is, none waits."""
+    selector = {"matchLabels": {labels.WAITING: "true"}}
+    others = {"labelSelector": selector, "namespaces": [pods.namespace], "topologyKey": "kubernetes.io/hostname"}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}}}
 
 
 async def objects(pods: Pods, kind: type[Any] = PodObject) -> dict[str, Any]:
@@ -151,17 +148,36 @@ async def test_those_that_wait_make_way_on_a_node_that_is_full(
     pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once; and what waits itself has no place is told once, and costs no run anything."""
-    async with warmed(pods, scratch, placement=APART) as (site, backend):
+    async with warmed(pods, scratch, placement=apart(pods)) as (site, backend):
         [waiting] = await wait_for(backend, site.spec(grant=OTHER))
         async with site.visit(grant=SMALL) as one:
             assert [pod_of(one.sandbox)] == await pods.names()
             assert waiting != pod_of(one.sandbox)
     assert not caplog.records
-    async with warmed(pods, scratch, placement=APART) as (site, _), site.visit(grant=SMALL) as one:
+    async with warmed(pods, scratch, placement=apart(pods)) as (site, _), site.visit(grant=SMALL) as one:
         await eventually(lambda: caplog.records)
         async with site.visit(grant=SMALL) as other:
             assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
     assert ["nodes are available" in each.getMessage() for each in caplog.records] == [True]
+
+
+async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods: Pods, scratch: Path) -> None:
+    """A quota of its own is no place on a node."""
+    team = Reservation(name=f"team-{pods.namespace[-12:]}", cpu_cores=1, memory_mb=512, sandboxes=2)
+    given: Mapping[str, Any] = {"kubeconfig": pods.kubeconfig, "image": pods.images, "placement": apart(pods)}
+    backend = TeamNamespaces(scratch / "runs", namespace=pods.namespace, warm=1, **given)
+    async with opened(backend, scratch) as site:
+        try:
+            await wait_for(backend._home, site.spec(grant=SMALL))
+            async with site.visit(grant=msgspec.structs.replace(SMALL, reservation=team)) as visit:
+                assert await visit.ask("who")
+                await pods.wait_gone()
+                async with pods.cluster.client(bounds.name_of(team.name)) as kube:
+                    assert [each.metadata.name async for each in kube.list(PodObject) if each.metadata] == [
+                        pod_of(visit.sandbox)
+                    ]
+        finally:
+            await backend.disband(team.name)
 
 
 async def test_nobody_waits_for_what_is_not_asked_for_any_more(

@@ -50,10 +50,6 @@ async def wait_for(backend: KubernetesBackend, spec: SandboxSpec, count: int = 1
 
 async def ready(backend: KubernetesBackend, count: int = 1) -> list[str]:
     """Wait until so many pods wait, whatever for, and a run can start in each; their names."""
-    shelves = backend._alone._spares._shelves
-
-    def there() -> list[str]:
-        return [each.pod.name for shelf in shelves for each in shelf.spares if each.is_ready]
-
-    await eventually(lambda: len(there()) == count)
-    return there()
+    spares = backend._alone._spares
+    await eventually(lambda: len(spares.ready) == count)
+    return spares.ready

@@ -78,11 +78,12 @@ def free_port() -> int:
 def test_settings_of_pods_are_read(tmp_path: Path) -> None:
     """Paths begin at the file's folder."""
     config = loaded(tmp_path, "pods: {dial: '[fd00::7]:8471', listen: '[::]:9000', ca: ca.pem, pull_secret: hub}\n")
-    shared = loaded(tmp_path, "pods: {per: team}\n")
+    shared = loaded(tmp_path, "pods: {per: team, warm: 3}\n")
 
     assert (config.pods.dial, config.pods.listen) == (TcpAddress("fd00::7", 8471), TcpAddress("::", 9000))
     assert (config.pods.ca, config.pods.pull_secret) == (tmp_path / "ca.pem", "hub")
     assert (config.pods.per, shared.pods.per) == ("run", "team")
+    assert (config.pods.warm, shared.pods.warm) == (0, 3)
 
 
 @pytest.mark.parametrize("dial", ["kernel.example:8471", "0.0.0.0:8471", "10.0.0.1:0", "/run/door", "10.0.0.1"])

@@ -65,6 +65,7 @@ class KubernetesBackend:
         on_threshold: OnThreshold | None = None,
         team: Reservation | None = None,
         warm: int = 0,
+        on_unplaced: Callable[[], object] | None = None,
     ) -> None:
         """`image` is one for all, or one for each kind of `SandboxSpec.image`, or finds out when it is needed first.
 
@@ -74,7 +75,8 @@ class KubernetesBackend:
         `manifest.PLACEMENT`; `cpu_reserved` the share of a run's processor time that a
         node must have free. Without `standing`, kernels of one folder of runs know of each other by locks there.
         `team`: runs with that reservation share a pod of its amounts, as far as what stands between them there is all
-        that they ask for. `warm`: so many pods wait for runs like those that were started, of each kind.
+        that they ask for. `warm`: so many pods wait for runs like those that were started, of each kind. `on_unplaced`
+        is told when no node takes a pod: others may have room to give.
         """
         self._runs = Path(absolute(runs))
         self._images = Supply(image, image_with, image_again)
@@ -101,7 +103,7 @@ class KubernetesBackend:
         self._kernels: Kernels | None = None
         self._reaper: Reaper | None = None
         self._pods: Pods | None = None
-        self._warm = warm
+        self._warm, self._on_unplaced = warm, on_unplaced
         self._own: OwnPods | None = None
         self._team = team
         self._shared: TeamPod | None = None
@@ -240,6 +242,11 @@ class KubernetesBackend:
             shared.warm()
         self._alone.warm(*self._level(probe, DEFAULTS.isolation))
 
+    def make_way(self) -> None:
+        """Let go of the pods that wait: that of somebody else's run has no place."""
+        if self._own is not None:
+            self._own.make_way()
+
     def _share(self, team: Reservation) -> TeamPod | None:
         """The pod of a team; None if there is nothing to measure it by."""
         measure = Measure.of(team)
@@ -274,7 +281,13 @@ class KubernetesBackend:
     @property
     def _all(self) -> Pods:
         if self._pods is None:
-            self._pods = Pods(self._open(), self._reach, self._owner, unschedulable_s=self._unschedulable_s)
+            self._pods = Pods(
+                self._open(),
+                self._reach,
+                self._owner,
+                unschedulable_s=self._unschedulable_s,
+                on_unplaced=self._on_unplaced,
+            )
         return self._pods
 
     @property

@@ -51,7 +51,7 @@ class OwnPods:
         sandbox = await self._spares.start(spec, shape, berth, furnished.places)
         while sandbox is None:
             pod = self._pods.make(form, berth)
-            pod.unplaced.add_done_callback(lambda _: self._spares.make_way())
+            pod.unplaced.add_done_callback(lambda _: self.make_way())
             try:
                 sandbox = await alone.start(
                     spec,
@@ -78,6 +78,10 @@ class OwnPods:
         """Have pods wait for runs of the usual policy, before there was one. Waits for nothing."""
         usual = Berth(name="", run="", grant=DEFAULTS, uid=0, runtime_class=runtime_class)
         self._spares.want(Shape.of(self._form_of(self._images.plain(USUAL)), usual, level))
+
+    def make_way(self) -> None:
+        """Let go of those that wait: the pod of a run, here or elsewhere, has no place. Waits for nothing."""
+        self._spares.make_way()
 
     async def close(self) -> None:
         """Let go of those that wait, and start none any more. Idempotent."""

@@ -34,8 +34,17 @@ T = TypeVar("T")
 class Pods:
     """The pods of one kernel, `owner` by its label. Make it on a running event loop."""
 
-    def __init__(self, api: Api, reach: Reach, owner: str, *, unschedulable_s: float) -> None:
-        self._api, self._reach, self._owner = api, reach, owner
+    def __init__(
+        self,
+        api: Api,
+        reach: Reach,
+        owner: str,
+        *,
+        unschedulable_s: float,
+        on_unplaced: Callable[[], object] | None = None,
+    ) -> None:
+        """`on_unplaced` is told when no node takes one of them, or not yet."""
+        self._api, self._reach, self._owner, self._on_unplaced = api, reach, owner, on_unplaced
         lookout = Lookout(api, labels.selector(owner=owner), self._remove_stray)
         self._ground = Ground(api=api, owner=owner, lookout=lookout, reach=reach, unschedulable_s=unschedulable_s)
         self._pods: set[Pod] = set()
@@ -73,6 +82,8 @@ class Pods:
     def _known(self, pod: Pod) -> Pod:
         self._pods.add(pod)
         pod.gone.add_done_callback(lambda _: self._pods.discard(pod))
+        if (on_unplaced := self._on_unplaced) is not None:
+            pod.unplaced.add_done_callback(lambda _: on_unplaced())
         return pod
 
     async def open(

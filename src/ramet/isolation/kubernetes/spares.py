@@ -88,6 +88,11 @@ class Spares:
         self._leaving: set[Pod] = set()
         self._not_before = self._counted_at = 0.0
 
+    @property
+    def ready(self) -> list[str]:
+        """The names of those in which a run could start now."""
+        return [each.pod.name for shelf in self._shelves for each in shelf.spares if each.is_ready]
+
     async def start(
         self, spec: SandboxSpec, shape: Shape | None, berth: Berth, places: Mapping[str, str]
     ) -> PodSandbox | None:

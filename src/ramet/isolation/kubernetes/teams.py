@@ -59,12 +59,13 @@ class TeamNamespaces:
         self._door, self._pull_secrets = door, tuple(pull_secrets)
         self._kubeconfig, self._per = kubeconfig, per
 
-        def make(each: str, team: Reservation | None = None, warm: int = 0) -> KubernetesBackend:
-            at: dict[str, Any] = {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
-            return KubernetesBackend(runs, namespace=each, team=team, warm=warm, **at, **options)
+        options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
+        self._home = home = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
+
+        def make(each: str, team: Reservation | None) -> KubernetesBackend:
+            return KubernetesBackend(runs, namespace=each, team=team, on_unplaced=home.make_way, **options)
 
         self._make = make
-        self._home = make(namespace, warm=warm)
         self._spaces: Spaces | None = None
         self._teams: dict[str, asyncio.Task[KubernetesBackend]] = {}  #: by reservation
 
