@@ -16,7 +16,7 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.core_v1 import ResourceQuota, Secret
 
 from ramet import AgentRuntime
-from ramet.core.errors import SpawnRefused
+from ramet.core.errors import SandboxFailed, SpawnRefused
 from ramet.core.reservation import Reservation
 from ramet.isolation.conformance.ground import Site
 from ramet.isolation.folders import RunFolders
@@ -125,6 +125,27 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
             assert await again.ask("who")
             assert pod_of(again.sandbox) not in (before, after, pod_of(visit.sandbox))
             assert after not in await pods.names()
+
+
+async def test_a_backend_that_is_closed_meanwhile_makes_no_other(
+    pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was about to be in the one that had waited fails, and nothing of it is left."""
+    take, closing = Pod.take, list[asyncio.Task[None]]()
+
+    async with warmed(pods, scratch) as (site, backend):
+
+        async def taken(self: Pod, patch: Mapping[str, Any]) -> None:
+            await take(self, patch)
+            closing.append(asyncio.create_task(backend.close()))
+            await asyncio.sleep(0)
+
+        await wait_for(backend, site.spec(grant=SMALL))
+        monkeypatch.setattr(Pod, "take", taken)
+        with pytest.raises(SandboxFailed, match="closed"):
+            await site.backend.start(site.spec(grant=SMALL))
+        await asyncio.gather(*closing)
+        assert await pods.names() == []
 
 
 async def test_those_that_wait_make_way_in_a_quota_that_is_full(pods: Pods, scratch: Path) -> None:

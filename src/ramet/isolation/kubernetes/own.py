@@ -44,12 +44,12 @@ class OwnPods:
         Raises SandboxFailed, SpawnRefused, IsolationUnavailable, InvalidValue; nothing is left then.
         """
         furnished = await self._images.furnished(spec)
-        if self._is_closed:
-            raise SandboxFailed("the backend was closed")
         form, berth = self._form_of(furnished.image), alone.berth_of(spec, furnished.places, runtime_class)
         shape = Shape.of(form, berth, level)
         sandbox = await self._spares.start(spec, shape, berth, furnished.places)
         while sandbox is None:
+            if self._is_closed:
+                raise SandboxFailed("the backend was closed")
             pod = self._pods.make(form, berth)
             pod.unplaced.add_done_callback(lambda _: self.make_way())
             try:
