@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ramet.isolation import packets, zygote
+from ramet.isolation.contract import Image
 from ramet.isolation.linux import calls
 
-_SOON = "bare"  #: what it has imported before it is told
 _ENVIRONMENT = slice(47, 49)  #: where it begins and ends, of the fields of a process that come behind its name
 
 
@@ -60,8 +60,11 @@ class Waiting(NamedTuple):
 _waiting: list[Waiting] = []
 
 
-def begin() -> None:
-    """Fork it. Once in the life of a process, which has a single thread, no secret yet, and is not root."""
+def begin(image: Image = "bare") -> None:
+    """Fork it, and have it import what this one is made of, whichever it is told to be.
+
+    Once in the life of a process, which has a single thread, no secret yet, and is not root.
+    """
     control, theirs = packets.pair()
     printed = os.memfd_create("printed", os.MFD_CLOEXEC)
     leash, hand = os.pipe()
@@ -70,7 +73,7 @@ def begin() -> None:
         try:
             calls.die_with_parent(signal.SIGTERM)
             if os.getppid() == parent:
-                _be(theirs.fileno(), leash, printed)
+                _be(image, theirs.fileno(), leash, printed)
         finally:
             os._exit(1)
     theirs.close()
@@ -83,7 +86,7 @@ def take() -> Waiting | None:
     return _waiting.pop() if _waiting else None
 
 
-def _be(control: int, leash: int, printed: int) -> NoReturn:
+def _be(image: Image, control: int, leash: int, printed: int) -> NoReturn:
     """Be as a zygote that was executed: without an environment, descriptors, and what the program has for itself."""
     os.setsid()
     os.chdir("/")
@@ -95,7 +98,7 @@ def _be(control: int, leash: int, printed: int) -> NoReturn:
     for at, fd in enumerate(high):
         os.dup2(fd, at)
     calls.close_range(len(high))
-    zygote.load(_SOON)
+    zygote.load(image)
     gc.enable()
     zygote.main(3, 4)
 

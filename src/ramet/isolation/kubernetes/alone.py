@@ -61,6 +61,7 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         grant=spec.grant,
         uid=new_uid(),
         about=About(tree=spec.tree, team=team, path=spec.path),
+        image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # That imports all of it by itself.
         runtime_class=runtime_class,
         folders=tuple(str(each) for each in mounts if each.is_dir()),
         files=(*(str(each) for each in mounts if not each.is_dir()), *places),

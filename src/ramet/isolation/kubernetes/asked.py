@@ -5,9 +5,13 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ramet.isolation.contract import Image
 
 SHARED = "--shared"  #: and how many processes all runs in it may have together
+LLM = "--llm"  #: its run is of that image
 
 
 class Asked(NamedTuple):
@@ -16,6 +20,7 @@ class Asked(NamedTuple):
     pids: int | None  #: of a pod that several runs share; None: it belongs to one at a time
     runs: Path  #: the folder of all workspaces
     places: Sequence[Path]  #: the folders of mounts
+    image: Image = "bare"  #: of its run, as far as that is known
 
     @property
     def is_shared(self) -> bool:
@@ -26,10 +31,13 @@ class Asked(NamedTuple):
 def read(words: Sequence[str]) -> Asked:
     """The end of a command line."""
     pids = None
+    image: Image = "bare"
     if words[0] == SHARED:
         pids, words = int(words[1]), words[2:]
+    if words[0] == LLM:
+        image, words = "llm", words[1:]
     runs, *places = map(Path, words)
-    return Asked(pids, runs, places)
+    return Asked(pids, runs, places, image)
 
 
 def hold(asked: Asked) -> None:

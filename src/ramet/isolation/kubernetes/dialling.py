@@ -26,7 +26,7 @@ def main() -> None:
     secret, patience, *words = sys.argv[1:]
     pod = asked.read(words)
     asked.hold(pod)
-    trying = early.begun(is_shared=pod.is_shared)
+    trying = early.begun(pod)
     import asyncio
 
     from ramet.isolation.lines import invitation

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramet.isolation.kubernetes.asked import Asked
 
 
-def begun(*, is_shared: bool) -> threading.Thread:
+def begun(pod: Asked) -> threading.Thread:
     """Begin; done once that thread is. Called by a program that has no other thread yet.
 
     A pod that is one run's has a zygote of the program itself, too; several runs have one that nothing came before.
     """
     gc.disable()  # What is imported stays.
-    if not is_shared:
+    if not pod.is_shared:
         from ramet.isolation.linux.trials import beside
 
         beside.begin()
@@ -21,11 +25,11 @@ def begun(*, is_shared: bool) -> threading.Thread:
 
     from ramet.isolation import probe
 
-    if not is_shared:
+    if not pod.is_shared:
         from ramet.isolation import ahead
 
-        ahead.begin()
-    trying = threading.Thread(target=probe.machine if is_shared else beside.found, daemon=True)
+        ahead.begin(pod.image)
+    trying = threading.Thread(target=probe.machine if pod.is_shared else beside.found, daemon=True)
     trying.start()
     gc.freeze()
     gc.enable()

@@ -16,7 +16,7 @@ def main() -> None:
     patience, *words = sys.argv[1:]
     pod = asked.read(words)
     asked.hold(pod)
-    trying = early.begun(is_shared=pod.is_shared)
+    trying = early.begun(pod)
     import asyncio
 
     from ramet.isolation.kubernetes.streams import run

@@ -10,6 +10,7 @@ from typing import Any
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy import Grant
+from ramet.isolation.contract import Image
 from ramet.isolation.kubernetes import asked, labels
 
 CONTAINER = "agent"
@@ -60,6 +61,7 @@ class Berth:
     grant: Grant
     uid: int  #: of its own on any node: what a user may have of processes counts for all of its pods there
     about: labels.About = labels.UNKNOWN
+    image: Image = "bare"  #: of its run: what that needs is imported while its line is made
     runtime_class: str | None = None
     folders: Sequence[str] = ()  #: of the host, to be had at the same path: readonly mounts that are folders
     files: Sequence[str] = ()  #: likewise, single files, and links to what the image has
@@ -75,6 +77,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
     """The pod of a berth. Raises InvalidValue for a mount that no pod can have."""
     grant = berth.grant
     shared = () if berth.shared_pids is None else (asked.SHARED, str(berth.shared_pids))
+    image = (asked.LLM,) if berth.image == "llm" else ()
     places = _places(form.runs, berth)
     volumes, mounts = _volumes(form, berth, places)
     spec = {
@@ -102,7 +105,7 @@ def pod(form: Form, berth: Berth) -> dict[str, Any]:
                 "name": CONTAINER,
                 "image": form.image,
                 "imagePullPolicy": "IfNotPresent",
-                "command": [*form.command, *shared, form.runs, *places],
+                "command": [*form.command, *shared, *image, form.runs, *places],
                 "stdin": True,
                 "stdinOnce": False,
                 "tty": False,

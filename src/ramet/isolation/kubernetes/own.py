@@ -76,7 +76,7 @@ class OwnPods:
 
     def warm(self, level: Isolation, runtime_class: str | None) -> None:
         """Have pods wait for runs of the usual policy, before there was one. Waits for nothing."""
-        usual = Berth(name="", run="", grant=DEFAULTS, uid=0, runtime_class=runtime_class)
+        usual = Berth(name="", run="", grant=DEFAULTS, uid=0, image=USUAL, runtime_class=runtime_class)
         self._spares.want(Shape.of(self._form_of(self._images.plain(USUAL)), usual, level))
 
     def make_way(self) -> None:

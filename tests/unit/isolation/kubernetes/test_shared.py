@@ -96,6 +96,7 @@ def test_a_quota_has_room_for_the_pod_beside_all_others() -> None:
 def test_a_program_is_told_whose_its_pod_is() -> None:
     alone, shared = asked.read(["/runs", "/data"]), asked.read(["--shared", "320", "/runs"])
 
+    assert (alone.image, asked.read(["--llm", "/runs", "/data"])) == ("bare", alone._replace(image="llm"))
     assert (alone.is_shared, alone.runs, list(alone.places)) == (False, Path("/runs"), [Path("/data")])
     assert (shared.is_shared, shared.pids, shared.runs, list(shared.places)) == (True, 320, Path("/runs"), [])
 
