@@ -20,7 +20,7 @@ none, _ = beside.found(), beside.found.cache_clear()
 beside.begin()
 opened = os.dup2(os.open(sys.argv[2], os.O_RDONLY), 50)
 from ramet.isolation import ahead
-ahead.begin()
+ahead.begin(sys.argv[3])
 import asyncio
 from pathlib import Path
 from ramet.isolation import procfs, runtime
@@ -42,6 +42,7 @@ async def main():
         "descriptors": sorted(int(each.name) for each in (place / "fd").iterdir())[:3],
         "inherited": sys.argv[2] in [str(each.readlink()) for each in (place / "fd").iterdir()],
         "cwd": str((place / "cwd").readlink()),
+        "has_models": "pydantic_core" in (place / "maps").read_text(),
         "session": os.getsid(keeper.pid) == keeper.pid,
     }
     child.discard()
@@ -101,12 +102,15 @@ def _ran(program: str, *words: str) -> str:
     return ran.stdout
 
 
+def _said(folder: Path, image: str) -> dict[str, Any]:
+    (folder / "open").touch()
+    found: dict[str, Any] = json.loads(_ran(_PROGRAM, str(folder / "open"), image))
+    return found
+
+
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    file = tmp_path_factory.mktemp("ahead") / "open"
-    file.touch()
-    found: dict[str, Any] = json.loads(_ran(_PROGRAM, str(file)))
-    return found
+    return _said(tmp_path_factory.mktemp("ahead"), "bare")
 
 
 def test_a_zygote_of_the_program_itself_forks_as_any_other(said: dict[str, Any]) -> None:
@@ -115,6 +119,11 @@ def test_a_zygote_of_the_program_itself_forks_as_any_other(said: dict[str, Any])
     assert said["session"]
     assert said["another"] is None
     assert not said["left"]
+
+
+def test_it_has_imported_what_it_may_be_told_to_be(said: dict[str, Any], tmp_path: Path) -> None:
+    """Before it is told: here, it is told to be less."""
+    assert (said["has_models"], _said(tmp_path, "llm")["has_models"]) == (False, True)
 
 
 def test_it_has_nothing_of_what_the_program_has_for_itself(said: dict[str, Any]) -> None:
