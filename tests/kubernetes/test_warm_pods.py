@@ -103,28 +103,39 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
 async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever that happens before the run is in it: the run has another one, and is not told."""
-    take = Pod.take
+    """It is deleted while it waits, or once it is taken, or cannot be: the run has another one, and is not told."""
+    take, moments = Pod.take, ["deleted", "not taken", "taken and deleted"]
 
     async def delete(name: str) -> None:
         async with pods.cluster.client(pods.namespace) as kube:
             await kube.delete(PodObject, name, grace_period=0)
 
-    async def taken_and_deleted(self: Pod, patch: Mapping[str, Any]) -> None:
-        await take(self, patch)
+    async def taken(self: Pod, patch: Mapping[str, Any]) -> None:
+        if moment == "not taken":
+            weather.cut()
+        try:
+            await take(self, patch)
+        finally:
+            weather.mend()
         await delete(self.name)
 
-    async with warmed(pods, scratch) as (site, backend):
-        [before] = await wait_for(backend, site.spec(grant=SMALL))
-        await delete(before)
-        async with site.visit(grant=SMALL) as visit:
-            assert await visit.ask("who")
-            [after] = await ready(backend)
-        monkeypatch.setattr(Pod, "take", taken_and_deleted)
-        async with site.visit(grant=SMALL) as again:
-            assert await again.ask("who")
-            assert pod_of(again.sandbox) not in (before, after, pod_of(visit.sandbox))
-            assert after not in await pods.names()
+    monkeypatch.setattr(Pod, "take", taken)
+    async with (
+        pods.weather(scratch) as (weather, kubeconfig),
+        warmed(pods, scratch, kubeconfig=kubeconfig) as (site, backend),
+    ):
+        spec = site.spec(grant=SMALL)
+        for moment in moments:
+            [waiting] = await wait_for(backend, spec)
+            if moment == "deleted":
+                await delete(waiting)
+                await eventually(lambda: not backend._alone._spares.ready)
+            async with site.visit(grant=SMALL) as visit:
+                assert await visit.ask("who")
+                assert pod_of(visit.sandbox) != waiting
+                async with asyncio.timeout(60):
+                    while waiting in await pods.names():  # noqa: ASYNC110 - it is another's to say
+                        await asyncio.sleep(0.05)
 
 
 async def test_a_backend_that_is_closed_meanwhile_makes_no_other(
