@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ from ramet.isolation.kubernetes import bounds, labels, spares
 from ramet.isolation.kubernetes.backend import KubernetesBackend
 from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.teams import TeamNamespaces
+from ramet.services.packaging import registries
+from ramet.services.packaging.pod_images import PodImages
+from ramet.services.packaging.service import PackagingService
 from tests.support.left_pods import LEFT, Talk, abandoned, spec_of
-from tests.support.pod_runs import SMALL, opened, ready, wait_for
+from tests.support.pod_runs import SMALL, opened, ready, spec, wait_for
 from tests.support.pods import Pods, pod_of
+from tests.support.tars import tar
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test makes images
@@ -100,6 +105,28 @@ async def test_a_run_starts_in_a_pod_that_was_there_before_it_was_asked_for(
             await asyncio.sleep(0.05)
 
 
+async def test_a_pod_waits_whose_image_has_the_bundles_of_a_run(pods: Pods, scratch: Path, sent: list[Path]) -> None:
+    """They are where the run looks for them; one that sees more than that has a new pod."""
+    opening = partial(registries.opened, f"http://{pods.cluster.registry}", pods.cluster.base_image, environ={})
+    images = PodImages(opening, "bare")
+    async with PackagingService(scratch / "kept", push=images.image) as service:
+        images.store = service
+        bundle = await service.upload(tar({"kit.py": b"WORD = 1"}))
+        job = await service.finished((await service.create_image("", [bundle.id])).id)
+        [folder] = (await service.image(job.image)).folders
+        (scratch / "notes").mkdir()
+        async with warmed(pods, scratch, image=images.image, image_with=images.having) as (_, backend):
+            runs = scratch / "runs"
+            waiting = await wait_for(backend, spec(runs, "before", SMALL, mounts=[folder]))
+            more = await backend.start(spec(runs, "more", SMALL, mounts=[folder, scratch / "notes"]))
+            sandbox = await backend.start(spec(runs, "one", SMALL, mounts=[folder]))
+            assert ([pod_of(sandbox)], pod_of(more) in waiting) == (waiting, False)
+            ran = await sandbox.run_command(["cat", str(folder / "kit.py")], timeout_s=60, max_bytes=100)
+            assert ran.stdout == b"WORD = 1"
+            assert sent == [scratch / "notes"]
+            await asyncio.gather(sandbox.clean_up(), more.clean_up())
+
+
 async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
     pods: Pods, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +151,9 @@ async def test_a_pod_that_is_of_no_use_any_more_is_given_to_nobody(
         pods.weather(scratch) as (weather, kubeconfig),
         warmed(pods, scratch, kubeconfig=kubeconfig) as (site, backend),
     ):
-        spec = site.spec(grant=SMALL)
+        wanted = site.spec(grant=SMALL)
         for moment in moments:
-            [waiting] = await wait_for(backend, spec)
+            [waiting] = await wait_for(backend, wanted)
             if moment == "deleted":
                 await delete(waiting)
                 await eventually(lambda: not backend._alone._spares.ready)
@@ -180,17 +207,22 @@ async def test_those_that_wait_make_way_on_a_node_that_is_full(
     pods: Pods, scratch: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once; and what waits itself has no place is told once, and costs no run anything."""
+
+    def told() -> list[str]:
+        said = [each.getMessage() for each in caplog.records]
+        return [each for each in said if "no pod waits" in each]
+
     async with warmed(pods, scratch, placement=apart(pods)) as (site, backend):
         [waiting] = await wait_for(backend, site.spec(grant=OTHER))
         async with site.visit(grant=SMALL) as one:
             assert [pod_of(one.sandbox)] == await pods.names()
             assert waiting != pod_of(one.sandbox)
-    assert not caplog.records
+    assert not told()
     async with warmed(pods, scratch, placement=apart(pods)) as (site, _), site.visit(grant=SMALL) as one:
-        await eventually(lambda: caplog.records)
+        await eventually(told)
         async with site.visit(grant=SMALL) as other:
             assert {pod_of(one.sandbox), pod_of(other.sandbox)} == set(await pods.names())
-    assert ["nodes are available" in each.getMessage() for each in caplog.records] == [True]
+    assert ["nodes are available" in each for each in told()] == [True]
 
 
 async def test_those_that_wait_make_way_for_teams_and_none_waits_in_theirs(pods: Pods, scratch: Path) -> None:
