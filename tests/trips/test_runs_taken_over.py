@@ -81,8 +81,16 @@ async def is_of(store: PostgresStore, kernel: str, tree: str) -> bool:
     return owner is not None and owner.name == kernel
 
 
+GO_ON = asyncio.Event()
+
+
 async def for_ever() -> None:
     await asyncio.Event().wait()
+
+
+async def until_it_may() -> str:
+    await GO_ON.wait()
+    return "done"
 
 
 async def test_a_run_that_is_being_taken_up_is_waited_for(both: Two, postgres: Server) -> None:
@@ -196,3 +204,44 @@ async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres
     assert told["state"] == "interrupted"
     assert (stopped.status_code, kept.status_code) == (410, 200), stopped.text
     assert "nobody has gone on with it" in stopped.json()["detail"]
+
+
+async def triggered(kernel: Served, function: str) -> str:
+    """The id of a schedule that runs a function of this module now."""
+    asked = {"agent": f"{__name__}:{function}", "every_s": 3600}
+    id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
+    (await kernel.ask("POST", f"/v1/schedules/{id}/trigger", TOKEN)).raise_for_status()
+    return id
+
+
+async def result(kernel: Served, schedule: str) -> tuple[str, str]:
+    """The status and the text of its newest tick."""
+    told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
+    return told["results"][-1]["status"], told["results"][-1].get("text", "")
+
+
+async def test_a_scheduler_that_leaves_waits_for_its_runs_and_begins_no_other(both: Two) -> None:
+    """What is due from then on is for the other kernels."""
+    one, two, _, _ = both
+    short = await triggered(one, "until_it_may")
+    await eventually(lambda: one.server.runtime.trees)
+    leaving = asyncio.create_task(one.server._scheduler.leave(60))
+    GO_ON.set()
+    await leaving
+    await triggered(one, "for_ever")
+
+    assert await result(two, short) == ("completed", "done")
+    assert not one.server.runtime.trees
+
+
+async def test_a_kernel_that_leaves_ends_the_runs_of_schedules_that_do_not(
+    both: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told as what they are, not as lost with their process."""
+    one, two, _, _ = both
+    long = await triggered(one, "for_ever")
+    await eventually(lambda: one.server.runtime.trees)
+    monkeypatch.setattr("ramet.services.server.PATIENCE_S", 0.1)
+    await one.server.hand_over()
+
+    assert await result(two, long) == ("cancelled", "")

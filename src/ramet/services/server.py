@@ -149,7 +149,7 @@ class Server:
                 await self.kernels.open()
             await self.spawner.open()
             leaving.push_async_callback(self.spawner.leave)
-            scheduler = AgentScheduler(self.runtime)
+            self._scheduler = scheduler = AgentScheduler(self.runtime)
             resting.push_async_callback(scheduler.close)
             await scheduler.start()
             await reserve(self._teams, self.spawner, self.operator)
@@ -173,15 +173,16 @@ class Server:
     async def hand_over(self) -> None:
         """Let the other kernels of the store go on with all there is, in the middle of turns; for who ends the process.
 
-        Takes no new work from the first moment. Turns of agents that cannot go on elsewhere are waited for. Where there
-        is no other kernel, the next one that begins goes on. Idempotent.
+        Takes no new work from the first moment. Turns of agents that cannot go on elsewhere are waited for, and so are
+        runs of schedules; those that take too long end here, and that is noted. Where there is no other kernel, the
+        next one that begins goes on. Idempotent.
         """
         if self.leaves:
             return
         self.leaves = True
         assert self.kernels is not None, "its store is shared"
         assert self.runtime.journal is not None, "it has a store"
-        await self.agents.leave(PATIENCE_S)
+        await asyncio.gather(self.agents.leave(PATIENCE_S), self._scheduler.leave(PATIENCE_S))
         with contextlib.suppress(RametError):  # Who is not answered from now on looks again who has it.
             await self.kernels.leave()
         self._parts.streams.break_off()

@@ -47,11 +47,17 @@ class Lookout:
         self._wake = asyncio.Event()
         self._all_at = 0.0  #: when to look at all of them, by the monotonic clock
         self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
+        self._leaves = False  #: it begins nothing more
         self.failure: BaseException | None = None  #: what ended it, if it was not its owner
 
     def look_at(self, id: str) -> None:
         """Look at a schedule now: something about it changed."""
         self._agenda[id] = self._runtime.clock.now()
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Begin nothing more: `serve` returns once the runs that were begun have ended."""
+        self._leaves = True
         self._wake.set()
 
     async def serve(self) -> None:
@@ -65,7 +71,7 @@ class Lookout:
             _open.add(self._id)
             async with asyncio.TaskGroup() as group:
                 self._all_at = clock.monotonic()
-                while self._runtime in living():
+                while self._runtime in living() and not self._leaves:
                     if clock.monotonic() >= self._all_at:
                         self._all_at = clock.monotonic() + LOOK_S
                         await self._look_at_all(group)

@@ -95,6 +95,17 @@ class AgentScheduler:
             if serving is not None:
                 await to_its_end(self._end(serving))
 
+    async def leave(self, patience_s: float) -> None:
+        """Begin nothing more, and wait for the runs that it began; after `patience_s` end them, and note that.
+
+        For a process that is about to end: another scheduler of the store goes on with what is due. Idempotent.
+        """
+        if (serving := self._serving) is not None:
+            self._lookout.leave()
+            await asyncio.wait({serving}, timeout=patience_s)
+            serving.cancel()
+            await asyncio.wait({serving})
+
     async def _end(self, serving: asyncio.Task[None]) -> None:
         serving.cancel()
         await asyncio.wait({serving})
