@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import NoReturn
 
 import pytest
 
+from ramet.core.errors import StoreFailed
 from ramet.wire.sse import Parser, ServerSentEvent
 from tests.support.serving import Served
 from tests.support.waiting import eventually
@@ -216,3 +218,21 @@ async def test_events_of_an_agent_are_streamed_from_a_cursor(served: Served) -> 
 
     last = (await reading)[-1]
     assert last.event in ("done", "error")
+
+
+async def test_a_lost_store_is_told_in_the_log_by_one_line_a_request(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is, and no traceback: they are many then, and all say the same."""
+
+    async def failing(*_: object) -> NoReturn:
+        raise StoreFailed("the database", "it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(await served.server.runtime.open_store(), "put_together", failing)
+        asked = {"resources": {"agents": 1}}
+        answer = await served.ask("POST", "/v1/teams", served.server.operator, json=asked)
+
+    assert answer.status_code == 500
+    [told] = [each for each in caplog.records if "an answer failed" in each.getMessage()]
+    assert (told.exc_info, "it is away" in told.getMessage()) == (None, True)

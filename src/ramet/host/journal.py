@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -170,13 +171,13 @@ class Journal:
         if self.is_open:
             task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
             self._closing.add(task)
-            task.add_done_callback(self._closed)
+            task.add_done_callback(partial(self._closed, root))
 
-    def _closed(self, task: asyncio.Task[None]) -> None:
+    def _closed(self, root: str, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
         problem = task.exception() if not task.cancelled() else None
         if problem is not None and not isinstance(problem, OwnedElsewhere):
-            _log.warning("a tree that is over could not be marked as such: %s", problem)
+            _log.warning("tree %s is over, and could not be marked as such: %s", root, problem)
 
     async def about(self, root: str) -> dict[str, Any]:
         """What was said to be true for a whole tree; nothing of one that is not known. Raises Damaged."""
@@ -341,7 +342,7 @@ class Page:
     def _fail(self, error: RametError) -> None:
         """Nothing more is kept: what waits for it is told, in its order; events that were not kept are not shown."""
         if self._failure is None:
-            _log.critical("nothing more can be kept: %s", error)
+            _log.critical("nothing more of tree %s can be kept: %s", self._root, error)
             self._failure = error
         waiting, self._waiting = self._waiting, deque()
         for _, each in waiting:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ramet.core.errors import RametError
+from ramet.core.errors import RametError, StoreFailed
 from ramet.host.counts import OTHER
 from ramet.services.app import answers
 from ramet.services.app.answers import Refusal
@@ -144,7 +144,9 @@ def _closing(response: ASGIApp) -> ASGIApp:
 
 
 async def _refused(call: Call, error: Exception) -> Response:
-    if not isinstance(error, RametError | Refusal) or (
+    if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
+        _log.error("an answer failed: %s", error)
+    elif not isinstance(error, RametError | Refusal) or (
         isinstance(error, RametError) and problem_of(error).status == 500
     ):
         _log.error("an answer failed", exc_info=error)

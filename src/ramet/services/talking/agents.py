@@ -230,7 +230,7 @@ class AgentService:
         try:
             await living.keep()
         except RametError as problem:
-            _log.error("what became of an agent could not be put on record: %s", problem)
+            _log.error("what became of agent %s could not be put on record: %s", living.info().id, problem)
 
     def _format(self, living: Living, asked: str) -> str:
         opening = living.opening

@@ -244,7 +244,7 @@ class Conversation:
 
     def lose(self, why: RametError) -> None:
         """It is another kernel's, or cannot be kept: nobody is told more of it here. Idempotent."""
-        _log.warning("a conversation does not go on here: %s", why)
+        _log.warning("the conversation of run %r does not go on here: %s", self._served.run, why)
         self._has_left = True
         self._closed = self._closed or (why if isinstance(why, _ELSEWHERE) else Gone(f"it does not go on here: {why}"))
         self._waiting.clear()
@@ -314,7 +314,9 @@ class Conversation:
     def _answered(self, turn: Turn, task: asyncio.Task[None]) -> None:
         problem: BaseException | None = Aborted("the turn was cut") if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, RametError):
-            _log.error("a turn failed by a bug of its agent type", exc_info=problem)
+            _log.error(
+                "turn %s of run %r failed by a bug of its agent type", turn.id, self._served.run, exc_info=problem
+            )
         # An agent that ended during a turn had not come to the turn's end, whatever its type made of that.
         told = problem if isinstance(problem, RametError) and not task.cancelled() else None
         self._over_with(turn, turn.stopped or told or self._closed or problem)
@@ -350,9 +352,10 @@ class Conversation:
         try:
             await within(end(), clock=self._clock, seconds=self.limits.patience_s)
         except TimeoutError:
-            _log.warning("an agent did not end its turn in %s s: it is left", self.limits.patience_s)
+            most = self.limits.patience_s
+            _log.warning("the agent of run %r did not end its turn in %s s: it is left", self._served.run, most)
         except Exception:
-            _log.exception("an agent could not interrupt its turn: it is left")
+            _log.exception("the agent of run %r could not interrupt its turn: it is left", self._served.run)
         finally:
             if answering is not None and not answering.done():
                 answering.cancel()
