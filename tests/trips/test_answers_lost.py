@@ -181,6 +181,33 @@ async def test_what_only_looks_is_asked_for_until_it_is_answered(both: Two) -> N
     assert line.lost == 3
 
 
+async def test_a_kernel_that_answers_nothing_keeps_no_list_waiting_for_ever(
+    both: Two, postgres: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its lock, and may have something: nobody is told that there is no more than the others have."""
+    one, two, _ = both
+    taken: list[asyncio.StreamWriter] = []
+    deaf = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
+    store = await two.server.runtime.open_store()
+    assert isinstance(store, PostgresStore)
+    stopped = await PostgresStore(postgres.dsn, schema=store._place.schema, kernel="stopped").open()
+    assert one.server.kernels is not None
+    monkeypatch.setattr(one.server.kernels.desk._several, "_wait_s", 0.5)
+    try:
+        await stopped.announce(f"http://127.0.0.1:{deaf.sockets[0].getsockname()[1]}")
+        others = one.server.kernels.directory.others
+        await eventually(lambda: "stopped" in [each.name for each in others()])
+        answer = await one.ask("GET", "/v1/teams", TOKEN)
+        await eventually(lambda: "kernel stopped does not say what it has: it does not answer" in caplog.text)
+    finally:
+        await stopped.close()
+        deaf.close()
+        for each in taken:
+            each.close()
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
 async def waits_for_a_person(served: Served) -> Handle:
     """A tree of that kernel, in which somebody is to pay."""
     runtime, folder = served.server.runtime, served.server.dir

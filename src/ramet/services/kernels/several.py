@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from ramet.store.contract import Seat
 if TYPE_CHECKING:
     from ramet.services.app.operations import Operation
 
+_log = logging.getLogger("ramet.serve")
 _LOOK_S: Final = 0.05
 
 
@@ -60,9 +62,11 @@ class Several:
     async def _told(self, call: Call, operation: Operation, seat: Seat) -> Any | None:
         try:
             target = call.request.scope["raw_path"] + b"?" + operation.whole if operation.whole else None
-            answer = await self._passing.on(call, Body(call), seat, target)
-            data = await answer.read()
-        except Unreachable:
+            async with asyncio.timeout(self._wait_s):  # One that is stopped keeps its lock, and answers nothing.
+                answer = await self._passing.on(call, Body(call), seat, target)
+                data = await answer.read()
+        except (Unreachable, TimeoutError) as problem:
+            _log.warning("kernel %s does not say what it has: %s", seat.name, str(problem) or "it does not answer")
             raise away() from None
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
