@@ -285,10 +285,7 @@ async def test_a_server_has_pods_wait_before_the_first_run_and_takes_them_with_i
     runs.mkdir(0o700, parents=True)
     backend = TeamNamespaces(runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, warm=1)
 
-    async def nobody() -> list[str]:
-        return []
-
     async with AgentRuntime(working_dir=scratch, backend=backend) as runtime:
-        await runtime.sandboxes.keep(nobody)
+        await runtime.sandboxes.warm()
         assert await ready(backend._home) == await pods.names()
     assert await pods.names() == []

@@ -115,6 +115,15 @@ class Sandboxes:
             except RametError as problem:
                 _log.warning("what earlier teams had reserved stays for now: %s", problem)
 
+    async def warm(self) -> None:
+        """Have made ahead what a sandbox takes long to get, where that is so. What goes wrong is for the first one."""
+        if isinstance(self._wanted, ReservingBackend):
+            self._asked = self._wanted
+            try:
+                await self._wanted.warm()
+            except RametError as problem:
+                _log.warning("nothing waits for the first run: %s", problem)
+
     async def reap(self) -> None:
         """Remove what kernels that live no more had elsewhere. What goes wrong is for the next time."""
         backend = self._backend

@@ -180,5 +180,8 @@ class ReservingBackend(Backend, Protocol):
         `names` is asked after the backend has looked what there is: what is made meanwhile stays.
         """
 
+    async def warm(self) -> None:
+        """Have made ahead what a sandbox takes long to get; waits for nothing of it. Raises what `probe` does."""
+
     async def disband(self, name: str) -> None:
         """Let go of what a reservation has on the host, once its sandboxes have ended. Idempotent."""

@@ -163,6 +163,9 @@ class Forking:
         """Nothing: what an earlier kernel had went with it, or is reaped."""
         return ()
 
+    async def warm(self) -> None:
+        """Nothing: a zygote waits from the first sandbox on."""
+
     async def disband(self, name: str) -> None:
         """See `ramet.isolation.contract.ReservingBackend`."""
         await self._reserved.disband(name)

@@ -57,7 +57,7 @@ class TeamNamespaces:
         if door is not None:
             options["reach"] = door
         self._door, self._pull_secrets = door, tuple(pull_secrets)
-        self._kubeconfig, self._per = kubeconfig, per
+        self._kubeconfig, self._per, self._warm = kubeconfig, per, warm
 
         options |= {"kubeconfig": kubeconfig, "pull_secrets": pull_secrets}
         self._home = home = KubernetesBackend(runs, namespace=namespace, warm=warm, **options)
@@ -121,12 +121,7 @@ class TeamNamespaces:
             raise SandboxFailed(f"namespace {bounds.name_of(name)}: {problem}") from problem
 
     async def keep(self, names: Callable[[], Awaitable[Collection[str]]]) -> Sequence[str]:
-        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which.
-
-        A server says this when it begins: from then on pods wait for runs, if any are to.
-        """
-        await self.probe()
-        await self._home.warm()
+        """Delete the namespaces of all other teams of this place, whichever kernel has them; says which."""
         try:
             spaces = await self._open()
             # Before the teams are asked for: one that another kernel makes meanwhile is on record before it has one.
@@ -138,6 +133,12 @@ class TeamNamespaces:
         for each in left:
             await spaces.remove(each)
         return [f"namespace {each}" for each in left]
+
+    async def warm(self) -> None:
+        """Have pods wait in its own namespace, if any are to: in that of a team, its shared pod does."""
+        if self._warm:
+            await self.probe()
+            await self._home.warm()
 
     async def reap(self) -> Sequence[str]:
         """Pods and secrets of dead kernels, in the namespaces of teams, too."""

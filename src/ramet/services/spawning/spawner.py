@@ -124,6 +124,7 @@ class AgentSpawnerService:
         except BaseException:
             await to_its_end(lives.close_all("the server could not begin"))
             raise
+        await self._runtime.sandboxes.warm()
         self._rooms, self._opened = rooms, _Opened(books, lives, takeover)
 
     async def take_over(self) -> None:
