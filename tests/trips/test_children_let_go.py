@@ -51,3 +51,4 @@ async def test_a_child_whose_call_was_cut_off_is_told_of_once(tmp_path: pathlib.
     await told_after_a_kill(undisturbed, _is_end_of_the_child)
     once = await told_after_a_kill(undisturbed, _is_birth_of_the_child)
     await told_after_a_kill(once, _is_answer_to_its_call)
+    await told_after_a_kill(once, _is_end_of_the_child)

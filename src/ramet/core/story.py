@@ -76,6 +76,7 @@ class RunStory:
     steps: int = 0  #: the newest one's number
     births: int = 0
     lives: int = 1
+    let_go: bool = False  #: nobody waits for it by the call that it was born by: a notice tells of its end
     wakes: int = 0  #: turns that mail began since the last word from above
     begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
@@ -136,6 +137,7 @@ class TreeStory:
         self.moves: list[Move] = []
         self.mailed: set[str] = set()  #: requests of sandboxes that led to mail
         self.seq = 0
+        self._waited: dict[tuple[str, str], RunStory] = {}  #: runs by the calls, of runs, that wait for them
 
     def tell_all(self, events: Iterable[Event]) -> TreeStory:
         """Take in events, in order; returns itself."""
@@ -184,6 +186,7 @@ class TreeStory:
                     self._spend(run, Usage(tool_calls=1))
                 run.steps = max(run.steps, _number(event.step_id))
             case ToolEnded():
+                self._waited.pop((run.id, event.call_id or ""), None)
                 if event.call_id is not None and event.call_id not in run.begun:
                     run.refused.add(event.call_id)
             case ModelAsked():
@@ -276,6 +279,7 @@ class TreeStory:
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with so much of its parent's.
         run.said = [*(parent.said[:shared] if parent is not None else ()), *map(said, event.birth.get("answers", ()))]
         if parent is not None:
+            self._waited[parent.id, event.parent_call or ""] = run
             parent.births += 1
             parent._subtree = parent.subtree
         self.moves.append(Move(event.run, OPEN))
@@ -284,7 +288,7 @@ class TreeStory:
 
     def _back(self, run: RunStory) -> None:
         """It had ended and was taken up again: its scope opens anew."""
-        run.result, run.lived = None, Lived()
+        run.result, run.lived, run.let_go = None, Lived(), True
         run.lives += 1
         self.moves.append(Move(run.id, OPEN))
 
@@ -303,6 +307,9 @@ class TreeStory:
             self._spend(run, event.usage)
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
+            child = self._waited.pop((run.id, call_id), None)  # The call was cut off, or it would have ended before.
+            if child is not None:
+                child.let_go = not child.is_over and child.state != "stopping"
             run.begun.pop(call_id, None)
             run.refused.discard(call_id)
             if run.approvals:

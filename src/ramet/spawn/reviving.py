@@ -67,8 +67,7 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     budgets = _budgets(story)
     runs: dict[str, Run] = {}
     for each in story.runs.values():
-        run = runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
-        run.background = run.background or (run.is_living and _is_let_go(each, story.runs.get(each.born.parent or "")))
+        runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
     return runs[story.root.id]
 
 
@@ -94,12 +93,6 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
 def _left_nothing(run: Run) -> bool:
     """Whether its function had returned, and nothing but its end would have said what: it is called again."""
     return run.agent.function is not None and not run.persistent
-
-
-def _is_let_go(story: RunStory, parent: RunStory | None) -> bool:
-    """Whether the call that it was born by has an answer though it lives: that it was cut off."""
-    call = story.born.parent_call
-    return call is not None and parent is not None and any(each.call_id == call for each in parent.said)
 
 
 def _parent_is_over(run: Run) -> bool:
@@ -177,7 +170,8 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
     place = register.admission.admit_again(parent, plan.share) if not story.is_over else register.admission.no_place()
     above = register.abort if parent is None or born.detached else parent.context.abort
     run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(above))
-    run.persistent, run.background, run.detached = bool(birth.get("persistent")), born.background, born.detached
+    run.persistent, run.detached = bool(birth.get("persistent")), born.detached
+    run.background = born.background or story.let_go
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
     run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
