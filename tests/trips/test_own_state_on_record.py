@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pathlib
 from typing import Any
 
 import pytest
 
-from ramet import Agent, AgentRuntime
+from ramet import Agent, AgentRuntime, SpawnRequest
 from ramet.core import events
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import AgentCreated, Event, StateCommitted
 from ramet.core.outcome import Status
 from ramet.host.dynamic.registries import REGISTRY, STATE
+from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
 from ramet.store.state.namespaced import Namespaced
 from ramet.sub_agent_client import agent_state
+from ramet.tools.context import current
 from tests.support.empty_places import place
 from tests.support.places import killed, store_at
+from tests.support.waiting import eventually
 from tests.trips import own_state_agents as agents
 from tests.trips import state_program
+from tests.trips.test_resuming import lost
 
 __all__ = ["place"]
 
@@ -68,6 +73,44 @@ async def test_ac_s4_10_a_delegates_branch_outlives_its_parent(place: str, nth: 
     assert (value, answer) == (42, 42)
     assert sorted(history) == ["a plan", "an answer", f"merge the branch of {child}"]
     assert [each.run for each in births] == [handle.id, child]
+
+
+async def idles() -> None:
+    """A delegate that never looks at its state."""
+
+
+async def looks_for_the_branch() -> bool:
+    """Whether its delegate's branch is there once that is over."""
+    context = current()
+    assert context.tree is not None
+    child = await context.tree.spawn(context, SpawnRequest(agent=idles, branch=True))
+    await child.result()
+    return child.id in await agent_state().branches()
+
+
+class Stuck(MemoryStore):
+    """A store that a branch of a child's does not get into any more."""
+
+    is_stuck = True
+
+    async def put(self, kind: str, key: str, data: bytes, **more: Any) -> Document:
+        if self.is_stuck and kind == "state" and key.count("/") == 2:
+            await asyncio.Event().wait()
+        return await super().put(kind, key, data, **more)
+
+
+async def test_a_delegates_branch_is_made_though_its_kernel_was_killed_before_that() -> None:
+    """Its birth is on record, and not made again: its branch is, also where nobody has written to it."""
+    store = Stuck()
+    async with lost(store) as runtime:
+        await runtime.spawn(looks_for_the_branch)
+        await eventually(lambda: any(each.type == "run_ended" for each in store._events))
+
+    store.is_stuck = False
+    async with AgentRuntime(store=store) as runtime:
+        handle, *_ = await runtime.resume()
+        result = await handle.result()
+    assert result.value is True, result.error
 
 
 async def test_a_branch_is_found_by_a_later_run_of_the_agent(place: str) -> None:

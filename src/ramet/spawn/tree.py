@@ -44,18 +44,20 @@ class RunTree:
         run = self._run_of(parent)
         if asked := _asked_by(run):
             if (born := self.register.asked_births.get(asked)) is not None:
-                return self.handle(born)  # This request led to it, and its sandbox has not heard so.
+                return await self._born(born)  # This request led to it, and its sandbox has not heard so.
             request = dataclasses.replace(request, asked=asked)
         request = keyed(run, request)
         known = self.register.known_births.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
-            return self.handle(known)  # It was asked for in a process that has ended, by this very call.
-        if not request.branch:
-            return self.handle(await self.spawner.spawn(run, request, parent.slot))
-        memory = self._memory()
-        request = dataclasses.replace(request, begins_at=await memory.begins_at(run))
-        child = await self.spawner.spawn(run, request, parent.slot)
-        await memory.branch(child)  # Else it would be there only once the child has written.
+            return await self._born(known)  # It was asked for in a process that has ended, by this very call.
+        if request.branch:
+            request = dataclasses.replace(request, begins_at=await self._memory().begins_at(run))
+        return await self._born(await self.spawner.spawn(run, request, parent.slot))
+
+    async def _born(self, child: Run) -> Handle:
+        """The way to a child for its parent, with the branch that it was born to work on."""
+        if child.request.begins_at:
+            await self._memory().branch(child)  # Else it would be there only once the child has written.
         return self.handle(child)
 
     def recall(self, parent: ToolUseContext, prefix: str) -> str | None:
