@@ -30,8 +30,12 @@ class Answer:
 
     async def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         """One whole answer in JSON."""
-        data = json.dumps(body).encode()
-        self._head(status, {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})})
+        await self.send_text(status, json.dumps(body), {"content-type": "application/json", **(headers or {})})
+
+    async def send_text(self, status: int, text: str, headers: dict[str, str]) -> None:
+        """One whole answer, of any kind or none."""
+        data = text.encode()
+        self._head(status, {"content-length": str(len(data)), **headers})
         self._writer.write(data)
         await self._writer.drain()
 
@@ -42,8 +46,11 @@ class Answer:
     async def event(self, data: dict[str, Any] | str, name: str | None = None) -> None:
         """One server-sent event."""
         text = data if isinstance(data, str) else json.dumps(data)
-        piece = (f"event: {name}\n" if name else "") + f"data: {text}\n\n"
-        encoded = piece.encode()
+        await self.piece((f"event: {name}\n" if name else "") + f"data: {text}\n\n")
+
+    async def piece(self, text: str) -> None:
+        """Some of a stream."""
+        encoded = text.encode()
         self._writer.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
         await self._writer.drain()
 

@@ -63,8 +63,10 @@ def translated() -> Iterator[None]:
     except (
         httpx2.HTTPError,
         OSError,
-        ConfigError,
-    ) as error:  # The last of a program that was to sign in, and could not.
+        ConfigError,  # of a program that was to sign in, and could not
+        ValueError,  # of an answer that is not the API's: a proxy's, or a server's that lets nobody in for now
+        LookupError,
+    ) as error:
         raise Unreachable.by(error) from error
 
 
@@ -74,8 +76,10 @@ def said(error: BaseException) -> str:
 
 
 def _refusal(error: ApiError) -> RametError:
-    code, message = error.status.code or 0, (error.status.message or str(error))[:_LONG]
+    code, message = error.status.code, (error.status.message or str(error))[:_LONG]
     match code:
+        case None:
+            return Unreachable(f"the answer is not that of a cluster's API: {message}")
         case 404:
             return Missing(message)
         case 409:

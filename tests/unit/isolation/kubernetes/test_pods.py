@@ -1,0 +1,93 @@
+"""A kernel's pods where the API says what it seldom does: nothing of them is left, and whoever waits is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation.kubernetes import life, lookout
+from ramet.isolation.kubernetes.api import Api
+from ramet.isolation.kubernetes.life import Pod
+from ramet.isolation.kubernetes.pods import Pods, new_name
+from ramet.isolation.kubernetes.reach import Attach
+from tests.support.api_server import ApiServer, Reply, serving
+from tests.support.waiting import eventually
+from tests.unit.isolation.kubernetes.test_kubeconfig import written
+from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
+
+BUSY = Reply(429, "Too many requests, please try again later.\n")  #: as an API server says it that has enough to do
+ELSEWHERE = {
+    "text": BUSY,
+    "nothing": Reply(503, type=""),
+    "a page that is called JSON": Reply(502, "<html>Bad Gateway</html>", "application/json"),
+    "JSON of a proxy": Reply(503, '{"error": {"message": "no upstream"}}', "application/json"),
+}
+
+
+class WithSecret(Attach):
+    """A reach whose pods have one."""
+
+    def secret(self, pod: str) -> Mapping[str, str]:
+        return {"join-key": "a key"}
+
+
+@dataclass
+class Kernel:
+    server: ApiServer
+    pods: Pods
+
+    def make(self) -> Pod:
+        return self.pods.make(FORM, replace(BERTH, name=new_name()))
+
+    async def made(self) -> Pod:
+        """One that is there."""
+        pod = self.make()
+        await eventually(lambda: ("pods", pod.name) in self.server.there)
+        return pod
+
+    def left(self) -> list[str]:
+        return [name for _, name in self.server.there]
+
+
+@pytest.fixture
+async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kernel]:
+    monkeypatch.setattr(life, "_AGAIN_S", (0.001,) * 5)
+    monkeypatch.setattr(lookout, "_AGAIN_S", (0.001,))
+    async with serving() as (server, address):
+        api = Api(FORM.namespace, written(tmp_path, server=address))
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(api.close)
+            pods = Pods(api, WithSecret(), FORM.owner, unschedulable_s=30.0)
+            stack.push_async_callback(pods.close)
+            yield Kernel(server, pods)
+
+
+@pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
+@pytest.mark.parametrize("reply", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+async def test_a_pod_is_deleted_whoever_answers_in_the_apis_place_first(
+    kernel: Kernel, asked: str, reply: Reply
+) -> None:
+    """A load balancer, or a server that has too much to do, does not speak as the API does."""
+    pod = await kernel.made()
+    kernel.server.replies[asked] = [reply, reply]
+
+    pod.release()
+    await pod.gone
+
+    assert kernel.left() == []
+
+
+@pytest.mark.parametrize("asked", ["LIST pods", "WATCH pods"])
+@pytest.mark.parametrize("reply", [*ELSEWHERE.values(), Reply(200, '{"type": "ADD')], ids=[*ELSEWHERE, "half a line"])
+async def test_pods_are_watched_on_whatever_a_watch_was_answered(kernel: Kernel, asked: str, reply: Reply) -> None:
+    """Else nobody would be told of any pod any more."""
+    kernel.server.replies[asked] = [reply]
+    pod = await kernel.made()
+
+    kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
+
+    await pod.reached
