@@ -25,9 +25,9 @@ class Reply(NamedTuple):
     is_done: bool = False  #: what was asked for is done all the same
 
 
-def refusal(code: int, message: str) -> Reply:
+def refusal(code: int, message: str, reason: str = "") -> Reply:
     """As the API server itself says it."""
-    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    status = {"kind": "Status", "status": "Failure", "message": message, "code": code, "reason": reason}
     return Reply(code, json.dumps(status), "application/json")
 
 
@@ -98,7 +98,7 @@ class ApiServer:
             return _json({"metadata": {"resourceVersion": str(len(self._events))}, "items": items})
         if verb == "POST":
             if (kind, name) in self.there:
-                return refusal(409, f'{kind} "{name}" already exists')
+                return refusal(409, f'{kind} "{name}" already exists', "AlreadyExists")
             made = copy.deepcopy(body)
             made["metadata"]["uid"] = f"uid-{len(self._events)}"
             self._put(kind, name, made, "ADDED")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.kubernetes import manifest
@@ -22,6 +22,7 @@ _AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _GIVE_UP_S = 60.0  #: of trying to remove a pod: what is left then is for the reaper, or ends by itself
 
 _log = logging.getLogger("ramet.kubernetes")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +107,38 @@ class Pod:
 
     async def _make(self) -> None:
         """Raises SpawnRefused, SandboxFailed, Unreachable and what else the API says."""
-        api = self._ground.api
-        if self._secret is not None:
-            await api.create_secret(self._secret)
+        api, secret = self._ground.api, self._secret
+        if secret is not None:
+            with contextlib.suppress(Taken):  # By a request before, whose answer was lost.
+                await self._asked(lambda: api.create_secret(secret))
         self._was_made = True  # For all we know from now on.
-        for again in (*_AGAIN_S, None):
+        try:
+            self.uid = await self._asked(self._created)
+        except Unreachable:
+            raise
+        except RametError:
+            self._was_made = False
+            raise
+        if secret is not None:
+            await self._asked(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
+
+    async def _created(self) -> str:
+        """Its uid."""
+        try:
+            return (await self._ground.api.create_pod(self._pod)).uid
+        except Taken:  # As above.
+            return (await self._ground.api.pod(self.name)).uid
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the API answers once it does, as long as the pod is wanted. Raises Unreachable when it has not."""
+        for again in _AGAIN_S:
             try:
-                self.uid = (await api.create_pod(self._pod)).uid
-                break
-            except Taken:  # By a request before, whose answer was lost.
-                self.uid = (await api.pod(self.name)).uid
-                break
+                return await ask()
             except Unreachable:
-                if again is None or self._released.is_set():
+                if self._released.is_set():
                     raise
-                await asyncio.sleep(again)
-            except RametError:
-                self._was_made = False
-                raise
-        if self._secret is not None:
-            await api.patch_secret(self.name, manifest.owned_by(self.name, self.uid))
+            await asyncio.sleep(again)
+        return await ask()
 
     async def _placed(self) -> None:
         """Wait until it has a node, or is in trouble. Raises SandboxFailed if it finds none in time."""

@@ -82,6 +82,8 @@ def _refusal(error: ApiError) -> RametError:
             return Unreachable(f"the answer is not that of a cluster's API: {message}")
         case 404:
             return Missing(message)
+        case 409 if error.status.reason == "Conflict" and error.request.method == "POST":
+            return Unreachable(message)  # A quota changed while this was counted: nothing of that name is there.
         case 409:
             return Taken(message)
         case 410:

@@ -14,7 +14,7 @@ from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.pods import Pods, new_name
 from ramet.isolation.kubernetes.reach import Attach
-from tests.support.api_server import ApiServer, Reply, serving
+from tests.support.api_server import ApiServer, Reply, refusal, serving
 from tests.support.waiting import eventually
 from tests.unit.isolation.kubernetes.test_kubeconfig import written
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
@@ -91,3 +91,27 @@ async def test_pods_are_watched_on_whatever_a_watch_was_answered(kernel: Kernel,
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
     await pod.reached
+
+
+COUNTED = (
+    'Operation cannot be fulfilled on resourcequotas "all": the object has been modified; please apply your changes'
+)
+SLOW = {
+    "not done": BUSY,
+    "done, and not told": BUSY._replace(is_done=True),
+    "another was counted": refusal(409, COUNTED, "Conflict"),
+}
+
+
+@pytest.mark.parametrize("asked", ["POST secrets", "POST pods"])
+@pytest.mark.parametrize("reply", SLOW.values(), ids=SLOW.keys())
+async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel, asked: str, reply: Reply) -> None:
+    """With its Secret, once each: many are made at the same time, and a quota counts one after the other."""
+    kernel.server.replies |= {asked: [reply], "PATCH secrets": [BUSY]}
+    pod = await kernel.made()
+    kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
+
+    await pod.reached
+
+    assert kernel.left() == [pod.name] * 2
+    assert kernel.server.there["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
