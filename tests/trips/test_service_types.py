@@ -489,11 +489,11 @@ async def test_another_server_goes_on_with_the_conversation(tmp_path: pathlib.Pa
 
 
 async def test_a_server_that_was_stopped_is_gone_on_from_too(tmp_path: pathlib.Path) -> None:
-    """Its tree was closed with it: another one knows what was said, and has what the limits leave it."""
+    """Its tree was closed with it: another one, on any machine, knows what was said, and has what the limits leave."""
     run, more = "", {"limits": Limits(model_calls=4)}
     for number, word in enumerate(("one", "two", "three")):
         async with restarted(tmp_path, None) as runtime:
-            start = opening(runtime, tmp_path / "ada", LlmInfo(), run=run, **more)
+            start = opening(runtime, tmp_path / word, LlmInfo(), run=run, **more)
             async with opened(llm([word, "the last word"]), start) as agent:
                 assert agent.spent()["model_calls"] == number
                 assert await say(agent, f"say {word}") == word

@@ -36,7 +36,7 @@ from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.talking.turn_log import TurnLog, clear
-from ramet.services.types import function_turns, model_set
+from ramet.services.types import again, function_turns, model_set
 from ramet.services.types.registry import installed
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
@@ -310,6 +310,7 @@ async def _forget(store: Store, agent: str) -> None:
     await clear(store, agent)
     await function_turns.clear(store, agent)
     await model_set.clear(store, agent)
+    await again.clear(store, agent)
 
 
 @contextlib.contextmanager

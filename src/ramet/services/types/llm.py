@@ -22,7 +22,7 @@ from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports, model_set
-from ramet.services.types.again import left_of, said_before, used_before
+from ramet.services.types.again import TreesOver, left_of, said_before, trees_over
 from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
 from ramet.services.types.loading import LoadBundle, UnloadBundle
@@ -99,12 +99,13 @@ class LlmType:
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
+        over = await trees_over(opening)
         if opening.run:
-            session, outfit = await self._taken_up(opening, policy)
+            session, outfit = await self._taken_up(opening, policy, over)
         else:
-            session = await self._begun(opening, policy)
+            session = await self._begun(opening, policy, over)
             outfit = Outfit(opening, session.handle(session.id).run)
-        return LlmAgent(session, opening, isolation, self.model, outfit)
+        return LlmAgent(session, opening, isolation, self.model, outfit, over.used_before(session.id))
 
     def model(self, name: str) -> str | BaseChatModel:
         """The model of that name, or its name where a provider has it. Raises InvalidValue where there is none."""
@@ -118,12 +119,12 @@ class LlmType:
     def _policy(self, opening: Opening) -> Policy | None:
         return policy_of(opening, may_spawn=opening.info.spawn)
 
-    async def _begun(self, opening: Opening, policy: Policy | None) -> Session:
+    async def _begun(self, opening: Opening, policy: Policy | None, over: TreesOver) -> Session:
         return Session(
             agent=self._definition(opening),
             tools=_tools(opening),
             cwd=_works_in(opening),
-            limits=left_of(opening.limits, used_before(opening, "")),
+            limits=left_of(opening.limits, over.used_before("")),
             spawn=opening.info.spawn,
             runtime=opening.runtime,
             root_policy=policy,
@@ -131,13 +132,13 @@ class LlmType:
             gate=await gate_of(opening.runtime, opening.info.gate),
         )
 
-    async def _taken_up(self, opening: Opening, policy: Policy | None) -> tuple[Session, Outfit]:
+    async def _taken_up(self, opening: Opening, policy: Policy | None, over: TreesOver) -> tuple[Session, Outfit]:
         try:
             return await self._resumed(opening, policy)
         except Unknown:  # It was closed with its server.
             gate = await gate_of(opening.runtime, opening.info.gate)
-            said = await said_before(opening, self.model(opening.info.model), _tools(opening), gate)
-            session = await self._begun(opening, policy)
+            said = await said_before(opening, over, self.model(opening.info.model), _tools(opening), gate)
+            session = await self._begun(opening, policy, over)
             for message in said:
                 keep(session.context, message)
             outfit = Outfit(opening, session.handle(session.id).run)

@@ -16,14 +16,13 @@ from msgspec import Struct
 from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
-from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host import changing
 from ramet.host.session import Session
 from ramet.services.contract import Opening
 from ramet.services.formats.question import Stop
 from ramet.services.formats.shipped import format_of
 from ramet.services.types import loading, model_set
-from ramet.services.types.again import used_before
 from ramet.services.types.ends import as_spent, problem_of, used_since
 from ramet.services.types.going_on import Onward, TurnAgain
 from ramet.services.types.loading import LoadBundle, UnloadBundle
@@ -62,14 +61,15 @@ class LlmAgent:
         isolation: str,
         model: Callable[[str], str | BaseChatModel],
         outfit: Outfit,
+        used_before: Usage,
     ) -> None:
-        """`model` finds one by its name; `outfit` is what it wears, put on."""
+        """`model` finds one by its name; `outfit` is what it wears, put on; `used_before` is of earlier trees."""
         self.isolation = isolation
         self._session, self._clock, self._gateway = session, opening.runtime.clock, opening.runtime.gateway
         self._show_tools: bool = opening.info.show_tools
         self._model, self._outfit, self._opening = model, outfit, opening
         self._root = session.handle(session.id).run
-        self._used_before = used_before(opening, session.id)
+        self._used_before = used_before
         self._changing: asyncio.Future[None] | None = None  #: while its conversation is being shortened
         self._closing = False
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
