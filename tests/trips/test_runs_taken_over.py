@@ -206,6 +206,21 @@ async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres
     assert "nobody has gone on with it" in stopped.json()["detail"]
 
 
+async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Server) -> None:
+    """Whoever shares out requests gives them to the others, until it has its store back."""
+    one, two, stores, _ = both
+
+    async def ready(kernel: Served) -> int:
+        return (await kernel.ask("GET", "/readyz")).status_code
+
+    assert await ready(one) == 200
+    with cut_off(stores[0], postgres):
+        await eventually(lambda: stores[0].is_away)
+        assert [await ready(each) for each in (one, two)] == [503, 200]
+    await eventually(lambda: not stores[0].is_away)
+    assert await ready(one) == 200
+
+
 async def triggered(kernel: Served, function: str) -> str:
     """The id of a schedule that runs a function of this module now."""
     asked = {"agent": f"{__name__}:{function}", "every_s": 3600}

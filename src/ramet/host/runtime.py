@@ -179,6 +179,11 @@ class AgentRuntime:
         """Whether what is on record may be another kernel's, so that it begins nothing more."""
         return self._trees.fenced is not None
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its store is away, and may come back: until then nothing begins."""
+        return self.journal is not None and self.journal.store.is_away
+
     def get_status(self) -> dict[str, Any]:
         """What is true now: `running`, `stopped` or `fenced`, and the living runs of each tree."""
         state = "stopped" if not self._running else "running" if self._trees.fenced is None else "fenced"

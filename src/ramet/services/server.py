@@ -268,7 +268,9 @@ class Server:
     def _unready(self) -> str:
         if self.leaves:
             return "it is about to end, and takes no new work"
-        return "its store is lost, or another kernel's" if self.runtime.is_fenced else ""
+        if self.runtime.is_fenced:
+            return "its store is lost, or another kernel's"
+        return "its store is away; it tries to have it back" if self.runtime.is_away else ""
 
     def _listener(self) -> Listener:
         return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)

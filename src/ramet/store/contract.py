@@ -199,6 +199,10 @@ class Store(Protocol):
         within 2 s, one whose machine is gone within 10 s.
         """
 
+    @property
+    def is_away(self) -> bool:
+        """Whether this kernel has lost its session with a server, and tries to have one: what is asked waits."""
+
     async def has_left(self, kernel: str, epoch: int) -> bool:
         """Whether a kernel closed its store in that epoch, and has not begun again: nothing it did is half done."""
 

@@ -34,6 +34,11 @@ class SoleKernel(ABC):
         """Never calls it: there is no other kernel."""
         return self._never()
 
+    @property
+    def is_away(self) -> bool:
+        """Never: it has no session."""
+        return False
+
     async def has_left(self, kernel: str, epoch: int) -> bool:
         """Never: what was here before is not known."""
         self._check()

@@ -53,6 +53,7 @@ class Opened:
         self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
         self._listening: asyncio.Task[None] | None = None
         self._vigil = Vigil(self._session_lost)
+        self.is_away = False  #: its session has ended, and no other has begun
         self._resumed = 0  #: as it was when the session that it watches began
         self._is_over = False
 
@@ -192,12 +193,13 @@ class Opened:
 
     def _watch(self, writer: Writer) -> None:
         """Notice the end of the session also while nothing is to be written. The writer is at rest now."""
-        self._resumed = writer.resumed
+        self._resumed, self.is_away = writer.resumed, False
         with contextlib.suppress(StoreFailed, OSError):  # It has ended again: the next write notices.
             self._vigil.watch(writer.line)
 
     def _session_lost(self) -> None:
         """The lock went with it: see at once whether it can be had back, or somebody else has it."""
+        self.is_away = True
         _log.warning("%s: the session of this kernel has ended; nothing begins before it is back", self._place.where)
         self.batches.look()
 

@@ -299,6 +299,11 @@ class PostgresStore:
         self._usable().watch_kernels()
         return self._watching.add(heard)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether this kernel has lost its session, and its lock with it, and tries to have both back."""
+        return self._open is not None and self._open.is_away
+
     async def has_left(self, kernel: str, epoch: int) -> bool:
         """Whether a kernel closed its store in that epoch, and has not begun again."""
         name = _checked("kernel", kernel)
