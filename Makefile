@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 ARGS   ?=
-JOBS   ?= 2
+JOBS   ?= 3
 ROUNDS ?= 200
 FAST   ?= tests/unit tests/architecture
 SEED   ?= 2
@@ -56,11 +56,9 @@ lint: $(READY) ## format, lint, types, layers
 check: setup lint ## `make lint`, and fast tests: five minutes
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
-test: setup ## every test, JOBS (2) at a time
+test: setup ## every test, JOBS (3) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
 
-# Pods are waited for more than they compute.
-test-kubernetes: JOBS = 3
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
 	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
 
