@@ -9,11 +9,13 @@ from typing import Any
 from ramet import Agent, AgentRuntime, Policy
 from ramet.agent.pairing import INTERRUPTED
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned
+from ramet.core.lifecycle import State
 from ramet.host.project import Project
-from ramet.models.scripted import ScriptedModel
+from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
-from tests.trips.kit import fresh
+from tests.support.waiting import eventually
+from tests.trips.kit import Gate, background, fresh
 
 
 def _is_birth_of_the_child(event: Event) -> bool:
@@ -52,3 +54,21 @@ async def test_a_child_whose_call_was_cut_off_is_told_of_once(tmp_path: pathlib.
     once = await told_after_a_kill(undisturbed, _is_birth_of_the_child)
     await told_after_a_kill(once, _is_answer_to_its_call)
     await told_after_a_kill(once, _is_end_of_the_child)
+
+
+async def test_who_rests_hears_of_a_child_that_ended_just_before_the_kill() -> None:
+    """In the background, and its notice was on no record: whoever waits for that does not end without it."""
+    store, gate, heard = MemoryStore(), Gate(), "done"
+    plan: dict[str, Any] = {"": [[background("dig")], "waiting", heard], "dig": [[Call("gate")], "gold"]}
+    async with AgentRuntime(store=store) as runtime:
+        lead, types = Agent(name="lead", model=ScriptedModel(plan)), Project.open(None, user_dir=None)
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], agents=types)
+        await eventually(lambda: gate.calls and handle.run.state is State.IDLE)
+        gate.open.set()
+        await handle.result()
+
+    left = await cut_behind(store, _is_end_of_the_child)
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=ScriptedModel([heard]), tools=[Gate().tool])
+        assert (await again.result()).value == heard
+        assert "gold" in again.run.context.history[-2].text

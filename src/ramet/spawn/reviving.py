@@ -73,12 +73,12 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
 
 def go_on(tree: RunTree, story: TreeStory) -> None:
     """Set to work what was at work: turns in their middle, births whose first turn had not begun, unread mail."""
-    for each in story.runs.values():
-        run = tree.register.runs.get(RunId(each.id))
-        if run is None:
-            continue
-        if not run.is_living:
+    left = [(run, each) for each in story.runs.values() if (run := tree.register.runs.get(RunId(each.id))) is not None]
+    for run, _ in left:
+        if not run.is_living:  # Before who rests is looked at, who would end if nothing could come any more.
             tree.post.tell_end(run)  # Nothing, if its notice is on record: its id tells.
+    for run, each in left:
+        if not run.is_living:
             continue
         if each.state == State.STOPPING or _parent_is_over(run):
             run.verdict = Verdict(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
