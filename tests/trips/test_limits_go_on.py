@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pathlib
 from datetime import UTC, datetime
 from typing import Any
 
-from ramet import Agent, AgentRuntime, Limits
+from ramet import Agent, AgentRuntime, Limits, Policy
 from ramet.concurrency.clock import FakeClock
+from ramet.core.events import Event, MessageRecorded
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
 from ramet.host.project import Project
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
+from ramet.tools.workspace import workspace_tools
+from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, background
 from tests.trips.test_resuming import lost
@@ -67,3 +71,26 @@ async def test_the_time_of_a_run_that_rests_goes_on() -> None:
         await clock.advance(10)
         await eventually(lambda: not again.run.is_living)
         assert (await again.result()).status is Status.TIMEOUT
+
+
+def _is_reply(event: Event) -> bool:
+    return isinstance(event, MessageRecorded) and event.step_id is not None
+
+
+async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_path: pathlib.Path) -> None:
+    """They were granted, and it ended with its kernel before it told of any: no more are granted than the limit."""
+    store, note = MemoryStore(), Call("Read", {"file_path": "note"})
+    settings: dict[str, Any] = {"policy": Policy(), "limits": Limits(tool_calls=2), "tools": workspace_tools()}
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
+        reader = Agent(name="reader", model=ScriptedModel([[note, note], "done"]))
+        first = await (await runtime.spawn(reader, "go", **settings)).result()
+    left = await cut_behind(store, _is_reply)
+    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+        model = ScriptedModel([[note], "a last word"])
+        [again] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await again.result()
+        assert runtime.journal is not None
+        told = await runtime.journal.story(again.id)
+
+    assert first.usage.tool_calls == result.usage.tool_calls == told.root.usage.tool_calls == 2
+    assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")

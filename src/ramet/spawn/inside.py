@@ -19,7 +19,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.tools import BaseTool
 
 from ramet.agent.context import with_call_ids, without_calls
@@ -35,7 +35,7 @@ from ramet.models.plain import clean_text, plain
 from ramet.models.question import as_data, decode_question, for_a_guest, shown_tool
 from ramet.models.relay import encode_chunk
 from ramet.spawn.answer import answer
-from ramet.spawn.calls import CallsPast, ReplyCalls, charge_aside, step_number
+from ramet.spawn.calls import ReplyCalls, charge_aside, step_number
 from ramet.spawn.gates import Gates
 from ramet.spawn.mirror import Mirror
 from ramet.spawn.records import Records
@@ -75,7 +75,8 @@ class Conversation:
         self._mirror = Mirror(run)
         self._records = Records(run.context, self._mirror)
         self._gates = Gates(run.context)
-        self._calls = ReplyCalls(run.context)  #: of the newest reply
+        self._calls = run.inherited or ReplyCalls(run.context)  #: of the newest reply
+        run.inherited = None
         self._asking = False  #: for a word of the conversation; a tool's own questions may run beside it
         self._steps: set[int] = set()
         self._shown: dict[bytes, BaseTool] = {}
@@ -137,14 +138,6 @@ class Conversation:
         self._mirror.go_on()
         self._records.begin(left.told)
         self._replied = left.replied
-        answered = set[str]()
-        for message in reversed(context.history):
-            if isinstance(message, AIMessage):
-                past = CallsPast(frozenset(left.begun), frozenset(left.refused), frozenset(answered))
-                self._calls = ReplyCalls(context, left.replied, message, past)
-            if not isinstance(message, ToolMessage):
-                break
-            answered.add(message.tool_call_id)
         self._refused = context.exhausted or self._calls.refusal or _refused(left)
         context.refusal = self._refused if left.refusal is not None else None
 

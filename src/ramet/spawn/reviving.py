@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.core.told import Said
 from ramet.models.messages import KINDS, decode
 from ramet.spawn.births import capsule_in, cwd_of, grant_of, limits_of, request_of
+from ramet.spawn.calls import CallsPast, ReplyCalls
 from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
@@ -68,6 +69,8 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     runs: dict[str, Run] = {}
     for each in story.runs.values():
         runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
+    for each in story.runs.values():  # Before anybody is at work, who could use what they had been granted.
+        runs[each.id].inherited = _inherited(runs[each.id], each)
     return runs[story.root.id]
 
 
@@ -219,6 +222,18 @@ def _recalled(said: Sequence[Said], begun: Mapping[str, ToolStarted]) -> list[Ba
         if (started := begun.get(call["id"] or "")) is not None:
             call["args"] = started.args
     return messages
+
+
+def _inherited(run: Run, story: RunStory) -> ReplyCalls | None:
+    """The calls of the newest reply that a guest had been told of, as far as they have no answer."""
+    if run.capsule is not None or run.grant is None or not story.is_in_turn or story.is_rewound:
+        return None
+    at = next((at for at in reversed(range(len(story.said))) if story.said[at].kind != "tool"), None)
+    if at is None or story.said[at].kind != "ai":
+        return None
+    answered = frozenset(each.call_id or "" for each in story.said[at + 1 :])
+    past = CallsPast(frozenset(story.begun), frozenset(story.refused), answered)
+    return ReplyCalls(run.context, story.replied, cast(AIMessage, run.context.history[at]), past)
 
 
 def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:

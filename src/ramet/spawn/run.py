@@ -26,6 +26,7 @@ from ramet.isolation.contract import Sandbox
 from ramet.isolation.folders import RunFolder
 from ramet.isolation.worktree import Worktree
 from ramet.spawn.admission import Place, Share
+from ramet.spawn.calls import ReplyCalls
 from ramet.tools.context import RunInfo, RunView, SpawnRequest, ToolUseContext
 from ramet.wire.capsule import Capsule
 from ramet.wire.values import Encoded
@@ -102,6 +103,7 @@ class Run:
     folder: RunFolder | None = None
     box: Sandbox | None = None  #: while a process of it lives
     left_in: RunStory | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox
+    inherited: ReplyCalls | None = None  #: what its guest had been granted by that kernel
     left: Left = NOTHING_LEFT  #: by its newest attempt
     asked: int = 0  #: children that it was let start, births under way included
     timed_from: float = 0.0  #: when its time began, by the monotonic clock: a root's does with each turn

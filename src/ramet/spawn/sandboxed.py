@@ -88,6 +88,8 @@ async def work_inside(
             await asyncio.to_thread(run.folder.clear_workspace)
             attempt += 1
     finally:
+        if talk is not None:
+            talk.close()
         run.context.slot.end_call()
         placement.later(asyncio.to_thread(run.folder.ended))
 

@@ -178,11 +178,14 @@ class Supervisor:
 
     def end(self, run: Run) -> None:
         """End a run as its verdict says, before it was set to work here."""
-        self._end(run)
         self._dismiss(run)
+        self._end(run)
 
     def _dismiss(self, run: Run) -> None:
         """A sandbox that an earlier kernel had left it in, and that was not gone on with, is of no use to anybody."""
+        if run.inherited is not None:
+            run.inherited.close()
+            run.inherited = None
         gone = dismissed(run, self._services.placement)
         if gone is not None:
             self._dismissed.add(gone)
