@@ -6,6 +6,8 @@ import pathlib
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from ramet import Agent, AgentRuntime, Limits, Policy
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MessageRecorded
@@ -94,3 +96,23 @@ async def test_calls_that_a_sandbox_may_have_run_that_was_lost_are_counted(tmp_p
 
     assert first.usage.tool_calls == result.usage.tool_calls == told.root.usage.tool_calls == 2
     assert (result.status, result.partial) == (Status.BUDGET_EXHAUSTED, "a last word")
+
+
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["host", "sandbox"])
+async def test_of_its_turns_a_run_has_those_that_are_left(tmp_path: pathlib.Path, policy: Policy | None) -> None:
+    """Of three, two were had under a kernel that was killed: the third is the last, whoever asks."""
+    store, note = MemoryStore(), Call("Read", {"file_path": "note"})
+    settings: dict[str, Any] = {"policy": policy, "tools": workspace_tools()}
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local") as runtime:
+        reader = Agent(name="reader", model=ScriptedModel([[note], [note], "done"]), max_turns=3)
+        assert (await (await runtime.spawn(reader, "go", **settings)).result()).value == "done"
+    left = await cut_behind(store, lambda event: isinstance(event, MessageRecorded) and bool(event.call_id), 2)
+    async with AgentRuntime(tmp_path / "two", store=left, backend="local") as runtime:
+        model = ScriptedModel([[note], "never"])
+        [again] = await runtime.resume(llm=model, tools=workspace_tools())
+        result = await again.result()
+
+    assert result.status is Status.BUDGET_EXHAUSTED, result.value
+    assert result.error is not None
+    assert "max_turns" in result.error.message
+    assert len(model.requests) == 1

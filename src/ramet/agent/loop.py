@@ -46,6 +46,7 @@ class QueryParams:
     compaction: Compaction | None = None
     output: OutputContract | None = None
     resumes: bool = False  #: the history may end in the middle of a turn that another process began
+    replied: int = 0  #: so often the model had there
 
 
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -65,7 +66,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     if calls is None and params.resumes and concluded_by(context.history) is not None:
         calls = []
     try:
-        for _ in range(params.max_turns):
+        for _ in range(max(0, params.replied - (calls is not None)), params.max_turns):
             context.abort.raise_if_aborted()
             if calls is None:
                 for event in [take_in(context, mail) for mail in context.mailbox.drain()]:  # All of it, whoever leaves.

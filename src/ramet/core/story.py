@@ -82,6 +82,7 @@ class RunStory:
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
+    replies: int = 0  #: of its model in its newest turn, at this attempt
     exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
     unread: dict[str, Letter] = field(default_factory=dict)
@@ -208,7 +209,8 @@ class TreeStory:
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
                     run.wakes += event.turn > 1  # Until a prompt is heard in it.
-                    run.turn_began_at, run.attempt, run.exhausted, run.refusal = len(run.said), 1, "", None
+                    run.turn_began_at, run.attempt, run.replies = len(run.said), 1, 0
+                    run.exhausted, run.refusal = "", None
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -298,9 +300,9 @@ class TreeStory:
             del run.said[run._attempt_began_at :]
             run.begun.clear()
             run.refused.clear()
-            run._is_retried = False
+            run._is_retried, run.replies = False, 0
         if event.step_id is not None:
-            run.replied, run.exhausted = event.step_id, event.exhausted
+            run.replied, run.exhausted, run.replies = event.step_id, event.exhausted, run.replies + 1
             run.asked.pop(event.step_id, None)
             run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:

@@ -147,6 +147,7 @@ class Work:
                 compaction=Compaction(**msgspec.structs.asdict(start.room)) if start.room is not None else None,
                 output=OutputContract(start.output_schema) if start.output_schema is not None else None,
                 resumes=start.resumes,
+                replied=start.replied,
             )
             try:
                 async with aclosing(query(params)) as pieces:

@@ -126,6 +126,7 @@ class Conversation:
             gated=context.safety is not None,
             steps=context.steps,
             resumes=run.resumes,
+            replied=run.replied if run.resumes else 0,
         )
         return start, body + (tools.data if tools is not None else b"")
 

@@ -78,6 +78,7 @@ class Run:
     pending: list[BaseMessage] = field(default_factory=list)  #: what its next turn begins with
     waking: bool = False  #: the turn under way was begun by mail, not by a prompt
     resumes: bool = False  #: its turn goes on that another process began
+    replied: int = 0  #: so often its model had, in the turn that goes on here, before that
     aged_s: float = 0.0  #: of its time, so many seconds had gone by in other processes
     spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0

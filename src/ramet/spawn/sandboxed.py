@@ -84,6 +84,7 @@ async def work_inside(
             reason = verdict.error.message[:500] if verdict.error is not None else ""
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.is_told()
+            run.replied = 0
             await run.context.clock.sleep(wait_s)
             await asyncio.to_thread(run.folder.clear_workspace)
             attempt += 1

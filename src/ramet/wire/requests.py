@@ -281,6 +281,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     gated: bool = False  #: each call is to be intended before it begins
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that nobody has looked at
+    replied: int = 0  #: so often its model had in this turn, before that
 
 
 class Answer(Told, frozen=True, kw_only=True, tag="answer"):
