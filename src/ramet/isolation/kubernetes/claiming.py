@@ -50,6 +50,7 @@ class ClaimedPod(Pod):
                     raise Gone(f"pod {self.name} does not run")
                 patch = manifest.taken_up(ground.owner, uid=found.uid, version=found.version)
                 await ground.api.patch_pod(self.name, patch)
+                ground.lookout.made(self.name)
                 self._seen = found._replace(owner=ground.owner, version="")
                 await self._take_secret()
             except Missing:

@@ -119,6 +119,7 @@ class Pod:
         except RametError:
             self._was_made = False
             raise
+        self._ground.lookout.made(self.name)
         if secret is not None:
             await self._asked(lambda: api.patch_secret(self.name, manifest.owned_by(self.name, self.uid)))
 

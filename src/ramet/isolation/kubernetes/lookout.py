@@ -22,7 +22,7 @@ class Lookout:
     def __init__(self, api: Api, selector: Mapping[str, str], on_stray: Callable[[str], object]) -> None:
         self._api, self._selector, self._on_stray = api, dict(selector), on_stray
         self._told: dict[str, Callable[[Seen], object]] = {}
-        self._there: set[str] = set()  #: expected, and seen
+        self._there: set[str] = set()  #: expected, and made or seen
         self._watching: asyncio.Task[None] | None = None
 
     def expect(self, name: str, told: Callable[[Seen], object]) -> None:
@@ -31,10 +31,15 @@ class Lookout:
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
+    def made(self, name: str) -> None:
+        """It is there from now on at the latest: a list without it says that it is gone."""
+        self._there.add(name)
+
     def forget(self, name: str, *, was_made: bool) -> None:
         """Nobody is to be told any more: it was deleted, or never made."""
         if was_made and name in self._told:
             self._told[name] = _nobody  # Until it is seen to be gone, it is no stray.
+            self._there.add(name)
         else:
             self._told.pop(name, None)
             self._there.discard(name)
@@ -79,10 +84,11 @@ class Lookout:
             if not is_gone:
                 self._on_stray(seen.name)
             return
-        self._there.add(seen.name)
+        if is_gone:
+            self.forget(seen.name, was_made=False)  # Nothing comes after that.
+        else:
+            self._there.add(seen.name)
         told(seen)
-        if is_gone and self._told.get(seen.name) is _nobody:
-            self.forget(seen.name, was_made=False)
 
 
 def _nobody(seen: Seen) -> None:

@@ -115,3 +115,35 @@ async def test_a_pod_is_made_by_an_api_that_has_to_be_asked_again(kernel: Kernel
 
     assert kernel.left() == [pod.name] * 2
     assert kernel.server.there["secrets", pod.name]["metadata"]["ownerReferences"][0]["uid"] == pod.uid
+
+
+@pytest.mark.parametrize("by", ["us", "somebody"])
+async def test_nothing_is_kept_of_a_pod_that_is_gone(kernel: Kernel, by: str) -> None:
+    """Whichever comes first: the word that it is gone, or the answer to its deletion."""
+    pod, watching = await kernel.made(), kernel.pods._ground.lookout
+    await eventually(lambda: kernel.server.asked.count("WATCH pods") == 1)
+    if by == "somebody":
+        kernel.server.remove("pods", pod.name)
+        await pod.troubled
+
+    pod.release()
+    await pod.gone
+
+    await eventually(lambda: not watching._told and not watching._there)
+
+
+async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_gone(kernel: Kernel) -> None:
+    """Its run is told so when the API is there again, and not when its time is up."""
+    first = await kernel.made()
+    away = [BUSY] * 100_000
+    kernel.server.replies |= {"WATCH pods": away, "LIST pods": away}
+    kernel.server.break_watches()
+    await eventually(lambda: len(away) < 100_000)
+    pod = await kernel.made()
+    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 2)
+
+    kernel.server.remove("pods", pod.name)
+    away.clear()
+
+    assert (await pod.troubled).kind == "deleted"
+    assert not first.troubled.done()
