@@ -19,7 +19,8 @@ from ramet.isolation.kubernetes.refusals import Taken, Unreachable
 from ramet.isolation.kubernetes.seen import Seen, Trouble
 
 _AGAIN_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-_GIVE_UP_S = 60.0  #: of trying to remove a pod: what is left then is for the reaper, or ends by itself
+_LATER_S = 30.0  #: likewise, to remove a pod: no reaper takes what is a living kernel's
+_LONG_S = 60.0  #: for one to be removed whose run is over, and who waits for that alone
 
 _log = logging.getLogger("ramet.kubernetes")
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Pod:
         self._seen = Seen(self.name)
         self._changed, self._released = asyncio.Event(), asyncio.Event()
         self._was_made = self._was_taken = False
-        self.gone = loop.create_task(self._live())  #: done once it was removed, or others have to
+        self.gone = loop.create_task(self._live())  #: done once it was removed, or is another kernel's
 
     def release(self) -> None:
         """It is not wanted any more, and goes. Idempotent; waits for nothing."""
@@ -169,8 +170,7 @@ class Pod:
 
     async def _remove(self) -> None:
         """Delete it, and what it had, however often the API has to be asked; not what another kernel has taken up."""
-        loop = asyncio.get_running_loop()
-        began, tries = loop.time(), 0
+        tries, is_told = 0, False
         while self._was_made or self._secret is not None:
             # What is told of one that was taken may be from before: by now, another kernel can have taken it up.
             seen = self._seen._replace(version="") if self._was_taken else self._seen
@@ -180,14 +180,15 @@ class Pod:
                     await self._ground.api.delete_secret(self.name)
                 break
             except RametError as problem:
-                if not isinstance(problem, Unreachable) or loop.time() > began + _GIVE_UP_S:
+                is_late = tries >= len(_AGAIN_S)
+                if not is_told and (is_late or not isinstance(problem, Unreachable)):
                     _log.warning("pod %s stays for now: %s", self.name, problem)
-                    break
-                await asyncio.sleep(_AGAIN_S[min(tries, len(_AGAIN_S) - 1)])
+                    is_told = True
+                await asyncio.sleep(_LATER_S if is_late else _AGAIN_S[tries])
                 tries += 1
 
 
-async def removed(pod: Pod, within_s: float) -> None:
+async def removed(pod: Pod, within_s: float = _LONG_S) -> None:
     """Wait for a released pod to be gone, not for longer than that: it goes on without us."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):

@@ -43,7 +43,7 @@ class Alone:
     async def end(self) -> None:
         """See `Stay`."""
         self._pod.release()
-        await asyncio.shield(self._pod.gone)
+        await removed(self._pod)
         self._machine.lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
 
     async def leave(self) -> None:

@@ -20,7 +20,7 @@ from ramet.core.reservation import Reservation
 from ramet.isolation.contract import Exit, SandboxSpec
 from ramet.isolation.kubernetes.bounds import USUAL
 from ramet.isolation.kubernetes.labels import About
-from ramet.isolation.kubernetes.life import Pod
+from ramet.isolation.kubernetes.life import Pod, removed
 from ramet.isolation.kubernetes.manifest import KEEPER_MB, Berth
 from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.kubernetes.sandbox import PodSandbox
@@ -245,7 +245,7 @@ class _Stay:
     async def end(self) -> None:
         """See `ramet.isolation.kubernetes.sandbox.Stay`."""
         self._team._end(self._home.pod, self._home.machine, self._run)
-        await asyncio.shield(self._home.pod.gone)
+        await removed(self._home.pod)
 
     async def leave(self) -> None:
         """See there: the pod stays."""

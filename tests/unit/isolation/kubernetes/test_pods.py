@@ -56,6 +56,7 @@ class Kernel:
 @pytest.fixture
 async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kernel]:
     monkeypatch.setattr(life, "_AGAIN_S", (0.001,) * 5)
+    monkeypatch.setattr(life, "_LATER_S", 0.001)
     monkeypatch.setattr(lookout, "_AGAIN_S", (0.001,))
     async with serving() as (server, address):
         api = Api(FORM.namespace, written(tmp_path, server=address))
@@ -79,6 +80,21 @@ async def test_a_pod_is_deleted_whoever_answers_in_the_apis_place_first(
     await pod.gone
 
     assert kernel.left() == []
+
+
+@pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
+async def test_a_pod_is_deleted_once_the_api_lets_us(
+    kernel: Kernel, asked: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else does while this kernel lives. That it stays is told once."""
+    pod = await kernel.made()
+    kernel.server.replies[asked] = [refusal(403, "not now")] * 20
+
+    pod.release()
+    await pod.gone
+
+    assert kernel.left() == []
+    assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} stays for now: not now"]
 
 
 @pytest.mark.parametrize("asked", ["LIST pods", "WATCH pods"])
