@@ -28,6 +28,7 @@ from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.outside import Machine, OnThreshold
 
 _ADOPT_S = 25.0  #: from the claim of a pod to its run's first word
+_ANSWER_S = 5.0  #: for a pod that has waited to say a word: its node may be gone, which the cluster knows minutes later
 _GONE_S = 5.0  #: for a pod to be deleted whose run cannot go on
 
 Begin = Callable[[Machine], Awaitable[RemoteSandbox]]
@@ -105,6 +106,7 @@ async def start_in(
     async def begin(machine: Machine) -> RemoteSandbox:
         was_taken = False
         try:
+            await machine.check(_ANSWER_S)
             await home.pod.take(patch)
             was_taken = True
             return await machine.start(spec, places)

@@ -37,6 +37,7 @@ from ramet.isolation.remote.messages import (
     Credit,
     Data,
     Ended,
+    Forget,
     Hello,
     Leave,
     Link,
@@ -105,6 +106,14 @@ class Machine:
         if self._ended.done():
             raise SandboxFailed(f"the machine is gone: {self._ended.result().detail}")
         return self._hello.result()
+
+    async def check(self, within_s: float) -> None:
+        """Nothing, once it has answered. Raises SandboxFailed if it has not in time, or has gone."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._questions.ask(lambda ask: Forget(ask=ask, number=0))  # There is no sandbox 0.
+        except TimeoutError:
+            raise SandboxFailed(f"the machine has not answered within {within_s:g} s") from None
 
     async def start(self, spec: SandboxSpec, there: Mapping[str, str] | None = None) -> RemoteSandbox:
         """As of a `Backend`: files go there, it starts. Raises InvalidValue, IsolationUnavailable, SandboxFailed.

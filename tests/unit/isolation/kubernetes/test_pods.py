@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.kubernetes import life, lookout
+from ramet.core.errors import Gone
+from ramet.core.policy import Grant, Isolation
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.kubernetes import alone, life, lookout, manifest
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.pods import Pods, new_name
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.isolation.remote.messages import VERSION, Hello
+from ramet.isolation.remote.outside import Machine
 from tests.support.api_server import ApiServer, Reply, refusal, serving
+from tests.support.lines import say, two_ends
 from tests.support.waiting import eventually
 from tests.unit.isolation.kubernetes.test_kubeconfig import written
 from tests.unit.isolation.kubernetes.test_manifest import BERTH, FORM
@@ -163,3 +169,24 @@ async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_g
 
     assert (await pod.troubled).kind == "deleted"
     assert not first.troubled.done()
+
+
+async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node may be gone, which the cluster knows minutes later: the run is to have another one, and not that end."""
+    monkeypatch.setattr(alone, "_ANSWER_S", 0.01)
+    pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=tmp_path)
+    async with two_ends() as (here, there):
+        machine = Machine(here, level=Isolation.L2)
+        await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+        await machine.hello()
+        patch = manifest.taken(FORM, replace(BERTH, name=pod.name), waited_s=0)
+        home = alone.Opened(pod, machine)
+
+        with pytest.raises(Gone, match="has not answered"):
+            await alone.start_in(home, spec, pods=kernel.pods, patch=patch, places={}, within_s=60.0)
+
+    await pod.gone
+    assert kernel.left() == []
+    assert "PATCH pods" not in kernel.server.asked
