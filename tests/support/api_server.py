@@ -10,7 +10,7 @@ import contextlib
 import copy
 import json
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 from tests.support import http
@@ -46,6 +46,11 @@ class ApiServer:
         """Of what is there."""
         return [name for each, name in self.there if each == kind]
 
+    def add(self, kind: str, made: Mapping[str, Any]) -> None:
+        """Have it there, with a uid."""
+        uid = {"uid": f"uid-{len(self._events)}"}
+        self._put(kind, made["metadata"]["name"], {**made, "metadata": {**made["metadata"], **uid}}, "ADDED")
+
     def change(self, kind: str, name: str, **fields: Any) -> None:
         """Set parts of an object: `spec`, `status`, …"""
         made = copy.deepcopy(self.there[kind, name])
@@ -77,7 +82,7 @@ class ApiServer:
         """See `http.Handler`."""
         url = urllib.parse.urlsplit(asked.path)
         query = dict(urllib.parse.parse_qsl(url.query))
-        _, _, _, _, _, kind, *rest = url.path.split("/")
+        _, kind, *rest = url.path.partition("/namespaces/")[2].split("/")
         name = rest[0] if rest else asked.body.get("metadata", {}).get("name", "")
         verb = "WATCH" if "watch" in query else "LIST" if asked.method == "GET" and not rest else asked.method
         word = f"{verb} {'/'.join([kind, *rest[1:]])}"
@@ -99,9 +104,7 @@ class ApiServer:
         if verb == "POST":
             if (kind, name) in self.there:
                 return refusal(409, f'{kind} "{name}" already exists', "AlreadyExists")
-            made = copy.deepcopy(body)
-            made["metadata"]["uid"] = f"uid-{len(self._events)}"
-            self._put(kind, name, made, "ADDED")
+            self.add(kind, body)
         elif (kind, name) not in self.there:
             return refusal(404, f'{kind} "{name}" not found')
         elif verb == "PATCH":

@@ -18,6 +18,7 @@ from ramet.isolation.kubernetes.seen import Seen
 #: Beside a pod's own patience: it counts from when the pod knows that its kernel is gone, up to 15 s later than that.
 _SLACK_S = 20.0
 _AGAIN_S = 5.0  #: after a look that failed
+_LATER_S = 60.0  #: after something could not be removed
 _CLOSE_S = 10.0
 
 _log = logging.getLogger("ramet.kubernetes")
@@ -34,10 +35,11 @@ class Reaper:
         self._looking: asyncio.Task[None] | None = None
 
     async def reap(self, namespace: str) -> Sequence[str]:
-        """Remove what dead kernels left there, and say what. Raises Forbidden, Unreachable.
+        """Remove what dead kernels left there, and say what. Raises Forbidden, Unreachable where it cannot be seen.
 
-        A pod that waits for another kernel is left alone for as long as it does: then it has ended by itself. That is
-        seen to later, until `close`.
+        What cannot be removed, or not now, keeps nothing else from that, and is tried again later. A pod that waits for
+        another kernel is left alone for as long as it does: then it has ended by itself. Both are seen to until
+        `close`.
         """
         api = self._api_of(namespace)
         try:
@@ -107,18 +109,28 @@ class Reaper:
         kept = {each.name for each in spared}  # A Secret has its pod's name.
         orphans = [each for each in secrets if each.owner not in owners and each.name not in kept]
         dead_ends = [each for each in policies if each.owner not in owners]
-        gone = await asyncio.gather(*(delete(api, each, each.owner) for each in left))
-        await asyncio.gather(
-            *(api.delete_secret(each.name) for each in orphans),
-            *(api.delete_policy(each.name) for each in dead_ends),
-        )
-        for each in dead:
-            self._kernels.forget(each)
-        return [
-            *(f"pod {each.name}" for each, is_gone in zip(left, gone, strict=True) if is_gone),
-            *(f"secret {each.name}" for each in orphans),
-            *(f"policy {each.name}" for each in dead_ends),
+        removing = [
+            *((f"pod {each.name}", each, delete(api, each, each.owner)) for each in left),
+            *((f"secret {each.name}", each, api.delete_secret(each.name)) for each in orphans),
+            *((f"policy {each.name}", each, api.delete_policy(each.name)) for each in dead_ends),
         ]
+        ends = await asyncio.gather(*(work for _, _, work in removing), return_exceptions=True)
+        gone, failures = [], list[str]()
+        for (name, each, _), end in zip(removing, ends, strict=True):
+            if isinstance(end, RametError):
+                failures.append(f"{name}: {end}")
+                later = asyncio.get_running_loop().time() + _LATER_S
+                self._spared[api.namespace, each.uid, each.owner] = later
+            elif isinstance(end, BaseException):
+                raise end
+            elif end is not False:
+                gone.append(name)
+        if failures:
+            _log.warning("%d that dead kernels have left stay for now: %s, …", len(failures), failures[0])
+        else:
+            for kernel in dead:
+                self._kernels.forget(kernel)
+        return gone
 
 
 async def _policies(api: Api, selector: Mapping[str, str]) -> list[Seen]:
