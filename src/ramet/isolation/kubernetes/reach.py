@@ -162,10 +162,11 @@ class Attached:
                     since = began = loop.time()
                     self._starting.discard(self)
                     await self._carry(stream)
-            except Forbidden as problem:
-                return self._line.lost(str(problem))
             except (RametError, TimeoutError) as problem:
                 _log.debug("pod %s: %s", self._pod, problem)
+                if isinstance(problem, Forbidden) and not self._line.heard_at:
+                    return self._line.lost(str(problem))
+                # What was allowed may be again: an API server that has just begun knows nobody's rights.
                 if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
                     return self._line.lost(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:

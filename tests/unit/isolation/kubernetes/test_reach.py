@@ -12,7 +12,7 @@ import pytest
 
 from ramet.isolation.kubernetes import reach
 from ramet.isolation.kubernetes.api import Api
-from ramet.isolation.kubernetes.refusals import NotYet
+from ramet.isolation.kubernetes.refusals import Forbidden, NotYet
 from tests.support.waiting import eventually
 
 _LONG_S = 3600.0
@@ -21,14 +21,14 @@ _LONG_S = 3600.0
 class Starting:
     """Of an `Api`, attaching to pods whose containers do not run yet."""
 
-    def __init__(self) -> None:
-        self.tries = Counter[str]()
+    def __init__(self, problem: Exception | None = None) -> None:
+        self.tries, self._problem = Counter[str](), problem or NotYet("no container")
 
     @contextlib.asynccontextmanager
     async def attach(self, name: str) -> AsyncIterator[None]:
         self.tries[name] += 1
         if self.tries:
-            raise NotYet("no container")
+            raise self._problem
         yield
 
 
@@ -61,6 +61,21 @@ async def test_one_that_runs_already_is_not_waited_for(monkeypatch: pytest.Monke
         assert not api.tries
         opened.pods["only"].runs()
         await eventually(lambda: api.tries["only"] >= 1)
+
+
+@pytest.mark.parametrize("was_heard", [True, False], ids=["that works", "that starts"])
+async def test_a_pod_that_may_not_be_attached_to_any_more_is_tried_again(
+    was_heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API server that has just begun knows nobody's rights: a run goes on. One that starts is told at once."""
+    monkeypatch.setattr(reach, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reach, "_SOON_S", 0.001)
+    api = Starting(Forbidden("not you"))
+    async with contextlib.aclosing(_Opened(api, "only")) as opened:
+        line = opened.pods["only"]._line
+        line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
+        await eventually(lambda: api.tries["only"] >= 3 or line.has_ended)
+        assert (line.has_ended, line.why) == ((False, "") if was_heard else (True, "not you"))
 
 
 class _Opened:
