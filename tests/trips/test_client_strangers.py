@@ -13,7 +13,9 @@ import pytest
 
 import ramet
 from ramet.core.errors import Denied, Gone, InvalidValue, NotYours, ProtocolError
-from ramet.services.client.refusals import error_of
+from ramet.core.events import TurnStarted, encode
+from ramet.services.client import tries
+from ramet.services.client.refusals import Refused, error_of
 from tests.support.http import Answer, Received, serve
 from tests.support.serving import serving
 
@@ -122,3 +124,73 @@ async def test_a_stream_that_no_ramet_sends(event: str) -> None:
         with pytest.raises(ProtocolError):
             _ = [each async for each in stream]
         await stream.aclose()
+
+
+EVENT = encode(TurnStarted(root="r", run="r", path="main", agent="a", turn=1)).decode()
+NOT_NOW = [
+    (503, "urn:ramet:problem:service-unavailable", "the kernel that has it is away"),
+    (503, "urn:ramet:problem:taken-over", "agent 'a' is another kernel's by now"),
+    (502, "", "no such server"),
+]
+
+
+@pytest.mark.parametrize("what", ["turn", "agent", "run"])
+async def test_what_is_read_goes_on_when_somebody_can_answer_again(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is lost in the middle: who takes over, or a proxy, says for a while that nobody can answer now."""
+    monkeypatch.setattr(tries, "_AWAY_S", 0)
+    asked = []
+
+    async def lost_and_back(received: Received, answer: Answer) -> None:
+        asked.append((received.method, received.path.partition("after=")[2]))
+        if 1 < len(asked) <= 1 + len(NOT_NOW):
+            status, type, detail = NOT_NOW[len(asked) - 2]
+            return await answer.send(status, {"type": type, "status": status, "detail": detail})
+        of = "t:" if what == "turn" else ""
+        await answer.start_stream()
+        await answer.event(f"{EVENT}\nid: {of}{len(asked)}", "chunk" if what == "turn" else "event")
+        if len(asked) > 1:
+            await answer.event(f"\nid: {of}{len(asked) + 1}", "done")
+            await answer.end_stream()
+        else:
+            answer.break_off()
+
+    async with serve(lost_and_back) as url, ramet.connect(url, "key") as client:
+        match what:
+            case "turn":
+                heard = [each.number async for each in client.turn("a", b"{}")]
+            case "agent":
+                heard = [each.cursor async for each in client.events("a")]
+            case _:
+                heard = [each.cursor async for each in client.kernel.events("r", follow=True)]
+
+    assert heard == [1, 5, *([6] if what == "turn" else [])]
+    assert [method for method, _ in asked] == ["POST" if what == "turn" else "GET", *["GET"] * 4]
+    assert [after.partition("&")[0] for _, after in asked[1:]] == ["1"] * 4
+
+
+async def test_what_is_gone_is_not_asked_for_again() -> None:
+    """The server says so: a turn of which nothing is kept is none that comes back."""
+    asked = []
+
+    async def gone(received: Received, answer: Answer) -> None:
+        asked.append(received.method)
+        await answer.send(410, {"type": "urn:ramet:problem:gone", "detail": "it has ended"})
+
+    async with serve(gone) as url, ramet.connect(url, "key") as client:
+        with pytest.raises(Gone, match="it has ended"):
+            _ = [each async for each in client.events("a")]
+    assert asked == ["GET"]
+
+
+async def test_a_question_that_nobody_could_take_is_not_asked_again() -> None:
+    """Whether it was begun is for whoever asked to find out."""
+    asked = []
+
+    async def away(received: Received, answer: Answer) -> None:
+        asked.append(received.method)
+        await answer.send(503, {"type": "urn:ramet:problem:service-unavailable", "detail": "come again"})
+
+    async with serve(away) as url, ramet.connect(url, "key") as client:
+        with pytest.raises(Refused, match="come again"):
+            _ = [each async for each in client.turn("a", b"{}")]
+    assert asked == ["POST"]

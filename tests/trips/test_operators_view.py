@@ -32,6 +32,7 @@ from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
 from ramet.services.client.sync_kernel import SyncKernel
+from ramet.services.client.tries import Lost
 from ramet.services.views.contract import PlainAgent
 from ramet.services.views.runs import _Ends
 from ramet.spawn.handle import Handle
@@ -115,7 +116,7 @@ async def test_events_go_on_where_a_connection_broke(served: Served, client: Cli
             async with aclosing(client.stream(ask, key)) as events:
                 async for each in events:
                     if left == 0:
-                        raise Gone("it was cut")
+                        raise Lost("it was cut")
                     left -= 1
                     yield each
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from ramet.services.client.asking import Ask
 from ramet.services.client.kernel import Kernel
 from ramet.services.client.peers import see_who_listens
 from ramet.services.client.refusals import error_of
+from ramet.services.client.tries import Lost, Tries, followed, number_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
 from ramet.wire.sse import Parser, ServerSentEvent
@@ -27,7 +27,6 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 #: Of a stream: twice what a server lets pass before it says that it is there, and some.
 SILENCE_S = 40.0
-_TRIES, _TRY_S = 5, 0.05
 _WATCHED = {"trace": see_who_listens}
 
 
@@ -179,11 +178,12 @@ class Client:
     ) -> AsyncGenerator[Chunk, None]:
         """Say something, and read the answer as it comes; the last chunk is of the kind `done` or `error`.
 
-        Goes on by itself where a connection is lost in between. Closing the iteration leaves the turn alone, unless
-        `on_leave` is "interrupt".
+        Goes on by itself where a connection is lost in between, or nobody can answer for a while. Closing the iteration
+        leaves the turn alone, unless `on_leave` is "interrupt".
         """
         ask: Ask[None] = asking.turn(agent, body, format, on_leave)
-        turn, number, kind, failed = "", 0, "chunk", 0
+        turn, number, kind, tries = "", 0, "chunk", Tries()
+        broken: RametError
 
         def begun(headers: Mapping[str, str]) -> None:
             nonlocal turn  # It may stand in line, and be lost before its first chunk.
@@ -196,17 +196,17 @@ class Client:
                         if kind != "chunk":
                             continue  # Only the end follows the last chunk; past that, the connection serves again.
                         chunk = _chunk(event)
-                        turn, number, kind, failed = chunk.turn, chunk.number, chunk.kind, 0
+                        turn, number, kind = chunk.turn, chunk.number, chunk.kind
+                        tries.heard()
                         yield chunk
-            except Gone:
-                if kind == "chunk" and (not turn or failed >= _TRIES):
-                    raise
-            if kind != "chunk":
+                broken = Lost(f"the answer broke off after chunk {number} of turn {turn!r}")
+            except RametError as problem:
+                broken = problem
+            if kind != "chunk" and isinstance(broken, Gone):
                 return
-            if not turn or failed >= _TRIES:
-                raise Gone(f"the answer broke off after chunk {number} of turn {turn!r}")
-            await asyncio.sleep(_TRY_S * 2**failed)
-            failed += 1
+            if not turn:
+                raise broken
+            await tries.again(broken)
             ask = asking.read_turn(agent, turn, number)
 
     async def read_turn(
@@ -240,14 +240,14 @@ class Client:
         return (await self.send(asking.history(agent), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
-        """The events of its tree behind a cursor, and those that come, until it has ended."""
-        async with aclosing(self.stream(asking.events(agent, after), key)) as events:
-            async for event in events:
-                match event.event:
-                    case "event":
-                        yield AgentEvent(_number(event.id), event.data)
-                    case "error":
-                        raise error_of(event.data, 0)
+        """The events of its tree behind a cursor, and those that come, until it has ended.
+
+        What breaks off is taken up again where it did.
+        """
+        found = followed(lambda last: self.stream(asking.events(agent, last), key), after)
+        async with aclosing(found):
+            async for each in found:
+                yield AgentEvent(*each)
 
     async def mail(self, agent: str, text: str, *, key: str | None = None) -> None:
         """A message that the agent reads at its next step."""
@@ -346,7 +346,7 @@ class Client:
         where = self._place.socket or self._place.url
         why = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
         hint = "; is `ramet serve` at work there?" if self._place.socket else ""
-        return Gone(f"no server answers at {where}: {why}{hint}")
+        return Lost(f"no server answers at {where}: {why}{hint}")
 
 
 def _answer(ask: Ask[T], data: bytes) -> T:
@@ -362,10 +362,4 @@ def _chunk(event: ServerSentEvent) -> Chunk:
         raise ProtocolError(f"an event that is no chunk: {event.event!r}")
     if not number:  # the server's own word, of a reader that was too slow
         raise error_of(event.data, 0)
-    return Chunk(turn, _number(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise ProtocolError(f"an event that is of no number: {text[:80]!r}")
-    return int(text)
+    return Chunk(turn, number_of(number), event.event, event.data)  # type: ignore[arg-type]  # one of the three

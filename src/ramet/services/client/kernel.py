@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -22,6 +21,7 @@ from ramet.host.scheduler.view import ScheduleView
 from ramet.services.client import kernel_asks as asks
 from ramet.services.client.asking import Ask
 from ramet.services.client.refusals import error_of
+from ramet.services.client.tries import followed
 from ramet.services.views.contract import (
     MOST,
     USUAL,
@@ -51,7 +51,6 @@ class Paged(Protocol):
 
 
 P = TypeVar("P", bound=Paged)
-_TRIES, _TRY_S = 5, 0.05
 
 
 class RunEvent(NamedTuple):
@@ -101,29 +100,14 @@ class Kernel:
     ) -> AsyncGenerator[RunEvent, None]:
         """What is on record of a run, or of its whole tree, behind a cursor; with `follow` what comes, until its end.
 
-        A lost connection is taken up again where it broke off. Raises Unknown, and Gone once no server answers.
+        What breaks off is taken up again where it did, also where nobody can answer for a while. Raises Unknown, and
+        Gone once no server answers.
         """
-        failed = 0
-        while True:
-            try:
-                async with aclosing(self._way.stream(asks.events(id, tree, after, follow))) as told:
-                    async for each in told:
-                        match each.event:
-                            case "event":
-                                after, failed = _cursor(each), 0
-                                yield RunEvent(after, decode(each.data))
-                            case "error":
-                                raise error_of(each.data, 0)
-                            case "done":
-                                return
-            except Gone:
-                if failed >= _TRIES:
-                    raise
-            else:
-                if failed >= _TRIES:
-                    raise Gone(f"the events of {id!r} broke off behind cursor {after}")
-            await asyncio.sleep(_TRY_S * 2**failed)
-            failed += 1
+        async with aclosing(
+            followed(lambda last: self._way.stream(asks.events(id, tree, last, follow)), after)
+        ) as told:
+            async for cursor, data in told:
+                yield RunEvent(cursor, decode(data))
 
     async def send(self, id: str, text: str) -> str:
         """A message that a run reads at its next step; its id. Raises Unknown, MailRefused."""
@@ -294,9 +278,3 @@ def _passage(row: PassageRow) -> Passage:
     if not isinstance(event, IntentionRecorded | IntentionDecided | ToolEnded):
         raise ProtocolError(f"a passage that is none: {row.event.get('type')!r}")
     return Passage(row.cursor, row.kind, event)
-
-
-def _cursor(event: ServerSentEvent) -> int:
-    if not event.id.isdigit():
-        raise ProtocolError(f"an event without a cursor: {event.id!r}")
-    return int(event.id)

@@ -8,11 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core import errors
-from ramet.core.errors import ProtocolError, RametError
+from ramet.core.errors import OwnedElsewhere, ProtocolError, RametError
 from ramet.services import refusals
 from ramet.services.problems import PREFIX
 
 _MOST = 2_000
+_AWAY: Final = frozenset({502, 503, 504})  #: also as a proxy says that nobody answers behind it
 
 
 def _name(kind: type) -> str:
@@ -34,12 +35,27 @@ class Refused(RametError):
     problem: dict[str, Any]
 
 
+class StrangeAnswer(ProtocolError):
+    """An answer that is no problem document, by HTTP's `status`."""
+
+    def __init__(self, status: int, document: bytes) -> None:
+        self.status = status
+        super().__init__(f"HTTP {status}: {document[:_MOST].decode(errors='replace')}")
+
+
+def is_away(error: RametError) -> bool:
+    """Whether an error says that nobody can answer just now, and that it may be asked for again."""
+    if isinstance(error, Refused | StrangeAnswer):
+        return error.status in _AWAY
+    return isinstance(error, refusals.TakenOver | OwnedElsewhere)
+
+
 def error_of(document: bytes, status: int) -> RametError:
     """The error that a problem document tells of, with the fields that it has there."""
     try:
         problem = msgspec.json.decode(document, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return ProtocolError(f"HTTP {status}: {document[:_MOST].decode(errors='replace')}")
+        return StrangeAnswer(status, document)
     kind = _KINDS.get(str(problem.get("type")), Refused)
     error = kind.__new__(kind)
     error.args = (str(problem.get("detail", f"HTTP {status}")),)
