@@ -213,3 +213,28 @@ def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixtur
         assert main(["gc", "--older-than", "0", "--json", "--dir", str(folder)]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 1
         assert asyncio.run(later(folder, stays)) == ("idle", ["user", "assistant"])
+
+
+async def test_what_a_tree_left_with_another_kernel_goes_there(tmp_path: pathlib.Path) -> None:
+    """One kernel removes the tree; each that had a part in it removes what is in its own folder, once it looks."""
+    store = await SqliteStore(tmp_path / "journal.db").open()
+    async with AgentRuntime(tmp_path / "one", store=store, backend="local", keep_results_seconds=10) as runtime:
+        removed, kept = [await ended(runtime, policy=Policy()) for _ in range(2)]
+        folders = RunFolders(tmp_path / "one")
+        folders.find(kept).keep()
+        transcripts = tmp_path / "one" / ".ramet" / "transcripts"
+        clocks = SystemClock(), Later(20)
+        one, two = [
+            Caretaker(store, (), clock, tmp_path / name, tmp_path / name / ".ramet" / "transcripts")
+            for name, clock in zip(("one", "two"), clocks, strict=True)
+        ]
+        gone: list[str] = []
+        async with asyncio.timeout(10):
+            while len(gone) < 2:  # until it is noted that both are over
+                gone += await two.collect()
+        assert set(gone) == {removed, kept}
+        assert len(list(transcripts.glob("*/main.jsonl"))) == 2
+        assert await one.collect() == []
+
+        assert [each.name for each in folders.root.iterdir()] == [kept]
+        assert [each.name for each in transcripts.iterdir() if each.is_dir()] == []

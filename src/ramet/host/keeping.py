@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import logging
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -42,6 +42,7 @@ class Caretaker:
         """`living` are the roots of trees that this kernel has; it changes meanwhile."""
         self._store, self._living, self._clock = store, living, clock
         self._removal = Removal(store, working_dir, transcripts)
+        self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
 
     async def hang(self) -> None:
@@ -76,10 +77,17 @@ class Caretaker:
                     gone.append(each.key)
             except OSError as problem:
                 _log.warning("%s could not be removed: %s", each.key, problem)
-        await self._forget_notes(now)
+        notes = {each.key: msgspec.json.decode(each.data, type=Removed) for each in await self._store.list(EXPIRED)}
+        if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:
+            try:
+                await self._removal.clear(others)
+            except OSError as problem:
+                _log.warning("what trees left here that are removed could not be: %s", problem)
+        self._cleared = set(notes)
+        await self._forget_notes(notes, now)
         return gone
 
-    async def _forget_notes(self, now: datetime) -> None:
-        for each in await self._store.list(EXPIRED):
-            if msgspec.json.decode(each.data, type=Removed).at + NOTED < now:
-                await self._store.delete(EXPIRED, each.key)
+    async def _forget_notes(self, notes: Mapping[str, Removed], now: datetime) -> None:
+        for root, note in notes.items():
+            if note.at + NOTED < now:
+                await self._store.delete(EXPIRED, root)

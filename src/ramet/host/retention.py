@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 import msgspec
@@ -60,15 +60,24 @@ class Removal:
         """Remove a tree whose time is up, and note that; None if it is to be kept, as somebody said meanwhile."""
         found = await self._store.get(TREES, root)
         rows = await self._records.rows(root)
-        if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(rows))):
+        if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
             return None
         note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
         return await self.remove(root, rows)
 
+    async def clear(self, notes: Mapping[str, Removed]) -> None:
+        """Remove what trees left here that another kernel removed, by its notes of their roots; not what is kept."""
+        await asyncio.to_thread(self._clear, {run for each in notes.values() for run in each.runs}, notes.keys())
+
+    def _clear(self, runs: Collection[str], roots: Collection[str]) -> None:
+        left = [each for each in self._left(runs) if not _is_kept(each)]
+        told = _transcripts(self._transcripts)
+        _remove(left, [path for root in told.keys() & roots for path in told[root]])
+
     async def remove(self, root: str, rows: list[RunRow], *, dry_run: bool = False) -> Gone | None:
         """Remove a tree, or say what would be; None if a folder of it is marked to be kept."""
-        left = self._left(rows)
+        left = self._left(row.id for row in rows)
         if any(map(_is_kept, left)):
             return None
         transcripts = (await asyncio.to_thread(_transcripts, self._transcripts)).get(root, [])
@@ -90,10 +99,10 @@ class Removal:
             folders=len(left) + len(transcripts),
         )
 
-    def _left(self, rows: list[RunRow]) -> list[RunFolder]:
+    def _left(self, runs: Iterable[str]) -> list[RunFolder]:
         if self._folders is None:
             return []
-        return [each for row in rows if (each := _folder(self._folders, row.id)) is not None]
+        return [each for run in runs if (each := _folder(self._folders, run)) is not None]
 
 
 async def sweep(
