@@ -57,3 +57,20 @@ async def test_a_hook_that_wants_more_gets_it(tmp_path: pathlib.Path) -> None:
 
     assert (result.status, result.value) == ("completed", "tested, too")
     assert model.requests[0].messages[-1].text == "run the tests"
+
+
+async def test_answers_of_another_form_are_counted_over_a_kill() -> None:
+    """Of three tries, two were under another kernel: the third is the last."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(["one", "two", '{"count": 3}']), output=Found)
+        await (await runtime.spawn(lead, "go")).result()
+    left = await cut_behind(store, _is_reply, 2)
+    model = ScriptedModel(["three", '{"count": 3}'])
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, output=Found)])
+        result = await again.result()
+
+    assert result.error is not None, result.value
+    assert result.error.type == "OutputInvalid"
+    assert len(model.requests) == 1

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
@@ -271,8 +272,18 @@ class Ending:
 
     def __init__(self, params: QueryParams) -> None:
         self._context, self._output = params.context, params.output
-        self._tries = 0
+        self._tries = self._past_tries(params.context.history) if params.resumes else 0
         self._held_back = 0
+
+    def _past_tries(self, history: Sequence[BaseMessage]) -> int:
+        """How often an answer of the newest turn was refused for its form in another process."""
+        tries = 0
+        for before, said in reversed(list(pairwise(history))):
+            if isinstance(said, HumanMessage):
+                if not isinstance(before, AIMessage) or said.text != self._problem(before.text):
+                    break
+                tries += 1
+        return tries
 
     async def objection(self, concluded: Conclusion | None) -> str | None:
         """What the agent is told instead of ending; None if the answer stands. Raises OutputInvalid after the tries.
@@ -283,18 +294,19 @@ class Ending:
             raise TaskFailed(concluded.text)
         if concluded is not None and concluded.kind == "clarify":
             raise NeedsInput(concluded.text)
-        problem = None
         text = last_reply(self._context).text if concluded is None else json.dumps(concluded.value)
-        if self._output is not None:
-            problem = self._output.problem(text)
-        elif not text.strip():
-            problem = "The answer is empty. Give the result of your work."
+        problem = self._problem(text)
         if problem is not None:
             self._tries += 1
             if self._tries >= OUTPUT_TRIES:
                 raise OutputInvalid(problem, tries=self._tries)
-            return str(problem)
+            return problem
         return await self._hooks_object(text)
+
+    def _problem(self, text: str) -> str | None:
+        if self._output is not None:
+            return self._output.problem(text)
+        return None if text.strip() else "The answer is empty. Give the result of your work."
 
     async def _hooks_object(self, text: str) -> str | None:
         hooks, event = self._context.hooks, stop_event(self._context)
