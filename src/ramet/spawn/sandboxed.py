@@ -82,11 +82,11 @@ async def work_inside(
                 return verdict
             wait_s = run.grant.retry_delay_seconds
             reason = verdict.error.message[:500] if verdict.error is not None else ""
+            await asyncio.to_thread(run.folder.clear_workspace)  # Whoever goes on with the next attempt may be another.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.is_told()
             run.replied = 0
             await run.context.clock.sleep(wait_s)
-            await asyncio.to_thread(run.folder.clear_workspace)
             attempt += 1
     finally:
         if talk is not None:
