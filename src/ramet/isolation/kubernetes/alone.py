@@ -126,7 +126,7 @@ async def start_in(
 async def _in_time(spec: SandboxSpec, pod: Pod, begun: Coroutine[Any, Any, PodSandbox], within_s: float) -> PodSandbox:
     try:
         async with asyncio.timeout(within_s):
-            return await unless_troubled(pod, begun)
+            return await unless_troubled(pod, begun, drop=PodSandbox.drop)
     except TimeoutError:
         pod.release()
         raise SandboxFailed(f"run {spec.run}: nothing started within {within_s:g} s") from None
@@ -165,7 +165,7 @@ async def adopt(
 
     try:
         async with asyncio.timeout(_ADOPT_S):
-            return await unless_troubled(pod, begun())
+            return await unless_troubled(pod, begun(), drop=PodSandbox.drop)
     except (RametError, TimeoutError) as problem:
         pod.release()
         await removed(pod, _GONE_S)

@@ -136,14 +136,21 @@ class Pods:
         task.add_done_callback(self._strays.discard)
 
 
-async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T]) -> T:
-    """Have something done in a pod. Raises SandboxFailed with the cluster's words if that gets into trouble first."""
+async def unless_troubled(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callable[[T], object] | None = None) -> T:
+    """Have something done in a pod. Raises SandboxFailed with the cluster's words if that gets into trouble first.
+
+    `drop` is told of what was done in the moment in which whoever wants it is cancelled.
+    """
     working = asyncio.ensure_future(work)
     try:
         await asyncio.wait((working, pod.troubled), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise SandboxFailed(_failure(pod, pod.troubled.result()))
         return working.result()
+    except asyncio.CancelledError:
+        if drop is not None and working.done() and not working.cancelled() and working.exception() is None:
+            drop(working.result())
+        raise
     except SandboxFailed as error:
         if pod.troubled.done() and pod.troubled.result().words not in str(error):
             raise SandboxFailed(f"{error}; {_failure(pod, pod.troubled.result())}") from error

@@ -113,6 +113,10 @@ class PodSandbox:
         finally:
             await self._stay.leave()
 
+    def drop(self) -> None:
+        """Nobody has it: what it has here is closed, and it ends in its pod; waits for nothing."""
+        self._inner.drop()
+
     def describe(self) -> Mapping[str, Any]:
         """Empty for a run that ends with its kernel: in its team's pod, or reached through the attach stream."""
         return self._described

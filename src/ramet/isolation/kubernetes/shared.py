@@ -25,6 +25,7 @@ from ramet.isolation.kubernetes.manifest import KEEPER_MB, Berth
 from ramet.isolation.kubernetes.pods import Pods, new_name, new_uid, unless_troubled
 from ramet.isolation.kubernetes.sandbox import PodSandbox
 from ramet.isolation.kubernetes.seen import Trouble, exit_of
+from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.outside import Machine, OnThreshold
 
 #: MiB that each run has beside its own: what it does not share any more of what it was forked from.
@@ -146,7 +147,7 @@ class TeamPod:
         self._taken[home.machine] = self._taken.get(home.machine, Room()).plus(wanted)
         stay = _Stay(self, home, wanted, spec.run)
         try:
-            inner = await unless_troubled(home.pod, home.machine.start(spec))
+            inner = await unless_troubled(home.pod, home.machine.start(spec), drop=RemoteSandbox.drop)
         except BaseException:
             await stay.leave()
             raise

@@ -182,9 +182,16 @@ class RemoteSandbox:
 
     async def clean_up(self) -> None:
         """Kill what lives, have its last files, have the machine forget it, close what is open. Idempotent."""
+        await asyncio.shield(self._being_cleaned_up())
+
+    def drop(self) -> None:
+        """The same, and nobody waits for it."""
+        self._being_cleaned_up()
+
+    def _being_cleaned_up(self) -> asyncio.Task[None]:
         if self._cleaning is None:
             self._cleaning = self._do(self._clean_up())
-        await asyncio.shield(self._cleaning)
+        return self._cleaning
 
     def describe(self) -> Mapping[str, Any]:
         """Enough to say that it has gone; whoever has its machine knows more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from ramet.core.errors import Gone
+from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import alone, life, lookout, manifest
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.life import Pod
-from ramet.isolation.kubernetes.pods import Pods, new_name
+from ramet.isolation.kubernetes.pods import Pods, new_name, unless_troubled
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.isolation.remote import messages
+from ramet.isolation.remote.boxed import RemoteSandbox
+from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import VERSION, Hello
 from ramet.isolation.remote.outside import Machine
 from tests.support.api_server import ApiServer, Reply, refusal, serving
@@ -190,3 +195,54 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
     await pod.gone
     assert kernel.left() == []
     assert "PATCH pods" not in kernel.server.asked
+
+
+async def test_what_is_done_when_nobody_wants_it_any_more_is_dropped(kernel: Kernel) -> None:
+    """A run that has started in the moment in which whoever asked for it is cancelled has no owner."""
+    pod, dropped = await kernel.made(), list[str]()
+
+    async def work() -> str:
+        asking.cancel()
+        return "it"
+
+    asking = asyncio.create_task(unless_troubled(pod, work(), drop=dropped.append))
+    await asyncio.wait((asking,))
+
+    assert (asking.cancelled(), dropped) == (True, ["it"])
+
+
+async def test_a_run_that_starts_when_nobody_wants_it_any_more_ends_in_its_pod(kernel: Kernel, tmp_path: Path) -> None:
+    """Other runs may be there: with the pod it would not go."""
+    (workspace := tmp_path / "work").mkdir()
+    pod, spec = await kernel.made(), SandboxSpec(run="one", grant=Grant(), workspace=workspace)
+    async with two_ends() as (here, there):
+        machine = Machine(here, level=Isolation.L2)
+        await say(there, Hello(version=VERSION, python="", level=Isolation.L2, mechanisms={}))
+        hearing = asyncio.create_task(_start(there))
+
+        async def begun() -> RemoteSandbox:
+            box = await machine.start(spec)
+            asking.cancel()
+            return box
+
+        asking = asyncio.create_task(unless_troubled(pod, begun(), drop=RemoteSandbox.drop))
+        await asyncio.wait((asking,))
+
+        assert asking.cancelled()
+        await hearing
+        await eventually(lambda: machine.living == 0)
+        await machine.close()
+
+
+async def _start(line: Line) -> None:
+    """All that a machine says of one run, until it is to let go of that."""
+    while (frame := await line.receive()) is not None:
+        match word := messages.from_kernel(frame.control):
+            case messages.Start():
+                await say(line, messages.Started(number=word.number))
+            case messages.Signal():
+                await say(line, messages.Ended(number=word.number, code=-9, reason="signalled"))
+            case messages.Fetch():
+                await say(line, messages.Answer(ask=word.ask, error=ErrorInfo(type="SandboxFailed", message="nothing")))
+            case messages.Forget():
+                return await say(line, messages.Answer(ask=word.ask))
