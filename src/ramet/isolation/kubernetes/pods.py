@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ramet.core.errors import Gone, RametError, SandboxFailed, SpawnRefused
+from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed, SpawnRefused
 from ramet.core.policy import Isolation
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes import labels, manifest
@@ -70,8 +70,12 @@ class Pods:
         """Have one made; waits for nothing. Raises InvalidValue for a mount that no pod can have."""
         files = self._reach.secret(berth.name)
         secret = manifest.secret(form, berth.name, berth.run, berth.about, files) if files else None
-        pod = Pod(self._ground, manifest.pod(form, replace(berth, secret=berth.name if files else None)), secret)
-        return self._known(pod)
+        try:
+            made = manifest.pod(form, replace(berth, secret=berth.name if files else None))
+        except InvalidValue:
+            self._reach.forget(berth.name)
+            raise
+        return self._known(Pod(self._ground, made, secret))
 
     def claim(self, claim: Claim) -> Pod:
         """Have one be this kernel's that another one had made; waits for nothing. Raises Gone for one of our own."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.core.errors import Gone
+from ramet.core.errors import Gone, InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
@@ -42,14 +42,23 @@ ELSEWHERE = {
 class WithSecret(Attach):
     """A reach whose pods have one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = set[str]()
+
     def secret(self, pod: str) -> Mapping[str, str]:
+        self.known.add(pod)
         return {"join-key": "a key"}
+
+    def forget(self, pod: str) -> None:
+        self.known.discard(pod)
 
 
 @dataclass
 class Kernel:
     server: ApiServer
     pods: Pods
+    reach: WithSecret
 
     def make(self) -> Pod:
         return self.pods.make(FORM, replace(BERTH, name=new_name()))
@@ -73,9 +82,9 @@ async def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         api = Api(FORM.namespace, written(tmp_path, server=address))
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(api.close)
-            pods = Pods(api, WithSecret(), FORM.owner, unschedulable_s=30.0)
+            pods = Pods(api, reach := WithSecret(), FORM.owner, unschedulable_s=30.0)
             stack.push_async_callback(pods.close)
-            yield Kernel(server, pods)
+            yield Kernel(server, pods, reach)
 
 
 @pytest.mark.parametrize("asked", ["DELETE pods", "DELETE secrets"])
@@ -157,6 +166,14 @@ async def test_nothing_is_kept_of_a_pod_that_is_gone(kernel: Kernel, by: str) ->
     await pod.gone
 
     await eventually(lambda: not watching._told and not watching._there)
+    assert not kernel.reach.known
+
+
+async def test_nothing_is_kept_of_a_pod_that_no_cluster_can_have(kernel: Kernel) -> None:
+    with pytest.raises(InvalidValue, match="readonly_mounts"):
+        kernel.pods.make(FORM, replace(BERTH, name=new_name(), folders=("/etc",)))
+
+    assert not kernel.reach.known
 
 
 async def test_a_pod_that_came_and_went_while_nobody_could_look_is_known_to_be_gone(kernel: Kernel) -> None:
