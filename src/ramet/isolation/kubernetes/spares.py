@@ -138,7 +138,9 @@ class Spares:
         self.make_way()
         loop = asyncio.get_running_loop()
         if self._leaving:
-            await asyncio.wait([each.gone for each in self._leaving], timeout=_GONE_S)
+            gone, _ = await asyncio.wait([each.gone for each in self._leaving], timeout=_GONE_S)
+            if not gone:
+                return False
             self._counted_at = loop.time() + _COUNTED_S
         elif loop.time() < self._counted_at:
             await asyncio.sleep(_LOOK_S)

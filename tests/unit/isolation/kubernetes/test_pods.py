@@ -14,11 +14,12 @@ from ramet.core.errors import Gone, InvalidValue
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.contract import SandboxSpec
-from ramet.isolation.kubernetes import alone, life, lookout, manifest
+from ramet.isolation.kubernetes import alone, life, lookout, manifest, spares
 from ramet.isolation.kubernetes.api import Api
 from ramet.isolation.kubernetes.life import Pod
 from ramet.isolation.kubernetes.pods import Pods, new_name, unless_troubled
 from ramet.isolation.kubernetes.reach import Attach
+from ramet.isolation.kubernetes.spares import Shape, Spares
 from ramet.isolation.remote import messages
 from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.line import Line
@@ -212,6 +213,24 @@ async def test_no_run_is_in_a_pod_that_waited_and_does_not_answer(
     await pod.gone
     assert kernel.left() == []
     assert "PATCH pods" not in kernel.server.asked
+
+
+async def test_no_room_is_made_by_those_that_wait_and_cannot_be_deleted(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run would wait for it without end; and it is there once they can be."""
+    monkeypatch.setattr(spares, "_GONE_S", 0.01)
+    waiting = Spares(kernel.pods, 1, within_s=60.0, on_threshold=lambda *_: None)
+    waiting.want(Shape.of(FORM, replace(BERTH, folders=(), size_mb=0), Isolation.L2))
+    await eventually(lambda: kernel.server.asked.count("PATCH secrets") == 1)
+    refused = kernel.server.replies["DELETE pods"] = [refusal(403, "not now")] * 100_000
+
+    assert not await waiting.make_room()
+    refused.clear()
+    monkeypatch.setattr(spares, "_GONE_S", 60.0)
+    assert await waiting.make_room()
+    assert kernel.left() == []
+    await waiting.close()
 
 
 async def test_what_is_done_when_nobody_wants_it_any_more_is_dropped(kernel: Kernel) -> None:
