@@ -290,9 +290,22 @@ async def test_bodies_of_its_own_formats_pass_byte_for_byte(tmp_path: pathlib.Pa
     assert HERE.formats_of(CommandInfo(argv=["sh"])) == ("anthropic", "openai")
 
 
+async def test_a_kernel_with_nothing_of_it_but_the_record_tells_the_conversation(tmp_path: pathlib.Path) -> None:
+    """Its folder is another kernel's: what was said is told to the program that is started anew, and in its history."""
+    run = ""
+    async with runtime_of(tmp_path, None) as runtime:
+        for folder in ("one", "two", "three"):
+            start = opening(runtime, tmp_path / folder, None, run=run, argv=[PYTHON, "-c", PROGRAM])
+            async with opened(start) as agent:
+                answer, run = await say(agent, folder), agent.run
+        assert answer == "one | two | three"
+        history = await agent.history()
+    assert [each["content"] for each in history if each["role"] == "user"] == ["one", "two", "three"]
+
+
 async def test_an_answer_without_end_is_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it would be kept here: its turn fails, no more of it is kept, and the next one is answered."""
-    monkeypatch.setattr("ramet.services.types.turns_file.MOST_SAID", 1_000)
+    monkeypatch.setattr("ramet.services.types.kept_turns.MOST_SAID", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = opening(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
         async with opened(start) as agent:

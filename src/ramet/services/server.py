@@ -36,7 +36,7 @@ from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.talking.turn_log import TurnLog, clear
-from ramet.services.types import again, function_turns, model_set
+from ramet.services.types import again, function_turns, kept_turns, model_set
 from ramet.services.types.registry import installed
 from ramet.services.views.metrics import Metrics
 from ramet.services.views.operators import KernelViews, OperatorsView
@@ -311,6 +311,7 @@ async def _forget(store: Store, agent: str) -> None:
     """Leave nothing of what its type and its conversation keep of an agent that is gone."""
     await clear(store, agent)
     await function_turns.clear(store, agent)
+    await kept_turns.clear(store, agent)
     await model_set.clear(store, agent)
     await again.clear(store, agent)
 

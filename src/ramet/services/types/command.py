@@ -15,9 +15,9 @@ from ramet.core.policy import Policy, grant_root
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types.command_agent import Call, CommandAgent, Log
+from ramet.services.types.kept_turns import KeptTurns
 from ramet.services.types.place import isolation_of, policy_of, secrets_of
 from ramet.services.types.program import Started, start_in_host, start_inside
-from ramet.services.types.turns_file import TurnsFile
 
 _FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _MAX_ARGV, _MAX_FORMATS, _MAX_START_S = 128 * 1024, 20, 3600.0
@@ -88,9 +88,9 @@ class CommandType:
         """
         policy = policy_of(opening)
         isolation = await isolation_of(opening.runtime, policy)
-        turns = TurnsFile(opening.folder)
+        turns = KeptTurns(await opening.runtime.open_store(), opening.id)
         if opening.run:
-            turns.read()
+            await turns.read()
             await _end_what_is_left(opening, policy)
         seconds = _seconds_of(opening, policy)
         agent = CommandAgent(opening, turns, await _started(opening, policy), isolation, seconds)

@@ -29,10 +29,10 @@ from ramet.services.contract import Opening
 from ramet.services.formats.shipped import format_of
 from ramet.services.types.answering import Answering
 from ramet.services.types.ends import as_spent
+from ramet.services.types.kept_turns import KeptTurn, KeptTurns, Said
 from ramet.services.types.program import Started
 from ramet.services.types.program_calls import Calls
 from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
-from ramet.services.types.turns_file import KeptTurn, Said, TurnsFile
 from ramet.wire import programs
 from ramet.wire.frames import Frame
 
@@ -59,7 +59,7 @@ class Log(Struct, forbid_unknown_fields=True):
 class CommandAgent:
     """One conversation with one program. `begin` it; it is closed in the end, also if that raises."""
 
-    def __init__(self, opening: Opening, turns: TurnsFile, started: Started, isolation: str, seconds: float | None):
+    def __init__(self, opening: Opening, turns: KeptTurns, started: Started, isolation: str, seconds: float | None):
         """`turns` are those before it was started; `seconds` is what a turn may take."""
         self.isolation, self.run = isolation, started.handle.id
         self._opening, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
@@ -132,7 +132,7 @@ class CommandAgent:
             answering.leave()
             if not answering.is_over:
                 self._tell_interrupt(answering)
-            self._turns.keep(KeptTurn(asked=text, said=said.text))
+            await to_its_end(self._turns.keep(KeptTurn(asked=text, said=said.text), self.run))
 
     async def interrupt(self) -> None:
         """Tell the program to end the turn under way, keeping it and its history."""

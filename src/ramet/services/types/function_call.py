@@ -14,11 +14,11 @@ from ramet.core.errors import NotShippable, RametError
 from ramet.core.events import SandboxStarted
 from ramet.core.outcome import Result, Status
 from ramet.services.problems import error_of, told
-from ramet.services.types import turns_file
+from ramet.services.types import kept_turns
 from ramet.services.types.ends import problem_of
 from ramet.services.types.function_turns import FunctionTurn
 from ramet.services.types.going_on import Onward
-from ramet.services.types.turns_file import Said
+from ramet.services.types.kept_turns import Said
 from ramet.spawn.handle import Handle
 from ramet.spawn.supervisor import RECORDED_CHARS
 
@@ -45,7 +45,7 @@ class Pieces:
     def put(self, text: str) -> None:
         """From any thread."""
         if (
-            self.size <= turns_file.MOST_SAID
+            self.size <= kept_turns.MOST_SAID
         ):  # Else it is known already that it is too much: nothing more is kept of it.
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))

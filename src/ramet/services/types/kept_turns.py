@@ -1,17 +1,20 @@
-"""The turns of a conversation that are over, kept in the agent's own folder: a line each."""
+"""The turns of a program's conversation that are over, on record: whichever kernel goes on with it tells them."""
 
 from __future__ import annotations
 
-import pathlib
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import OutputTooLarge
+from ramet.core.errors import Damaged, OutputTooLarge, StoreFailed
+from ramet.store.contract import Store
 
-NAME = "turns.jsonl"
+_log = logging.getLogger("ramet.serve")
+KIND: Final = "command-turn"
+_DIGITS: Final = 12
 MOST_SAID = 16 * 1024 * 1024  #: characters of one answer: all of it is kept, for the history and for the next turn
 
 
@@ -47,25 +50,30 @@ class KeptTurn(Struct, frozen=True, kw_only=True):
     said: str
 
 
-class TurnsFile:
-    """All of them, oldest first."""
+class KeptTurns:
+    """Those of one agent, oldest first."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._file = folder / NAME
+    def __init__(self, store: Store, agent: str) -> None:
+        self._store, self._agent = store, agent
         self.turns: list[KeptTurn] = []
 
-    def read(self) -> None:
-        """Take up what an earlier server kept; a line that it did not come to the end of is dropped."""
-        with suppress(FileNotFoundError):
-            whole = self._file.read_bytes().rpartition(b"\n")[0].splitlines()
-            self.turns = [msgspec.json.decode(line, type=KeptTurn) for line in whole]
-            self._file.write_bytes(b"".join(line + b"\n" for line in whole))
+    async def read(self) -> None:
+        """Take up what an earlier kernel kept. Raises Damaged, StoreFailed."""
+        for each in await self._store.list(KIND, prefix=f"{self._agent}/"):
+            try:
+                self.turns.append(msgspec.json.decode(each.data, type=KeptTurn))
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+                raise Damaged(each.kind, each.key, str(problem)) from None
 
-    def keep(self, turn: KeptTurn) -> None:
-        """Put one on record."""
+    async def keep(self, turn: KeptTurn, run: str) -> None:
+        """Put one on record, of a program that is that run; one that cannot be is known here only, and logged."""
         self.turns.append(turn)
-        with self._file.open("ab") as file:
-            file.write(msgspec.json.encode(turn) + b"\n")
+        # By its run, too: what a kernel that has lost the agent still writes is in the way of nobody.
+        key = f"{self._agent}/{len(self.turns):0{_DIGITS}d}/{run}"
+        try:
+            await self._store.put(KIND, key, msgspec.json.encode(turn))
+        except StoreFailed as problem:
+            _log.error("a turn of agent %s is not on record: %s", self._agent, problem)
 
     def newest(self, most: int) -> bytes:
         """The end of `history` as JSON, of at most so many bytes: whole messages."""
@@ -84,3 +92,9 @@ class TurnsFile:
             if turn.asked
             for role, content in (("user", turn.asked), ("assistant", turn.said))
         ]
+
+
+async def clear(store: Store, agent: str) -> None:
+    """Leave nothing of the turns of an agent that is gone."""
+    for each in await store.list(KIND, prefix=f"{agent}/"):
+        await store.delete(KIND, each.key)
