@@ -219,6 +219,14 @@ async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Se
         assert [await ready(each) for each in (one, two)] == [503, 200]
     await eventually(lambda: not stores[0].is_away)
     assert await ready(one) == 200
+    assert stores[0]._open is not None
+    stores[0]._open._vigil.stop()  # It is a write that notices it first.
+    with cut_off(stores[0], postgres):
+        writing = asyncio.create_task(stores[0].put("note", "one", b"-"))
+        await eventually(lambda: stores[0].is_away)
+        assert await ready(one) == 503
+    await writing
+    assert await ready(one) == 200
 
 
 async def triggered(kernel: Served, function: str) -> str:

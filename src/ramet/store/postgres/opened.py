@@ -53,7 +53,6 @@ class Opened:
         self._listener = Listener(place.schema, self.tell, self._own_pid, self._watch_kernels.tell)
         self._listening: asyncio.Task[None] | None = None
         self._vigil = Vigil(self._session_lost)
-        self.is_away = False  #: its session has ended, and no other has begun
         self._resumed = 0  #: as it was when the session that it watches began
         self._is_over = False
 
@@ -71,6 +70,11 @@ class Opened:
         """Which trees are this kernel's. Only for a store that writes."""
         assert self._writer is not None
         return self._writer.owning
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its session has ended, and no other has begun."""
+        return self._writer is not None and self._writer.is_away
 
     def watch_kernels(self) -> None:
         """Notice kernels that come and go, also where nothing is written."""
@@ -193,13 +197,12 @@ class Opened:
 
     def _watch(self, writer: Writer) -> None:
         """Notice the end of the session also while nothing is to be written. The writer is at rest now."""
-        self._resumed, self.is_away = writer.resumed, False
+        self._resumed = writer.resumed
         with contextlib.suppress(StoreFailed, OSError):  # It has ended again: the next write notices.
             self._vigil.watch(writer.line)
 
     def _session_lost(self) -> None:
         """The lock went with it: see at once whether it can be had back, or somebody else has it."""
-        self.is_away = True
         _log.warning("%s: the session of this kernel has ended; nothing begins before it is back", self._place.where)
         self.batches.look()
 

@@ -71,6 +71,7 @@ class Writer:
         self._connection: Connection | None = None
         self._session: _Session | None = None
         self._epoch = self._batch = self._forgets = 0
+        self.is_away = False  #: the session is lost, and no other has begun
         self.resumed = 0  #: how often a session took the place of one that was lost
         self._ids: dict[str, int] = {}
 
@@ -125,12 +126,13 @@ class Writer:
             except psycopg.Error as error:
                 if not is_lost(connection, error):
                     raise self._place.failed(error) from None
+                self.is_away = True
                 if not patience.is_left():
                     why = f"the session was lost again and again, and last: {error}"
                     raise self._place.failed(why) from None
                 if persistently(self._resume, patience, self._place) == number:
                     break  # It was committed; only its acknowledgement was lost.
-        self._batch = number
+        self._batch, self.is_away = number, False
 
     def release(self) -> None:
         """Give the lock back. The end of the session does so, too, but a moment after we have left."""
