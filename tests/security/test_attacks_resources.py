@@ -74,7 +74,7 @@ def test_44_disks_fill_up_at_the_policys_size(kernel: Kernel, folder: str) -> No
         resources.fill,
         folder,
         256,
-        30 if folder == "." else 0,
+        90 if folder == "." else 0,
         tmpfs_size_mb=16,
         workspace_size_mb=16,
         memory_mb=512,
