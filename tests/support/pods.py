@@ -53,6 +53,7 @@ NAMESPACE, IMAGES = "RAMET_TEST_NAMESPACE", "RAMET_TEST_IMAGES"
 HOST = "RAMET_TEST_HOST"  #: the address at which pods find this machine
 EYES = "RAMET_TEST_EYES"  #: a kubeconfig whose user may run programs in pods, which no kernel may
 PATIENCE_S = 15.0  #: of both ends of a line: so long a pod outlives its kernel
+RESERVED = 0.02  #: of a pod's processor: tests that run side by side share a node of two cores
 
 _LOOK = """
 import fcntl, sys
@@ -70,8 +71,8 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
     """Of this cluster."""
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
-    reach = Attach(patience_s=PATIENCE_S)
-    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, reach=reach, team=team, warm=warm)
+    given: dict[str, Any] = {"reach": Attach(patience_s=PATIENCE_S), "cpu_reserved": RESERVED}
+    return KubernetesBackend(runs, namespace=os.environ[NAMESPACE], image=image, team=team, warm=warm, **given)
 
 
 def dialled(runs: Path) -> TeamNamespaces:
@@ -82,7 +83,7 @@ def dialled(runs: Path) -> TeamNamespaces:
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     door = Door(at, listen=at, identify=lambda: certificates.make([host]))
-    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, door=door)
+    return TeamNamespaces(runs, namespace=os.environ[NAMESPACE], image=image, door=door, cpu_reserved=RESERVED)
 
 
 TEAM = Reservation(name="conformance-team", memory_mb=1024, sandboxes=8)
@@ -159,6 +160,7 @@ class Pods:
             "image": self.images,
             "kubeconfig": self.kubeconfig,
             "reach": Attach(patience_s=PATIENCE_S),
+            "cpu_reserved": RESERVED,
         }
         return KubernetesBackend(runs, **{**settings, **given})
 
