@@ -284,6 +284,12 @@ def to_json(policy: Policy) -> bytes:
     return msgspec.json.encode(policy)
 
 
+def secrets_of(policy: Policy | None) -> dict[str, str]:
+    """The secrets of a policy by value, which no journal keeps."""
+    secrets = policy.secrets if policy is not None else None
+    return {name: value for name, value in secrets.items() if value} if isinstance(secrets, dict) else {}
+
+
 def describe(terms: Terms) -> dict[str, Any]:
     """A policy (what it asks for) or a grant as plain data for events and logs: of variables and secrets, names."""
     plain: dict[str, Any] = {}

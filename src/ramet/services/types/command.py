@@ -11,12 +11,12 @@ from dataclasses import replace
 from msgspec import Struct
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy import Policy, grant_root
+from ramet.core.policy import Policy, grant_root, secrets_of
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types.command_agent import Call, CommandAgent, Log
 from ramet.services.types.kept_turns import KeptTurns
-from ramet.services.types.place import isolation_of, policy_of, secrets_of
+from ramet.services.types.place import isolation_of, policy_of
 from ramet.services.types.program import Started, start_in_host, start_inside
 
 _FORMAT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")

@@ -15,7 +15,7 @@ from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
-from ramet.core.policy import Policy, grant_root
+from ramet.core.policy import Policy, grant_root, secrets_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import Format, format_of
@@ -26,7 +26,6 @@ from ramet.services.types.function_call import Call
 from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
-from ramet.services.types.place import secrets_of
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 

@@ -17,7 +17,7 @@ from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.policy import Policy
+from ramet.core.policy import Policy, secrets_of
 from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
@@ -27,7 +27,7 @@ from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.services.types.outfit import Outfit, code_tools, image_skills
-from ramet.services.types.place import isolation_of, policy_of, secrets_of
+from ramet.services.types.place import isolation_of, policy_of
 from ramet.services.types.tool_sources import tools_of
 from ramet.spawn.run import Run
 from ramet.tools.agents import spawning_tools

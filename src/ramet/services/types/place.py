@@ -52,9 +52,3 @@ async def isolation_of(runtime: AgentRuntime, policy: Policy | None) -> str:
     backend = await runtime.sandboxes.placement().backend(grant)
     offered = (await backend.probe()).level
     return str(Isolation.FRESH if grant.isolation is Isolation.FRESH else offered)
-
-
-def secrets_of(policy: Policy | None) -> dict[str, str]:
-    """Its secrets by value, which no journal keeps."""
-    secrets = policy.secrets if policy is not None else None
-    return {name: value for name, value in secrets.items() if value} if isinstance(secrets, dict) else {}
