@@ -38,7 +38,7 @@ from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.tree import RunTree
-from ramet.spawn.verdict import newest_text
+from ramet.spawn.verdict import lost, newest_text
 from ramet.tools.context import RunInfo, SpawnRequest
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
             continue
         if each.state == State.STOPPING or _parent_is_over(run):
             run.verdict = Verdict(Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped"))
+            tree.supervisor.end(run)
+        elif run.begins_anew and not run.repeatable and each.turn and run.left_in is None:
+            run.verdict = lost(run, "its process ended")
             tree.supervisor.end(run)
         elif each.is_in_turn or each.turn == 0 or _left_nothing(run):
             if not run.persistent or each.is_in_turn:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from ramet.agent.compaction import Compaction
+from ramet.agent.composition.steps import Composed
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.toolset import Toolset
@@ -103,6 +104,8 @@ class Run:
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
     box: Sandbox | None = None  #: while a process of it lives
+    outlives: bool = False  #: its kernel, in the sandbox that it is in: another one can go on with it there
+    repeatable: bool = True  #: a function, it may be called again where nobody can go on in its middle
     left_in: RunStory | None = None  #: on record: a kernel that has ended may have left it at work in a sandbox
     inherited: ReplyCalls | None = None  #: what its guest had been granted by that kernel
     left: Left = NOTHING_LEFT  #: by its newest attempt
@@ -119,6 +122,11 @@ class Run:
     def is_living(self) -> bool:
         """Whether it has not ended."""
         return self.state in LIVING
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether only its sandbox knows how far it is: a function, of which nothing is on record until it returns."""
+        return self.agent.function is not None and not isinstance(self.agent.function, Composed)
 
     @property
     def path(self) -> str:

@@ -32,7 +32,7 @@ from ramet.spawn.errands import Errands
 from ramet.spawn.inside import Conversation
 from ramet.spawn.run import Left, Run, Verdict
 from ramet.spawn.services import Placement
-from ramet.spawn.verdict import failed, partial
+from ramet.spawn.verdict import failed, lost, partial
 from ramet.wire import values
 from ramet.wire.failures import error_from
 from ramet.wire.requests import Done, StartFunction, Stop, Told
@@ -75,8 +75,10 @@ async def work_inside(
             except NotAdopted as why:
                 if talk is not None and has_answered(run):
                     return Verdict(Status.COMPLETED, answer(run))  # It had answered when its kernel ended.
-                _begin_anew(run, why)
-                continue
+                if run.repeatable or not run.begins_anew:
+                    _begin_anew(run, why)
+                    continue
+                verdict = lost(run, str(why))
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
                 return verdict
@@ -245,6 +247,7 @@ async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -
     box = inside.box
     try:
         inside.described = await described(box, at.backend)
+        run.outlives = bool(inside.described)
         errands.sandbox = mark_of(inside.described)
         if at.left is not None:
             errands.go_on(at.left)
@@ -255,7 +258,7 @@ async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -
         await inside.door.open(box.channel)
         yield inside
     finally:
-        run.box = None
+        run.box, run.outlives = None, False
         try:
             await to_its_end(_end(inside, run))  # Raises if it was cancelled once more meanwhile.
         finally:

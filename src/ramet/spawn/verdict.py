@@ -16,6 +16,12 @@ def cut(run: Run, status: Status, reason: str) -> Verdict:
     return Verdict(status, error=ErrorInfo(type="Aborted", message=reason), partial=partial(run))
 
 
+def lost(run: Run, why: str) -> Verdict:
+    """The verdict of a function that was cut off in its middle, and that is not called again."""
+    message = f"it was cut off, nobody knows what it had done, and it is not to be called again: {why}"
+    return Verdict(Status.LOST, error=ErrorInfo(type="Lost", message=message), partial=partial(run))
+
+
 def partial(run: Run) -> str:
     """The newest text of this turn, streaming or recorded."""
     if run.heard:
