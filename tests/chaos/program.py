@@ -95,8 +95,6 @@ async def nested_functions(runtime: AgentRuntime, folder: pathlib.Path, timeout_
 
 async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
     """Trip C: one tick, until it is told how it ended."""
-    for handle in await runtime.resume():
-        await handle.result()
     async with AgentScheduler(runtime) as scheduler:
         known = {view.name: view for view in await scheduler.list()}
         view = known.get("job") or await scheduler.schedule_agent_in(0, functions.tick, name="job", args=[str(folder)])

@@ -42,7 +42,7 @@ WRITES: dict[str, dict[str, int]] = {
         "run_ended": 7,
         "document": 1,
     },
-    "schedule": {"run_spawned": 1, "turn_started": 1, "turn_ended": 1, "run_ended": 1, "document": 6},
+    "schedule": {"run_spawned": 1, "turn_started": 1, "turn_ended": 1, "run_ended": 1, "document": 5},
 }
 #: Which trips are made how often, and for how long a life of each goes on once it is up.
 TRIPS = (

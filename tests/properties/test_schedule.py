@@ -86,7 +86,7 @@ class World:
 
 @given(schedule=schedules(), passing=passings, data=st.data())
 def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule, passing: Any, data: Any) -> None:
-    """Schedulers look at any times, runs end or go on, processes die between claim, start and end."""
+    """Schedulers look at any times, runs end or go on, also at others, processes die between claim, start and end."""
     world = World(Book(schedule=schedule, state=State(decided=START)), START)
     names, begun, latest = count(), list[tuple[datetime, datetime]](), START
     for seconds, dies in passing:
@@ -95,14 +95,19 @@ def test_a_tick_begins_at_most_once_and_never_before_its_time(schedule: Schedule
         for claim in world.look(names):
             if dies and data.draw(st.booleans()):
                 continue  # Killed between claim and start.
-            started = ticks.start(world.book, claim)
+            started = ticks.amend(world.book, claim, replace(claim, run=f"run of {claim.id}"))
             assert started is not None
             world.book = started
             begun.append((claim.due.tick, latest))
             if data.draw(st.booleans()):
                 ended = TickResult(id=claim.id, tick=claim.due.tick, status=TickStatus.COMPLETED)
-                world.book = ticks.end(world.book, ended)
+                world.book = ticks.end(world.book, ended, claim.owner)
         world.owner += dies
+        for claim in ticks.left(world.book, {str(world.owner)}.__contains__):
+            taken = ticks.amend(world.book, claim, replace(claim, owner=str(world.owner)))
+            gone_on = taken if data.draw(st.booleans()) else ticks.lose(world.book, claim, world.now, "gone")
+            assert gone_on is not None
+            world.book = gone_on
 
     assert all(times == 1 for times in Counter(tick for tick, _ in begun).values())
     assert all(fires_at(schedule, tick) <= seen for tick, seen in begun)

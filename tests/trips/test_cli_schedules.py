@@ -189,15 +189,17 @@ async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(
 
 
 async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> None:
-    """Lost while nobody has taken its run up; running, then completed, once somebody has: from API and command line."""
+    """Lost where its run needs what is not there; running, then completed, once somebody has brought it and resumed."""
     await schedule(project, "add", "jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
     async with kernel(project) as process:
         await eventually((project / "begun").exists)
         await until(project, "held", lambda view: view.running)
         process.kill()
         await process.wait()
+    (project / "jobs.py").rename(project / "away")
     async with kernel(project):  # Its scheduler finds what the dead one had claimed.
         await until(project, "held", lambda view: view.last is not None)
+    (project / "away").rename(project / "jobs.py")
     lost = (await listed(project))["held"]["last"]
     assert (lost["status"], lost["error"]["type"]) == ("lost", "Lost")
 

@@ -190,7 +190,7 @@ async def test_what_is_answered_by_a_kernel_that_lost_it_is_on_record(both: Two,
 
 
 async def test_a_run_that_nobody_takes_up_is_told_of_at_once(both: Two, postgres: Server) -> None:
-    """It was in no team, as those of schedules: what is on record of it is there, and nobody is told to come again."""
+    """It was of no team and of no schedule: what is on record of it is there, and nobody is told to come again."""
     one, two, stores, _ = both
     run = (await one.server.runtime.spawn(for_ever)).id
     await one.server.runtime.get(run).run.context.settled()
@@ -243,7 +243,7 @@ async def result(kernel: Served, schedule: str) -> tuple[str, str]:
     return told["results"][-1]["status"], told["results"][-1].get("text", "")
 
 
-async def test_a_scheduler_that_leaves_waits_for_its_runs_and_begins_no_other(both: Two) -> None:
+async def test_a_scheduler_that_leaves_waits_for_functions_and_begins_no_other(both: Two) -> None:
     """What is due from then on is for the other kernels."""
     one, two, _, _ = both
     short = await triggered(one, "until_it_may")
@@ -257,7 +257,7 @@ async def test_a_scheduler_that_leaves_waits_for_its_runs_and_begins_no_other(bo
     assert not one.server.runtime.trees
 
 
-async def test_a_kernel_that_leaves_ends_the_runs_of_schedules_that_do_not(
+async def test_a_kernel_that_leaves_ends_functions_of_schedules_that_do_not(
     both: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are told as what they are, not as lost with their process."""

@@ -487,10 +487,10 @@ async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentSchedule
     assert (result.status, scheduled.CALLS) == ("cancelled", ["began"])
 
 
-def left_behind(book: Book, *, started: bool) -> Book:
+def left_behind(book: Book, *, run: str | None = None) -> Book:
     """What a process leaves that is killed while it fires the first tick of an interval."""
     tick = START + timedelta(seconds=100)
-    claim = Claim(id="claim-dead", due=Due(tick=tick), owner="scheduler-dead", at=tick, started=started)
+    claim = Claim(id="claim-dead", due=Due(tick=tick), owner="scheduler-dead", at=tick, run=run)
     return Book(schedule=book.schedule, state=ticks.State(decided=tick, claims=(claim,)))
 
 
@@ -502,7 +502,7 @@ async def test_a_tick_that_was_claimed_and_never_begun(
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire)
     await stage.close()
     await stage.clock.advance(190)
-    await stage.write(left_behind(await stage.book(view.id), started=False))
+    await stage.write(left_behind(await stage.book(view.id)))
     await stage.scheduler()
 
     assert moments(await stage.ended(view.id, 1 if again else 0)) == ([100] if again else [])
@@ -510,12 +510,12 @@ async def test_a_tick_that_was_claimed_and_never_begun(
 
 
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
-async def test_a_tick_whose_run_may_have_begun_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
-    """It never runs again, it says so, and the schedule goes on."""
+async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
+    """It may have begun all the same: it never runs again, it says so, and the schedule goes on."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire)
     await stage.close()
     await stage.clock.advance(190)
-    await stage.write(left_behind(await stage.book(view.id), started=True))
+    await stage.write(left_behind(await stage.book(view.id), run="run-dead"))
     await stage.scheduler()
     assert [each.status for each in await stage.ended(view.id, 1)] == ["lost"]
     assert scheduled.CALLS == []
@@ -529,7 +529,7 @@ async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler:
     """Whoever was believed dead and is not finds its claim gone before its run is born."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note)
     book = await stage.book(view.id)
-    stale = left_behind(book, started=False).state.claims[0]
+    stale = left_behind(book).state.claims[0]
 
     await scheduler._lookout._firing.fire(book.schedule, stale)
 

@@ -105,6 +105,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     overlap: Overlap = "skip"  #: a tick that comes during a run: never runs, runs afterwards, runs beside it
     jitter_s: float = 0.0  #: a tick fires up to this much later; how much follows from the tick
     until: datetime | None = None  #: the last moment that may be a tick
+    repeatable: bool = False  #: its function may be called again where a process that died had called it
     asked: str = ""  #: a digest of what was asked for: asking for the same again changes nothing
 
     def __post_init__(self) -> None:
@@ -121,6 +122,8 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, most))
         if self.until is not None:
             force_setattr(self, "until", utc("until", self.until))
+        if not isinstance(self.repeatable, bool):
+            raise InvalidValue("repeatable", self.repeatable, "True or False")
 
 
 class Come(NamedTuple):

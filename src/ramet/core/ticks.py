@@ -3,6 +3,7 @@
 A tick goes one way: decided (it runs, or it never will) → waiting → claimed by one scheduler → started → ended. Each
 step is a new `Book`, which its owner writes by compare-and-swap: of two who try the same, one gets a Conflict, reads
 again and finds it done. `decided` only moves forward and ticks are only taken from behind it, so none is taken twice.
+A tick that is started has a run, and never another: who takes the claim of a scheduler that died goes on with that.
 """
 
 from __future__ import annotations
@@ -59,12 +60,11 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True):
     due: Due
     owner: str  #: the scheduler
     at: datetime
-    started: bool = False  #: noted before the run is born: from then on nobody begins this tick again
-    run: str | None = None
+    run: str | None = None  #: noted before it is born: from then on this tick has no other
 
 
 class TickResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One tick, as it stands or ended; `lost` is one whose process ended before it could say how its run did."""
+    """One tick, as it stands or ended; `lost` is one whose process ended, and with whose run nobody could go on."""
 
     id: str
     tick: datetime
@@ -129,16 +129,13 @@ def decode(key: str, data: bytes) -> Book:
 def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str], bool]) -> Book:
     """Decide on every tick that has come by `now`, and on claims whose owner has ended; the same book if there is none.
 
-    Of a claim that was not started its tick is decided on again, as one that was missed. One that was started is lost:
-    its run may have begun, and begins no second time.
+    Of a claim that was not started its tick is decided on again, as one that was missed. One that was started stays,
+    for who can go on with its run: see `left`.
     """
     schedule, state = book.schedule, book.state
-    dead = tuple(claim for claim in state.claims if not lives(claim.owner))
-    state = _without(state, *dead)
-    for claim in dead:
-        if claim.started:
-            state = _with_result(state, _lost(claim, now))
-    again = [claim.due for claim in dead if not claim.started]
+    unborn = tuple(claim for claim in state.claims if claim.run is None and not lives(claim.owner))
+    state = _without(state, *unborn)
+    again = [claim.due for claim in unborn]
     come = Come((), 0)
     if not state.paused:
         come = come_since(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
@@ -175,17 +172,24 @@ def begin(book: Book, now: datetime, owner: str, mint: Callable[[], str]) -> Beg
     return Begun(_with(book, replace(state, waiting=waiting, claims=(*state.claims, *claims))), claims)
 
 
-def start(book: Book, claim: Claim) -> Book | None:
-    """Note that a claim's run is about to be born; None when the claim is not its owner's any more."""
+def left(book: Book, lives: Callable[[str], bool]) -> tuple[Claim, ...]:
+    """Claims that were started, and whose owner has ended: somebody is to go on with their runs."""
+    return tuple(claim for claim in book.state.claims if claim.run is not None and not lives(claim.owner))
+
+
+def amend(book: Book, claim: Claim, changed: Claim) -> Book | None:
+    """Note that a claim's run is about to be born, or that another scheduler has it; None when it is not as it was."""
     if claim not in book.state.claims:
         return None
-    return _with_claim(book, claim.id, replace(claim, started=True))
+    claims = tuple(changed if each == claim else each for each in book.state.claims)
+    return _with(book, replace(book.state, claims=claims))
 
 
-def name_run(book: Book, claim: Claim, run: str) -> Book | None:
-    """Note which run it is; None when the claim is gone."""
-    held = next((each for each in book.state.claims if each.id == claim.id), None)
-    return None if held is None else _with_claim(book, claim.id, replace(held, run=run))
+def lose(book: Book, claim: Claim, now: datetime, why: str) -> Book | None:
+    """Note that nobody can go on with a claim's run; None when it is not as it was any more."""
+    if claim not in book.state.claims:
+        return None
+    return end(book, _lost(claim, now, why), claim.owner)
 
 
 def release(book: Book, claim: Claim) -> Book | None:
@@ -196,9 +200,15 @@ def release(book: Book, claim: Claim) -> Book | None:
     return _with(book, replace(state, waiting=(claim.due, *state.waiting)))
 
 
-def end(book: Book, result: TickResult) -> Book:
-    """Note how a tick's run ended, in place of the claim, and of whatever was believed of it before."""
+def end(book: Book, result: TickResult, owner: str) -> Book:
+    """Note how a tick's run ended, in place of its claim, or where it was believed to be lost.
+
+    The same book where the claim is another scheduler's than `owner` by now, or was ended by that.
+    """
     held = tuple(claim for claim in book.state.claims if claim.id == result.id)
+    known = any(each.id == result.id and each.status is not TickStatus.LOST for each in book.state.results)
+    if known or any(claim.owner != owner for claim in held):
+        return book
     return _with(book, _with_result(_without(book.state, *held), result))
 
 
@@ -278,8 +288,7 @@ def _on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
     return now - fires_at(schedule, tick) <= GRACE
 
 
-def _lost(claim: Claim, now: datetime) -> TickResult:
-    why = "the process that ran it ended" if claim.run else "the process that started it ended; it may not have begun"
+def _lost(claim: Claim, now: datetime, why: str) -> TickResult:
     return TickResult(
         id=claim.id,
         tick=claim.due.tick,
@@ -303,11 +312,6 @@ def _wait_for(state: State, dues: tuple[Due, ...]) -> State:
 def _without(state: State, *claims: Claim) -> State:
     gone = {claim.id for claim in claims}
     return replace(state, claims=tuple(claim for claim in state.claims if claim.id not in gone)) if gone else state
-
-
-def _with_claim(book: Book, id: str, claim: Claim) -> Book:
-    claims = tuple(claim if each.id == id else each for each in book.state.claims)
-    return _with(book, replace(book.state, claims=claims))
 
 
 def _with_result(state: State, result: TickResult) -> State:

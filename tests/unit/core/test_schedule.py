@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ramet.core import ticks
 from ramet.core.budget import Limits
@@ -57,9 +58,9 @@ def book(timing: Any = None, state: State | None = None, **fields: Any) -> Book:
     return Book(schedule=schedule(timing, **fields), state=state or State(decided=START))
 
 
-def claimed(owner: str = "me", *, started: bool = False) -> Claim:
+def claimed(owner: str = "me", *, run: str | None = None) -> Claim:
     """A claim of the first tick."""
-    return Claim(id="c", due=Due(tick=at(100)), owner=owner, at=at(100), started=started)
+    return Claim(id="c", due=Due(tick=at(100)), owner=owner, at=at(100), run=run)
 
 
 def settled(book: Book, seconds: float, *living: str) -> State:
@@ -92,7 +93,7 @@ FULL = Book(
         decided=at(0.000001),
         paused=True,
         waiting=(Due(tick=at(1)), Due(tick=at(2), manual=True)),
-        claims=(claimed(started=True),),
+        claims=(claimed(run="run-1"),),
         results=(
             TickResult(
                 id="r",
@@ -248,7 +249,7 @@ def test_a_tick_is_on_time_for_a_minute(misfire: str) -> None:
 @pytest.mark.parametrize(("overlap", "waiting"), [("skip", 0), ("queue", 1), ("allow", 1)])
 def test_a_tick_that_comes_during_a_run(overlap: str, waiting: int) -> None:
     """It never runs, or waits; only `allow` lets it begin at once."""
-    going = book(state=State(decided=at(100), claims=(claimed(started=True),)), overlap=overlap)
+    going = book(state=State(decided=at(100), claims=(claimed(run="run-1"),)), overlap=overlap)
 
     state = settled(going, 200, "me")
     begun = ticks.begin(Book(schedule=going.schedule, state=state), at(200), "me", lambda: "d")
@@ -274,23 +275,48 @@ def test_what_was_left_of_catching_up_is_not_lost() -> None:
     assert seconds(due.tick for due in after.waiting) == [100, 200, 300, 400]
 
 
-def test_a_started_claim_of_the_dead_is_lost_and_one_of_the_living_is_not() -> None:
-    """Nobody knows what its run had done."""
-    going = book(state=State(decided=at(100), claims=(claimed("them", started=True),)))
+@pytest.mark.parametrize(("overlap", "waiting"), [("skip", 0), ("queue", 1), ("allow", 1)])
+def test_a_started_claim_of_the_dead_is_left_to_who_can_go_on_with_its_run(overlap: str, waiting: int) -> None:
+    """That run is going until somebody says that it is not: what comes meanwhile is treated so."""
+    going = book(state=State(decided=at(100), claims=(claimed("them", run="run-1"),)), overlap=overlap)
 
-    assert settled(going, 150, "them") == going.state
-    (lost,) = settled(going, 150).results
-    assert (lost.status, lost.tick, lost.ended) == ("lost", at(100), at(150))
+    after = Book(schedule=going.schedule, state=settled(going, 200))
+
+    assert after.state.claims == going.state.claims
+    assert len(after.state.waiting) == waiting
+    assert len(ticks.begin(after, at(200), "me", lambda: "d").claims) == (1 if overlap == "allow" else 0)
+    assert ticks.left(after, {"them"}.__contains__) == ()
+    assert ticks.left(after, {"me"}.__contains__) == going.state.claims
+
+
+def test_of_those_that_would_take_a_claim_one_has_it() -> None:
+    """Who comes late neither takes it, nor calls it lost, nor says how it ended."""
+    theirs = claimed("them", run="run-1")
+    left = book(state=State(decided=at(100), claims=(theirs,)))
+    ended = TickResult(id="c", tick=at(100), status=TickStatus.FAILED)
+
+    taken = ticks.amend(left, theirs, claimed("me", run="run-1"))
+
+    assert taken is not None
+    assert taken.state.claims == (claimed("me", run="run-1"),)
+    assert ticks.amend(taken, theirs, claimed("another", run="run-1")) is None
+    assert ticks.lose(taken, theirs, at(150), "gone") is None
+    assert ticks.end(taken, ended, "them") is taken
+    over = ticks.end(taken, replace(ended, status=TickStatus.COMPLETED), "me")
+    assert ticks.end(over, ended, "them") is over
+    assert (over.state.claims, [each.status for each in over.state.results]) == ((), ["completed"])
 
 
 def test_an_end_replaces_what_was_believed() -> None:
     """A run that was called lost and was not says so itself."""
-    lost = Book(
-        schedule=schedule(), state=settled(book(state=State(decided=at(100), claims=(claimed(started=True),))), 150)
-    )
+    theirs = claimed("them", run="run-1")
 
-    after = ticks.end(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED))
+    lost = ticks.lose(book(state=State(decided=at(100), claims=(theirs,))), theirs, at(150), "gone")
 
+    assert lost is not None
+    (result,) = lost.state.results
+    assert (result.status, result.tick, result.run, result.ended) == ("lost", at(100), "run-1", at(150))
+    after = ticks.end(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
     assert [each.status for each in after.state.results] == ["completed"]
 
 
@@ -298,12 +324,11 @@ def test_only_its_owner_starts_a_claim_and_only_once() -> None:
     """Who was overtaken learns it before anything is born."""
     mine = book(state=State(decided=at(100), claims=(claimed(),)))
 
-    started = ticks.start(mine, claimed())
+    started = ticks.amend(mine, claimed(), claimed(run="run-1"))
 
     assert started is not None
-    assert ticks.start(started, claimed()) is None
-    assert ticks.start(book(), claimed()) is None
-    assert ticks.name_run(book(), claimed(), "run-1") is None
+    assert ticks.amend(started, claimed(), claimed(run="run-2")) is None
+    assert ticks.amend(book(), claimed(), claimed(run="run-2")) is None
     assert ticks.release(book(), claimed()) is None
     released = ticks.release(started, claimed())
     assert released is not None

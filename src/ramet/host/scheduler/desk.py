@@ -8,8 +8,6 @@ from typing import Any, Self
 
 from ramet.core.errors import Conflict, StoreInUse
 from ramet.host.doorbell import NoKernel, ring
-from ramet.host.scheduler.firing import Firing
-from ramet.host.scheduler.lookout import Lookout
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.door import DropSchedule, PutSchedule
@@ -36,8 +34,7 @@ class Desk(AgentScheduler):
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
-                firing = Firing(self._runtime, self._books, self._definitions)
-                self._lookout = Lookout(self._runtime, self._books, firing, self._entropy)  # It never serves.
+                self._lookout = self._made_lookout(None)  # It never serves.
         return self
 
     async def close(self) -> None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ramet.agent.definition import Agent
 from ramet.concurrency.deadline import to_its_end
 from ramet.core import ticks
@@ -20,6 +22,7 @@ from ramet.host.scheduler.outcome import kept, kept_error
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
+from ramet.tools.workspace import workspace_tools
 
 if TYPE_CHECKING:
     from ramet.host.schedules.target import Loaded
@@ -32,6 +35,8 @@ class Firing:
 
     def __init__(self, runtime: AgentRuntime, books: Books, definitions: Callable[[], Mapping[str, Agent]]) -> None:
         self._runtime, self._books, self._definitions = runtime, books, definitions
+        self._following: dict[asyncio.Task[None], Handle] = {}
+        self._leaves = False  #: other schedulers go on with what they can go on with
 
     async def fire(self, schedule: Schedule, claim: Claim) -> None:
         """Run a claimed tick to its end and note that; whoever gives up waiting ends the run first.
@@ -43,10 +48,19 @@ class Firing:
         except Exception as problem:  # loading runs the user's own code
             await self._failed(schedule, claim, problem)
             return
+        begun = replace(claim, run=self._runtime.mint())
         try:
-            if await self._books.change(schedule.id, lambda book: ticks.start(book, claim)) is None:
+            if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, begun)) is None:
                 return  # The schedule was cancelled, or somebody who believed us to be dead took the claim over.
-            handle = await self._spawn(schedule, loaded)
+        except asyncio.CancelledError:
+            await to_its_end(self._give_back(schedule, claim))
+            raise
+        await self.bear(schedule, begun, loaded)
+
+    async def bear(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> None:
+        """Have the run born that a claim names, and follow it to its end; like `fire`. Raises StoreFailed."""
+        try:
+            handle = await self._spawn(schedule, claim, loaded)
         except asyncio.CancelledError:  # A birth does not wait once it has begun: none happened.
             await to_its_end(self._give_back(schedule, claim))
             raise
@@ -58,36 +72,63 @@ class Firing:
             else:
                 await self._failed(schedule, claim, problem)
             return
-        await self._follow(schedule, claim, handle)
+        await self.follow(schedule, claim, handle)
 
-    async def _spawn(self, schedule: Schedule, loaded: Loaded) -> Handle:
+    async def _spawn(self, schedule: Schedule, claim: Claim, loaded: Loaded) -> Handle:
         folder = self._runtime.working_dir
         return await self._runtime.spawn(
             loaded.agent,
             schedule.prompt,
             args=schedule.args,
             kwargs=schedule.kwargs,
+            tools=workspace_tools() if isinstance(loaded.agent, Agent) and loaded.agent.tools else (),
             agents=loaded.definitions,
             cwd=folder if folder is not None and folder.is_dir() else None,
             limits=schedule.limits if schedule.limits != NO_LIMITS else None,
             policy=schedule.policy,
+            run=claim.run or "",
         )
 
-    async def _follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
+    async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
+        """Wait for the end of a tick's run, and note it; whoever gives up waiting ends the run first."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs in one"
+        self._following[task] = handle
         try:
-            await self._books.change(schedule.id, lambda book: ticks.name_run(book, claim, handle.id))
+            if self._leaves and _goes_on(handle):
+                return
             result = await handle.result()
         except asyncio.CancelledError:
-            await to_its_end(self._cut_off(schedule, claim, handle))
+            if not (self._leaves and (schedule.repeatable or _goes_on(handle))):
+                await to_its_end(self._cut_off(schedule, claim, handle))
             raise
-        await self._ended(schedule, claim, handle, result)
+        finally:
+            del self._following[task]
+        if result.status is Status.COMPLETED or not await self._went_elsewhere(claim):
+            await self.ended(schedule, claim, result)
+
+    def leave(self) -> None:
+        """Leave to other schedulers the runs that can go on in their middle; who gives up waiting then ends others."""
+        self._leaves = True
+        for task, handle in self._following.items():
+            if _goes_on(handle):
+                task.cancel()
 
     async def _cut_off(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
         await handle.cancel("its scheduler was closed")
-        await self._ended(schedule, claim, handle, await handle.result())
+        await self.ended(schedule, claim, await handle.result())
 
-    async def _ended(self, schedule: Schedule, claim: Claim, handle: Handle, result: Result) -> None:
-        await self._note(schedule, claim, result.status, run=handle.id, text=result.text, error=result.error)
+    async def ended(self, schedule: Schedule, claim: Claim, result: Result) -> None:
+        """Note how a claim's run ended. Raises StoreFailed."""
+        await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
+
+    async def _went_elsewhere(self, claim: Claim) -> bool:
+        """Whether another kernel goes on with a run, so that its end here says nothing of it."""
+        journal = self._runtime.journal
+        if journal is None or not journal.is_open:
+            return False
+        owner = await journal.store.owner_of(claim.run or "")
+        return owner is not None and owner.name != journal.store.kernel
 
     async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
         why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
@@ -119,4 +160,9 @@ class Firing:
             text=kept(text),
             error=kept_error(error),
         )
-        await self._books.change(schedule.id, lambda book: ticks.end(book, result))
+        await self._books.change(schedule.id, lambda book: ticks.end(book, result, claim.owner))
+
+
+def _goes_on(handle: Handle) -> bool:
+    """Whether another kernel goes on in the middle of a run: of a function that is in a sandbox that outlives this."""
+    return not handle.run.begins_anew or handle.run.outlives

@@ -15,12 +15,15 @@ from ramet.core.schedule import Schedule, seconds_until
 from ramet.core.ticks import Book, Claim
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.firing import Firing
+from ramet.host.scheduler.heir import Heir
 from ramet.host.schedules.books import Books, Found
 from ramet.host.schedules.cron import next_fire
 from ramet.store.contract import Seat, Store
 
 #: The longest wait: so soon a clock that was set is noticed, and a schedule that somebody else added.
 LOOK_S = 60.0
+#: When to look again whether a kernel still has the run of a scheduler that died.
+AGAIN = timedelta(seconds=1)
 #: A schedule whose last tick ended so long ago is forgotten.
 KEPT = timedelta(days=7)
 
@@ -37,16 +40,18 @@ class Lookout:
         runtime: AgentRuntime,
         books: Books,
         firing: Firing,
+        heir: Heir,
         entropy: Callable[[int], bytes],
         store: Store | None = None,
     ) -> None:
         """`store` is where the books are; who does not `serve` needs none."""
-        self._runtime, self._books, self._firing, self._entropy = runtime, books, firing, entropy
+        self._runtime, self._books, self._firing, self._heir, self._entropy = runtime, books, firing, heir, entropy
         self._store = store
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
         self._all_at = 0.0  #: when to look at all of them, by the monotonic clock
         self._agenda: dict[str, datetime] = {}  #: when to look at which schedule
+        self._taking_up: set[str] = set()  #: claims of schedulers that died
         self._leaves = False  #: it begins nothing more
         self.failure: BaseException | None = None  #: what ended it, if it was not its owner
 
@@ -56,8 +61,9 @@ class Lookout:
         self._wake.set()
 
     def leave(self) -> None:
-        """Begin nothing more: `serve` returns once the runs that were begun have ended."""
+        """Begin nothing more: `serve` returns once the runs that were begun have ended, or are left to others."""
         self._leaves = True
+        self._firing.leave()
         self._wake.set()
 
     async def serve(self) -> None:
@@ -128,6 +134,10 @@ class Lookout:
             if book is found.book or await self._books.write(book, found.version):
                 for claim in claims:
                     group.create_task(self._fire(book.schedule, claim), name=f"ramet tick of {id}")
+                for claim in ticks.left(book, owners.__contains__):
+                    if claim.id not in self._taking_up:
+                        self._taking_up.add(claim.id)
+                        group.create_task(self._take_up(book.schedule, claim), name=f"ramet tick of {id}")
                 if (at := ticks.next_tick(book, next_fire)) is not None and id not in self._agenda:
                     self._agenda[id] = at
                 return
@@ -150,6 +160,18 @@ class Lookout:
     async def _fire(self, schedule: Schedule, claim: Claim) -> None:
         await self._firing.fire(schedule, claim)
         self.look_at(schedule.id)
+
+    async def _take_up(self, schedule: Schedule, claim: Claim) -> None:
+        try:
+            is_over = await self._heir.take_up(schedule, claim, self._id)
+        finally:
+            self._taking_up.discard(claim.id)
+        if is_over:
+            self.look_at(schedule.id)
+        else:
+            again = self._runtime.clock.now() + AGAIN
+            self._agenda[schedule.id] = min(again, self._agenda.get(schedule.id, again))
+            self._wake.set()
 
     def _claim_id(self) -> str:
         return f"claim-{self._entropy(8).hex()}"

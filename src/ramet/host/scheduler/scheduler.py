@@ -20,6 +20,7 @@ from ramet.host.project import Project
 from ramet.host.records import Records
 from ramet.host.runtime import AgentRuntime, living, reachable
 from ramet.host.scheduler.firing import Firing
+from ramet.host.scheduler.heir import Heir
 from ramet.host.scheduler.lookout import Lookout
 from ramet.host.scheduler.outcome import all_as_they_stand
 from ramet.host.scheduler.view import ScheduleView, view_now, view_of
@@ -41,10 +42,12 @@ class AgentScheduler:
     the current directory. One that it opened itself it stops when it is closed. It begins at the first schedule or
     question, or with `async with`.
 
-    **What a tick is promised.** Its run begins at most once, also with several schedulers on one store, and after any
+    **What a tick is promised.** It has one run at most, also with several schedulers on one store, and after any
     crash. A process that dies before it noted that a run is about to begin leaves a missed tick behind, which the next
-    scheduler treats as `misfire` says: `once` and `all` run it. One that dies later leaves a tick that is `lost`: it is
-    not run again, for its run may have had effects. Once that run is resumed, the tick is told as it does.
+    scheduler treats as `misfire` says: `once` and `all` run it. With the run of one that dies later the next scheduler
+    of the store goes on, as `AgentRuntime.resume` does; but a function that was called is called again only if its
+    schedule is `repeatable`, for it may have had effects: else its tick is `lost`, and so is one whose run needs what
+    is not there. Once such a run is resumed, the tick is told as it does.
     """
 
     def __init__(
@@ -80,8 +83,7 @@ class AgentScheduler:
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
-                firing = Firing(self._runtime, self._books, self._definitions)
-                self._lookout = Lookout(self._runtime, self._books, firing, self._entropy, store)
+                self._lookout = self._made_lookout(store)
                 # In a context of its own: begun inside of a tool, it is no part of that tool's call.
                 self._serving = asyncio.create_task(
                     self._lookout.serve(), name="ramet scheduler", context=contextvars.Context()
@@ -96,9 +98,10 @@ class AgentScheduler:
                 await to_its_end(self._end(serving))
 
     async def leave(self, patience_s: float) -> None:
-        """Begin nothing more, and wait for the runs that it began; after `patience_s` end them, and note that.
+        """Begin nothing more, and wait for functions that it began; after `patience_s` end them, and note that.
 
-        For a process that is about to end: another scheduler of the store goes on with what is due. Idempotent.
+        For a process that is about to end: another scheduler of the store goes on with what is due, with the runs that
+        can go on in their middle, which are not waited for, and with functions that may be called again. Idempotent.
         """
         if (serving := self._serving) is not None:
             self._lookout.leave()
@@ -220,6 +223,11 @@ class AgentScheduler:
         return await all_as_they_stand(self._records(), ticks.report(found.book.state))
 
     # ---- within
+
+    def _made_lookout(self, store: Store | None) -> Lookout:
+        firing = Firing(self._runtime, self._books, self._definitions)
+        heir = Heir(self._runtime, self._books, firing, self._definitions)
+        return Lookout(self._runtime, self._books, firing, heir, self._entropy, store)
 
     def _find_runtime(self) -> tuple[AgentRuntime, bool]:
         if self._given_runtime is not None:

@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     overlap: Overlap  #: skip | queue | allow
     jitter_seconds: float
     until: datetime | None
+    repeatable: bool  #: a function may be called again where a process that died had called it
 
 
 def schedule_of(
@@ -52,6 +53,7 @@ def schedule_of(
     overlap: Overlap = "skip",
     jitter_seconds: float = 0.0,
     until: datetime | None = None,
+    repeatable: bool = False,
 ) -> Schedule:
     """The schedule of these options; `asked` is the timing as the caller put it. Raises InvalidValue by field."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
@@ -79,6 +81,7 @@ def schedule_of(
         overlap=overlap,
         jitter_s=jitter_seconds,
         until=until,
+        repeatable=repeatable,
     )
     if _is_function(target):
         if prompt:

@@ -50,6 +50,10 @@ class Books:
         self._store = store
         self._warned: set[str] = set()
 
+    def are_in(self, store: object) -> bool:
+        """Whether they are in this store."""
+        return self._store is store
+
     async def read(self, id: str) -> Found | None:
         """The newest version; None if there is none. Raises Damaged."""
         document = await self._store.get(KIND, id)

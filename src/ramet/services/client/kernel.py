@@ -164,6 +164,7 @@ class Kernel:
         overlap: Overlap = "skip",
         jitter_seconds: float = 0.0,
         until: datetime | None = None,
+        repeatable: bool = False,
     ) -> ScheduleView:
         """Have the server run an agent later or again; see `ramet.services.views.contract.AddSchedule`.
 
@@ -188,6 +189,7 @@ class Kernel:
             overlap=overlap,
             jitter_seconds=jitter_seconds,
             until=until,
+            repeatable=repeatable,
         )
         return await self._way.send(asks.add_schedule(asked))
 

@@ -138,10 +138,10 @@ class Desk:
         may_be_gone = False  #: since a request to remove it was sent, and not answered
         while True:
             whose = None if self._is_here(operation, name) else await self._whose(operation, name)
-            if whose is not None and self._is_at_hand(operation, whose):
+            if whose is not None and await self._is_at_hand(operation, whose):
                 self._directory.forget(whose)  # What is known of it may be of a time before it went elsewhere.
                 whose = await self._whose(operation, name)
-            if whose is None or self._is_at_hand(operation, whose):
+            if whose is None or await self._is_at_hand(operation, whose):
                 # It is here; or nowhere, which is said in the words of whoever answers here.
                 if not (self._home.leaves and operation.begins):
                     body.give_back()
@@ -211,14 +211,18 @@ class Desk:
         await answer.close()
         return None
 
-    def _is_at_hand(self, operation: Operation, whose: Whose) -> bool:
-        """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team."""
-        team = "" if operation.of == "run" else whose.id
-        return whose.kernel == self._directory.me and not self._home.is_taking_up(team)
+    async def _is_at_hand(self, operation: Operation, whose: Whose) -> bool:
+        """Whether it is this kernel's, and nothing of it is about to come: a run's tree comes with a team, or alone."""
+        is_run = operation.of == "run"
+        if whose.kernel != self._directory.me or self._home.is_taking_up("" if is_run else whose.id):
+            return False
+        return not (is_run and await self._directory.is_scheduled(whose.id))
 
     async def _is_left(self, run: str, whose: Whose) -> bool:
-        """Whether the kernel of a run is lost and no other takes that over: it is in no team."""
+        """Whether the kernel of a run is lost and no other takes that over: it is of no team, and of no schedule."""
         if self._directory.is_alive(whose.kernel) or await self._directory.orphans():
+            return False
+        if await self._directory.is_scheduled(whose.id):
             return False
         self._directory.forget(whose)  # It may have changed hands with its team, which is no orphan since.
         return await self._directory.of_run(run) == whose

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
+from ramet.host.schedules.books import Books
 from ramet.services.spawning.books import AGENT, TEAM, is_whole
 from ramet.store.contract import Document, Seat, Store
 
@@ -57,6 +58,7 @@ class Directory:
         self._kernels: _Kept[str] = _Kept()  #: by team
         self._trees: _Kept[str] = _Kept()  #: by run
         self._owners: _Kept[str] = _Kept()  #: by tree
+        self._schedules = Books(store)
         self.by_key: _Kept[str] = _Kept()  #: kernels, by the hash of an agent's key
         self._heard: list[Callable[[], None]] = []
         self._deaf: Callable[[], None] = lambda: None
@@ -142,6 +144,10 @@ class Directory:
         """Teams that no kernel has which answers, but for those that none can take over."""
         those_that_answer = {self.me, *(each.name for each in self.others())}
         return [team.id for team, row in await self._rows() if team.kernel not in those_that_answer and is_whole(row)]
+
+    async def is_scheduled(self, tree: str) -> bool:
+        """Whether a tree is that of a schedule's tick, and its end is not noted yet: some kernel goes on with it."""
+        return any(claim.run == tree for found in await self._schedules.all() for claim in found.book.state.claims)
 
     async def has_left(self, seat: Seat) -> bool:
         """Whether a kernel has left in order, and did nothing that it did not answer; returns once that is known."""

@@ -153,6 +153,7 @@ class AddSchedule(Asked):
     overlap: Overlap = "skip"
     jitter_seconds: float = 0.0
     until: datetime | None = None
+    repeatable: bool = False  #: a function may be called again where a kernel that died had called it
 
 
 class SchedulePage(Struct, kw_only=True):

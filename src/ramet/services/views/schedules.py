@@ -102,4 +102,5 @@ def _options(asked: AddSchedule) -> Options:
         overlap=asked.overlap,
         jitter_seconds=asked.jitter_seconds,
         until=asked.until,
+        repeatable=asked.repeatable,
     )

@@ -1,0 +1,95 @@
+"""Runs that schedules began, of a kernel of several that is killed, or ended in order: another goes on with them."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import pytest
+
+from ramet.core.events import RunEnded, ToolStarted
+from ramet.core.ticks import TickResult
+from ramet.services.client.client import Client
+from ramet.services.client.refusals import Refused
+from ramet.services.views.contract import PlainAgent
+from tests.support.kernels import Kernel, Kernels, all_kernels, stack
+from tests.support.providers import Call, Hang, Provider, provider
+
+__all__ = ["all_kernels", "stack"]  # fixtures are used by their names
+
+pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
+NIGHTLY = PlainAgent(name="nightly", model="openai:gpt-5.4-mini", tools=["Write"])
+
+
+class Going(NamedTuple):
+    """A run that waits for its model, behind a call, at kernel one; clients of two and three, and who is asked."""
+
+    schedule: str
+    run: str
+    one: Kernel
+    others: list[Client]
+    asked: Provider
+
+
+@pytest.fixture
+async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Going]:
+    note = Call("Write", {"file_path": "note", "content": "noted once"})
+    async with provider([note, Hang(after_chars=5), "It is noted."]) as asked:
+        settings = {"OPENAI_BASE_URL": f"{asked.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
+        one = all_kernels.begin("one", **settings)
+        first = await stack.enter_async_context(all_kernels.client(one))
+        view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.")
+        await asyncio.wait_for(asked.arrived(2), 60)
+        others = [all_kernels.begin(name, **settings) for name in ("two", "three")]
+        clients = [await stack.enter_async_context(all_kernels.client(each)) for each in others]
+        (tick,) = await clients[0].kernel.schedule_results(view.id)
+        assert (tick.status, tick.run is not None) == ("running", True)
+        yield Going(view.id, tick.run or "", one, clients, asked)
+
+
+async def ended(client: Client, schedule: str) -> list[TickResult]:
+    """How its ticks ended, once all have."""
+    async with asyncio.timeout(60):
+        while True:
+            results = await client.kernel.schedule_results(schedule)
+            if results and all(each.ended is not None for each in results):
+                return list(results)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to stop"])
+async def test_another_kernel_goes_on_in_the_middle_of_a_turn(
+    going: Going, tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
+    """The tick has the one run, in which no call is made twice; whoever follows that, or asks for it, finds it."""
+    going.one.process.send_signal(number)
+    told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
+    results = [await ended(each, going.schedule) for each in going.others]
+
+    assert results[0] == results[1]
+    assert [(each.status, each.text, each.run) for each in results[0]] == [("completed", "It is noted.", going.run)]
+    assert (type(told[-1]), sum(isinstance(each, ToolStarted) for each in told)) == (RunEnded, 1)
+    assert (tmp_path / "one" / "note").read_text() == "noted once"
+    assert going.asked.count == 3, "the reply that was cut off was asked for again, and no other"
+    assert going.one.process.wait() in (0, -number)
+
+
+async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
+    """Who says so while nobody has it is not told that it is gone; its tick is told as it ended."""
+    going.asked.hold = asyncio.Event()
+    going.one.kill()
+    while True:
+        try:
+            stopped = await going.others[1].kernel.stop(going.run, "enough")
+            break
+        except Refused as refused:  # It was on its way to a kernel that was lost in that moment.
+            if "may have been done, or not" not in str(refused):
+                raise
+    going.asked.hold.set()
+
+    assert [each.status for each in await ended(going.others[0], going.schedule)] == ["cancelled"]
+    assert list(stopped.stopped) == ["main"]
