@@ -350,6 +350,28 @@ async def test_what_is_cancelled_before_it_fires_does_not_fire(stage: Stage, sch
             await refused(view.id)
 
 
+async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
+    stage: Stage, scheduler: AgentScheduler
+) -> None:
+    """It is forgotten at once for whoever asks, and nothing is left of it once that run has ended."""
+    view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow")
+    await stage.pass_time(100)
+    await scheduler.cancel(view.id)
+    for ask in (scheduler.get, scheduler.results, scheduler.cancel, scheduler.trigger):
+        with pytest.raises(Unknown):
+            await ask(view.id)
+    assert await scheduler.list() == ()
+    await stage.pass_time(500)
+    assert scheduled.CALLS == ["began"]
+    assert await stage.store.get(KIND, view.id) is not None
+    scheduled.GATE.set()
+
+    await eventually(lambda: scheduled.CALLS == ["began", "ended"])
+    async with asyncio.timeout(60):
+        while await stage.store.get(KIND, view.id) is not None:  # noqa: ASYNC110 - a store tells nobody
+            await asyncio.sleep(0)
+
+
 async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentScheduler) -> None:
     """Nothing fires while it is paused, and it goes on with the next time."""
     view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all")

@@ -78,6 +78,16 @@ async def test_another_kernel_goes_on_in_the_middle_of_a_turn(
     assert going.one.process.wait() in (0, -number)
 
 
+async def test_the_run_of_a_schedule_that_was_cancelled_goes_on_as_well(going: Going) -> None:
+    """Cancelled it is forgotten, and its run is not."""
+    await going.others[0].kernel.remove_schedule(going.schedule)
+    going.one.kill()
+    told = [each.event async for each in going.others[0].kernel.events(going.run, follow=True)]
+
+    assert isinstance(told[-1], RunEnded)
+    assert (told[-1].result.status, list(await going.others[1].kernel.schedules())) == ("completed", [])
+
+
 async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
     """Who says so while nobody has it is not told that it is gone; its tick is told as it ended."""
     going.asked.hold = asyncio.Event()

@@ -82,6 +82,7 @@ class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     decided: datetime  #: what happens to every tick up to this one is settled
     paused: bool = False
+    cancelled: bool = False  #: it is forgotten as soon as the runs that are going have ended
     waiting: tuple[Due, ...] = ()
     claims: tuple[Claim, ...] = ()
     results: tuple[TickResult, ...] = ()  #: the newest last
@@ -137,7 +138,7 @@ def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str]
     state = _without(state, *unborn)
     again = [claim.due for claim in unborn]
     come = Come((), 0)
-    if not state.paused:
+    if not (state.paused or state.cancelled):
         come = come_since(schedule, state.decided, now, next_fire, most=schedule.misfire_max)
     taken = _taken(schedule, come.ticks, now)
     if schedule.overlap == "skip" and state.claims:
@@ -156,7 +157,8 @@ def settle(book: Book, now: datetime, next_fire: NextFire, lives: Callable[[str]
 
 def redefine(book: Book, schedule: Schedule, decided: datetime) -> Book:
     """The same schedule with another content, from now on: what runs goes on, what waited is forgotten."""
-    return Book(schedule=schedule, state=State(decided=decided, claims=book.state.claims, results=book.state.results))
+    results = () if book.state.cancelled else book.state.results
+    return Book(schedule=schedule, state=State(decided=decided, claims=book.state.claims, results=results))
 
 
 def begin(book: Book, now: datetime, owner: str, mint: Callable[[], str]) -> Begun:
@@ -197,7 +199,7 @@ def release(book: Book, claim: Claim) -> Book | None:
     if all(each.id != claim.id for each in book.state.claims):
         return None
     state = _without(book.state, claim)
-    return _with(book, replace(state, waiting=(claim.due, *state.waiting)))
+    return _with(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))
 
 
 def end(book: Book, result: TickResult, owner: str) -> Book:
@@ -217,6 +219,17 @@ def trigger(book: Book, now: datetime) -> Book:
     return _with(book, _wait_for(book.state, (Due(tick=now, manual=True),)))
 
 
+def cancel(book: Book) -> Book:
+    """Nothing of it begins from now on; what runs goes on, and its end is waited for."""
+    going = tuple(claim for claim in book.state.claims if claim.run is not None)
+    return _with(book, replace(book.state, cancelled=True, waiting=(), claims=going))
+
+
+def is_forgotten(book: Book) -> bool:
+    """Whether it was cancelled, and nothing of it is going any more."""
+    return book.state.cancelled and not book.state.claims
+
+
 def pause(book: Book) -> Book:
     """Nothing of it begins until it is resumed; what runs goes on."""
     return _with(book, replace(book.state, paused=True))
@@ -231,7 +244,7 @@ def resume(book: Book, now: datetime) -> Book:
 
 def next_tick(book: Book, next_fire: NextFire) -> datetime | None:
     """The next moment that it fires by itself, jitter included; None if it never will, or is paused."""
-    if book.state.paused:
+    if book.state.paused or book.state.cancelled:
         return None
     tick = first_after(book.schedule, book.state.decided, next_fire)
     return None if tick is None else fires_at(book.schedule, tick)

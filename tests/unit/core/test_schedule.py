@@ -92,6 +92,7 @@ FULL = Book(
     state=State(
         decided=at(0.000001),
         paused=True,
+        cancelled=True,
         waiting=(Due(tick=at(1)), Due(tick=at(2), manual=True)),
         claims=(claimed(run="run-1"),),
         results=(
@@ -318,6 +319,23 @@ def test_an_end_replaces_what_was_believed() -> None:
     assert (result.status, result.tick, result.run, result.ended) == ("lost", at(100), "run-1", at(150))
     after = ticks.end(lost, TickResult(id="c", tick=at(100), status=TickStatus.COMPLETED), "them")
     assert [each.status for each in after.state.results] == ["completed"]
+
+
+def test_of_what_is_cancelled_only_a_run_that_is_going_is_known() -> None:
+    """Nothing more comes of it, not even what was claimed; asked for again it begins with nothing but that run."""
+    going = (claimed(run="run-1"), replace(claimed(), id="d"))
+    known = (TickResult(id="b", tick=at(1), status=TickStatus.COMPLETED),)
+    state = State(decided=at(100), waiting=(Due(tick=at(100)),), claims=going, results=known)
+
+    cancelled = ticks.cancel(book(state=state, overlap="allow"))
+
+    assert (cancelled.state.claims, cancelled.state.waiting, ticks.is_forgotten(cancelled)) == (going[:1], (), False)
+    assert (settled(cancelled, 1000, "me"), ticks.next_tick(cancelled, never)) == (cancelled.state, None)
+    assert ticks.amend(cancelled, going[1], replace(going[1], run="run-2")) is None
+    assert ticks.redefine(cancelled, schedule(), at(1000)).state == State(decided=at(1000), claims=going[:1])
+    released = ticks.release(cancelled, going[0])
+    assert released is not None
+    assert (released.state.waiting, ticks.is_forgotten(released)) == ((), True)
 
 
 def test_only_its_owner_starts_a_claim_and_only_once() -> None:

@@ -89,8 +89,11 @@ class Beside:
         return Document(kind, key, said["version"], data)
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Have a schedule forgotten; False if there was none. Raises StoreInUse, Refused."""
-        return bool((await self._ask(DropSchedule(id=key)))["was_there"])
+        """Have a schedule forgotten; False if there was none. Raises Conflict, StoreInUse, Refused."""
+        said = await self._ask(DropSchedule(id=key, expected=expected))
+        if said["found"] is not None:
+            raise Conflict(kind, key, expected=expected or 0, found=said["found"])
+        return bool(said["was_there"])
 
     async def _ask(self, request: PutSchedule | DropSchedule) -> dict[str, Any]:
         try:

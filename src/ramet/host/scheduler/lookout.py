@@ -127,7 +127,7 @@ class Lookout:
             owners = {*_open, *await self._living_elsewhere(found.book)}
             now = self._runtime.clock.now()
             settled = ticks.settle(found.book, now, next_fire, owners.__contains__)
-            if _is_old(settled, now):
+            if ticks.is_forgotten(settled) or _is_old(settled, now):
                 await self._books.remove(id, found.version)
                 return
             book, claims = ticks.begin(settled, now, self._id, self._claim_id)

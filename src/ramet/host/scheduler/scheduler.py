@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextvars
 import os
 import secrets
@@ -178,20 +179,17 @@ class AgentScheduler:
         """Every schedule, in order of ids; those that are over stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
-        return tuple([await view_now(found.book, records) for found in await self._books.all()])
+        return tuple([await view_now(book, records) for book in await self._known()])
 
     async def get(self, id: str) -> ScheduleView:
         """One schedule. Raises Unknown."""
         await self.start()
-        found = await self._books.read(id)
-        if found is None:
-            raise await self._unknown(id)
-        return await view_now(found.book, self._records())
+        return await view_now(await self._read(id), self._records())
 
     async def cancel(self, id: str) -> None:
         """Forget a schedule: none of its ticks fires from now on; a run that is going goes on. Raises Unknown."""
         await self.start()
-        if not await self._books.remove(id):
+        if not await self._books.cancel(id):
             raise await self._unknown(id)
 
     async def pause(self, id: str) -> ScheduleView:
@@ -217,10 +215,8 @@ class AgentScheduler:
         One that was lost with its process is told as its run does now, if that was taken up again.
         """
         await self.start()
-        found = await self._books.read(id)
-        if found is None:
-            raise await self._unknown(id)
-        return await all_as_they_stand(self._records(), ticks.report(found.book.state))
+        book = await self._read(id)
+        return await all_as_they_stand(self._records(), ticks.report(book.state))
 
     # ---- within
 
@@ -272,7 +268,9 @@ class AgentScheduler:
             found = await self._books.read(schedule.id)
             if found is None:
                 book, version = Book(schedule=schedule, state=State(decided=decided)), 0
-            elif found.book.schedule.asked == schedule.asked and not ticks.is_over(found.book, next_fire):
+            elif found.book.schedule.asked == schedule.asked and not (
+                found.book.state.cancelled or ticks.is_over(found.book, next_fire)
+            ):
                 return self._touch(found.book)
             else:
                 book, version = ticks.redefine(found.book, schedule, decided), found.version
@@ -281,13 +279,22 @@ class AgentScheduler:
 
     async def _change(self, id: str, step: Callable[[Book], Book | None]) -> ScheduleView:
         await self._now()
-        book = await self._books.change(id, step)
+        book = await self._books.change(id, lambda book: None if book.state.cancelled else step(book))
         if book is None:
             raise await self._unknown(id)
         return self._touch(book)
 
+    async def _read(self, id: str) -> Book:
+        found = await self._books.read(id)
+        if found is None or found.book.state.cancelled:
+            raise await self._unknown(id)
+        return found.book
+
+    async def _known(self) -> builtins.list[Book]:
+        return [found.book for found in await self._books.all() if not found.book.state.cancelled]
+
     async def _unknown(self, id: str) -> Unknown:
-        return Unknown("schedule", str(id), tuple(found.book.schedule.id for found in await self._books.all()))
+        return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._known()))
 
     def _touch(self, book: Book) -> ScheduleView:
         self._lookout.look_at(book.schedule.id)

@@ -82,6 +82,15 @@ class Books:
                 return changed
         return None
 
+    async def cancel(self, id: str) -> bool:
+        """Forget a schedule, as soon as the runs that are going have ended; False if there is none."""
+        while (found := await self.read(id)) is not None and not found.book.state.cancelled:
+            book = ticks.cancel(found.book)
+            gone = self.remove(id, found.version) if ticks.is_forgotten(book) else self.write(book, found.version)
+            if await gone:
+                return True
+        return False
+
     async def remove(self, id: str, version: int | None = None) -> bool:
         """Forget a schedule; False if there is none, or not of that version any more."""
         try:

@@ -24,9 +24,10 @@ class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_
 
 
 class DropSchedule(Struct, frozen=True, kw_only=True, tag="drop_schedule", forbid_unknown_fields=True):
-    """Forget a schedule."""
+    """Forget a schedule, if it is of version `expected`; None is any."""
 
     id: str
+    expected: int | None = None
 
 
 async def answer(shelf: Shelf, request: PutSchedule | DropSchedule) -> dict[str, Any]:
@@ -35,7 +36,10 @@ async def answer(shelf: Shelf, request: PutSchedule | DropSchedule) -> dict[str,
     `found` is the version that stood in the way of a change; it is None where nothing did.
     """
     if isinstance(request, DropSchedule):
-        return {"was_there": await shelf.delete(KIND, request.id)}
+        try:
+            return {"was_there": await shelf.delete(KIND, request.id, expected=request.expected), "found": None}
+        except Conflict as conflict:
+            return {"was_there": False, "found": conflict.found}
     book = ticks.decode(request.id, request.data)
     if book.schedule.id != request.id:
         raise InvalidValue("id", request.id, f"that of the schedule itself, {book.schedule.id!r}")
