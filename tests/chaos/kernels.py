@@ -9,9 +9,11 @@ import os
 import pathlib
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Iterator, Sequence
 
 from tests.chaos.deadly import Kill
+from tests.support import warm
 from tests.support.waiting import alive, eventually
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -22,7 +24,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Kernel:
     """One life of the program."""
 
-    def __init__(self, process: asyncio.subprocess.Process, errors: pathlib.Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | warm.Forked, errors: pathlib.Path) -> None:
         self.process, self._errors = process, errors
 
     @property
@@ -61,15 +63,18 @@ class Kernel:
 async def start(
     trip: str, folder: pathlib.Path, kill: Kill | None = None, server: Sequence[str] = (), *, before: Sequence[str] = ()
 ) -> Kernel:
-    """Start a life of a trip; `before` is a command that starts it."""
+    """Start a life of a trip, warm where the module of the test says so; `before` is a command that starts it."""
     errors = folder / "stderr"
+    program, arguments = "tests.chaos.program", (trip, str(folder), str(kill or ""), *server)
     with errors.open("a") as file:
+        if not before and (starter := warm.asked_for()):
+            return Kernel(await starter.start(program, *arguments, cwd=ROOT, stdout=PIPE, stderr=file), errors)
         process = await asyncio.create_subprocess_exec(
             *before,
-            *(sys.executable, "-m", "tests.chaos.program", trip, str(folder), str(kill or ""), *server),
+            *(sys.executable, "-m", program, *arguments),
             cwd=ROOT,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=PIPE,
             stderr=file,
             start_new_session=True,
         )
@@ -105,18 +110,21 @@ class Orphans:
 
     def end(self) -> None:
         """Leave none to other tests."""
-        for pid in self._living():
-            os.kill(pid, signal.SIGKILL)
+        for pid in _children() - self._ours:  # Also what is about to end, a zombie with a thread left, say.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):  # It was somebody else's by then.
                 os.waitpid(pid, 0)
 
     def _living(self) -> set[int]:
-        left = _children() - self._ours
-        for pid in left:
-            if not alive(pid):
+        living = set[int]()
+        for pid in _children() - self._ours:
+            if alive(pid):
+                living.add(pid)  # If it ends meanwhile, it is reaped at the next look, or by `end`.
+            else:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-        return {pid for pid in left if alive(pid)}
+        return living
 
 
 def descendants(pid: int) -> list[int]:

@@ -20,8 +20,13 @@ from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
 from tests.chaos.talking import CALLS, NOTED, TALKED
+from tests.support.warm import warm
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = [
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine"),
+    pytest.mark.usefixtures("warm"),
+]
 
 MOMENTS = (
     "after:sandbox_started:1",

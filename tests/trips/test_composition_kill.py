@@ -6,6 +6,7 @@ import asyncio
 import pathlib
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ from ramet.store.contract import Store
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite import SqliteStore
 from tests.support.postgres import Server, fresh_schema, postgres
+from tests.support.warm import Forked, Warm, warm
 
-__all__ = ["postgres"]  # a fixture is used by its name
+__all__ = ["postgres", "warm"]  # fixtures are used by their names
 
 PROGRAM = pathlib.Path(__file__).with_name("composition_program.py")
 #: Path of a step → the words that it leaves.
@@ -44,14 +46,20 @@ class Ended(NamedTuple):
     said: dict[str, Any]
 
 
-async def worked(folder: pathlib.Path, shape: str, events: int, dsn: tuple[str, ...] = ()) -> Ended:
+async def worked(
+    folder: pathlib.Path, shape: str, events: int, dsn: tuple[str, ...] = (), warm: Warm | None = None
+) -> Ended:
     """One process on what is there, killed by itself behind so many events, or at its end."""
     backend = "local" if shape == "sandboxed" else "none"
     arguments = (str(folder), shape, str(events), backend, *dsn)
-    child = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, *arguments, stdout=asyncio.subprocess.PIPE)
-    said, _ = await child.communicate()
-    assert child.returncode is not None
-    return Ended(child.returncode, msgspec.json.decode(said) if said else {})
+    child: asyncio.subprocess.Process | Forked
+    if warm is None:
+        child = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, *arguments, stdout=PIPE)
+    else:
+        child = await warm.start(PROGRAM, *arguments, stdout=PIPE)
+    assert child.stdout is not None
+    said = await child.stdout.read()
+    return Ended(await child.wait(), msgspec.json.decode(said) if said else {})
 
 
 async def on_record(store: Store) -> list[Event]:
@@ -74,14 +82,16 @@ def effects(folder: pathlib.Path) -> Counter[str]:
     return Counter(file.read_text().splitlines()) if file.exists() else Counter()
 
 
-async def killed_and_gone_on(folder: pathlib.Path, store: Store, shape: str, at: list[int], *dsn: str) -> None:
+async def killed_and_gone_on(
+    folder: pathlib.Path, store: Store, shape: str, at: list[int], *dsn: str, warm: Warm | None = None
+) -> None:
     """Kill it behind so many events, one process after the other; then see that it ends as if nothing had been."""
     for events in at:
-        assert (await worked(folder, shape, events, dsn)).code == -signal.SIGKILL
+        assert (await worked(folder, shape, events, dsn, warm)).code == -signal.SIGKILL
     ended = {event.path for event in await on_record(store) if isinstance(event, RunEnded)}
     before = effects(folder)
 
-    last = await worked(folder, shape, 0, dsn)
+    last = await worked(folder, shape, 0, dsn, warm)
 
     expected = [7, "it is written"] if shape == "mixed" else [1, 1, 2, 3]
     assert (last.code, last.said["status"], last.said["value"]) == (0, "completed", expected)
@@ -123,6 +133,6 @@ async def test_on_postgresql_too(tmp_path: pathlib.Path, postgres: Server, at: l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(2, EVENTS))
-async def test_killed_at_every_event(tmp_path: pathlib.Path, at: int) -> None:
+async def test_killed_at_every_event(tmp_path: pathlib.Path, warm: Warm, at: int) -> None:
     """Behind each event of its life."""
-    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at])
+    await killed_and_gone_on(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at], warm=warm)

@@ -1,0 +1,152 @@
+"""Programs that are forked from a process which has imported what they need: a tenth of a cold start's processor time.
+
+For sweeps, where the same program is killed at each of many moments. Each is a process of its own, with its own end, as
+if Python had been started for it; only the imports are done. That a program starts cold is shown by tests beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+#: What a program may be: its imports, and what is imported only once it works.
+MODULES = (
+    "cloudpickle",
+    "langchain_core.tracers.langchain",
+    "langsmith.run_helpers",
+    "psycopg",
+    "ramet.agent.composition.graph",
+    "ramet.agent.composition.steps",
+    "ramet.host.runtime",
+    "ramet.host.scheduler.lookout",
+    "ramet.host.session",
+    "ramet.models.scripted",
+    "ramet.spawn.sandboxed",
+    "ramet.store.postgres.store",
+    "ramet.store.sqlite",
+)
+_NUMBER = struct.Struct("=i")
+
+
+class Forked:
+    """A program that was started by `Warm`: of `asyncio.subprocess.Process` what tests use."""
+
+    def __init__(self, pid: int, news: socket.socket, stdout: asyncio.StreamReader | None) -> None:
+        self.pid, self.stdout = pid, stdout
+        self.returncode: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._news = news  # Open until it has ended: a test that leaves the program behind leaves this as well.
+        self._loop.add_reader(news, self._end)
+
+    async def wait(self) -> int:
+        """Its exit code once it has ended; what is negative is a signal's number."""
+        await self._over.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        """SIGKILL, if it lives."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        told = self._news.recv(_NUMBER.size)
+        assert told, "who started it has died"
+        (self.returncode,) = _NUMBER.unpack(told)
+        self._loop.remove_reader(self._news)
+        self._news.close()
+        self._over.set()
+
+
+class Warm:
+    """The process that they are forked from. It ends with us, also if we are killed; so do no programs of its."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.warming", str(theirs.fileno()), *MODULES],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the tests
+            )
+
+    def close(self) -> None:
+        """End it."""
+        self._orders.close()
+        self._process.wait()
+
+    async def start(
+        self,
+        program: str | pathlib.Path,
+        *arguments: str,
+        cwd: pathlib.Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: int = DEVNULL,
+        stderr: int | IO[str] | None = None,
+    ) -> Forked:
+        """Fork a program: a file, or a module by its name. It has a session of its own, and nothing to read."""
+        loop = asyncio.get_running_loop()
+        order = {
+            "program": str(program),
+            "is_module": isinstance(program, str),
+            "arguments": arguments,
+            "cwd": str(cwd or pathlib.Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+        }
+        said: asyncio.StreamReader | None = None
+        news, theirs = socket.socketpair()
+        with contextlib.ExitStack() as passed:
+            passed.enter_context(theirs)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            passed.callback(os.close, nothing)
+            out, err = nothing, 2 if stderr is None else stderr if isinstance(stderr, int) else stderr.fileno()
+            if stdout == PIPE:
+                said = asyncio.StreamReader()
+                reads, out = os.pipe()
+                passed.callback(os.close, out)
+                await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(said), os.fdopen(reads, "rb"))
+            fds = [theirs.fileno(), nothing, out, err]
+            socket.send_fds(self._orders, [json.dumps(order).encode()], fds)
+        news.setblocking(False)
+        (pid,) = _NUMBER.unpack(await loop.sock_recv(news, _NUMBER.size))
+        return Forked(pid, news, said)
+
+
+_shared: list[Warm] = []
+_asked: list[Warm] = []
+
+
+def asked_for() -> Warm | None:
+    """The one that the module of this test has asked for with `usefixtures("warm")`; None is a cold start."""
+    return _asked[-1] if _asked else None
+
+
+@pytest.fixture(scope="module")
+def warm(pytestconfig: pytest.Config) -> Iterator[Warm]:
+    """Programs of this module's tests may start warm. There is one process for all modules."""
+    if not _shared:
+        _shared.append(Warm())
+        pytestconfig.add_cleanup(lambda: _shared.pop().close())
+    _asked.append(_shared[0])
+    try:
+        yield _shared[0]
+    finally:
+        _asked.pop()

@@ -1,0 +1,97 @@
+"""What `tests.support.warm` forks programs from: `python -m tests.support.warming SOCKET MODULE…`.
+
+It has one thread and no event loop, imports the modules, and is then told of one program after the other, with four
+descriptors each: where its pid and its end are told, and its three streams.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pathlib
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+_NUMBER = struct.Struct("=i")
+
+
+def main() -> None:
+    """Serve until nobody is there; in a fork, be the program."""
+    orders = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    assert len(list(pathlib.Path("/proc/self/task").iterdir())) == 1, "a fork would not have the other threads"
+    gc.collect()
+    gc.freeze()  # What is here stays, in every fork.
+    order = served(orders)
+    if order is not None:
+        become(order)
+
+
+def served(orders: socket.socket) -> dict[str, Any] | None:
+    """What to be, in a fork; None where nobody is there any more."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.data is not None:
+                    selector.unregister(key.fd)
+                    _tell_end(key.fd, *key.data)
+                    continue
+                told, fds, _, _ = socket.recv_fds(orders, 1 << 20, 4)
+                if not told:
+                    return None
+                news, *streams = fds
+                if not (pid := os.fork()):
+                    for each in selector.get_map().values():
+                        os.close(each.fd)
+                        if each.data is not None:
+                            each.data[1].close()
+                    orders.detach()
+                    os.close(news)
+                    return {**json.loads(told), "streams": streams}
+                for stream in streams:
+                    os.close(stream)
+                teller = socket.socket(fileno=news)
+                teller.send(_NUMBER.pack(pid))
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, teller))
+
+
+def _tell_end(pidfd: int, pid: int, teller: socket.socket) -> None:
+    os.close(pidfd)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with teller:
+        teller.send(_NUMBER.pack(code), socket.MSG_NOSIGNAL)
+
+
+def become(order: dict[str, Any]) -> None:
+    """Run the program as `python FILE` or `python -m MODULE` does, in this process."""
+    os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    time.tzset()
+    for stream, fd in enumerate(order["streams"]):
+        os.dup2(fd, stream)
+        os.close(fd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    program: str = order["program"]
+    sys.argv = [program, *order["arguments"]]
+    if order["is_module"]:
+        sys.path[0] = order["cwd"]
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(pathlib.Path(program).parent)
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
