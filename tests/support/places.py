@@ -10,9 +10,13 @@ import os
 import pathlib
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from ramet.store.contract import Document, Store
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.support import warm
 
 KINDS = ("sqlite", "postgres")
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,9 +36,18 @@ def store_at(place: str) -> Store:
 
 
 async def killed(program: pathlib.Path, place: str, *arguments: object) -> None:
-    """Run a script on a place until it kills itself, and nobody holds the place any more."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    child = await asyncio.create_subprocess_exec(sys.executable, program, place, *map(str, arguments), env=env)
+    """Run a script on a place until it kills itself, and nobody holds the place any more.
+
+    Warm where the module of the test says so.
+    """
+    from tests.support import warm
+
+    words, env = (place, *map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)}
+    child: asyncio.subprocess.Process | warm.Forked
+    if starter := warm.asked_for():
+        child = await starter.start(program, *words, env=env)
+    else:
+        child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)
     assert await child.wait() == -signal.SIGKILL
     await let_go(place)
 

@@ -14,7 +14,11 @@ from ramet.core.errors import DefinitionMissing, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
 from ramet.core.outcome import Status
 from tests.support.places import killed, store_at
+from tests.support.warm import warm
 from tests.trips.approvals_program import effects, living, model, question, resumed, runtime_of, tools
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).with_name("approvals_program.py")
 

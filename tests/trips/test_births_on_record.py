@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import pathlib
 import signal
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,9 +14,11 @@ from ramet.host.records import Records
 from ramet.host.retention import sweep
 from ramet.store.contract import Entry
 from tests.support import postgres
+from tests.support.warm import Warm, warm
 from tests.trips import birth_program
 from tests.trips.terminal import environment
 
+__all__ = ["warm"]  # a fixture is used by its name
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -36,13 +36,12 @@ def server(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", ["early", "between", "born"])
-async def test_a_birth_is_resumed_or_was_never_there(tmp_path: pathlib.Path, server: list[str], moment: str) -> None:
+async def test_a_birth_is_resumed_or_was_never_there(
+    tmp_path: pathlib.Path, server: list[str], warm: Warm, moment: str
+) -> None:
     """Killed around the writing of the tree's document: nothing is invisible, and what is left is collected."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.trips.birth_program", str(tmp_path), moment, *server),
-        cwd=ROOT,
-        env=environment(None),
-    )
+    words = (str(tmp_path), moment, *server)
+    process = await warm.start("tests.trips.birth_program", *words, cwd=ROOT, env=environment(None))
     assert await process.wait() == -signal.SIGKILL
 
     store = birth_program.store_of(tmp_path, server)

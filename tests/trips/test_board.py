@@ -18,8 +18,12 @@ from ramet.store.memory import MemoryStore
 from ramet.tools.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
 from tests.support.places import KINDS, killed, store_at
+from tests.support.warm import warm
 from tests.trips.board_program import STEPS, do, model, tools
 from tests.trips.kit import answers, fresh
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).with_name("board_program.py")
 ANN, BOB = Owner("run-ann", "main/ann"), Owner("run-bob", "main/bob")

@@ -23,11 +23,13 @@ from ramet.tools.context import current
 from tests.support.empty_places import place
 from tests.support.places import killed, store_at
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 from tests.trips import own_state_agents as agents
 from tests.trips import state_program
 from tests.trips.test_resuming import lost
 
-__all__ = ["place"]
+__all__ = ["place", "warm"]  # fixtures are used by their names
+pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(state_program.__file__)
 

@@ -17,9 +17,13 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
 from tests.support.places import killed, store_at
+from tests.support.warm import warm
 from tests.trips.kit import answers, of_kind
 from tests.trips.safety_kit import intended
 from tests.trips.safety_program import ALLOWS, ASKS, Second, model, payer, tools
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).with_name("safety_program.py")
 

@@ -19,8 +19,10 @@ from ramet.store.postgres import PostgresStore
 from tests.support.places import ROOT, killed, store_at
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
+from tests.support.warm import warm
 
-__all__ = ["postgres", "schema"]  # fixtures are used by their names
+__all__ = ["postgres", "schema", "warm"]  # fixtures are used by their names
+pytestmark = pytest.mark.usefixtures("warm")
 
 SCRIPT = pathlib.Path(__file__).with_name("schedule_script.py")
 SEVERAL = pathlib.Path(__file__).with_name("schedule_of_several.py")
