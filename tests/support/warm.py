@@ -31,6 +31,14 @@ MODULES = (
     "psycopg",
     "ramet.agent.composition.graph",
     "ramet.agent.composition.steps",
+    "ramet.cli.collecting",
+    "ramet.cli.looking",
+    "ramet.cli.main",
+    "ramet.cli.reading",
+    "ramet.cli.scheduling",
+    "ramet.cli.steering",
+    "ramet.cli.waiting",
+    "ramet.cli.working",
     "ramet.host.runtime",
     "ramet.host.scheduler.lookout",
     "ramet.host.session",
@@ -45,8 +53,10 @@ _NUMBER = struct.Struct("=i")
 class Forked:
     """A program that was started by `Warm`: of `asyncio.subprocess.Process` what tests use."""
 
-    def __init__(self, pid: int, news: socket.socket, stdout: asyncio.StreamReader | None) -> None:
-        self.pid, self.stdout = pid, stdout
+    def __init__(
+        self, pid: int, news: socket.socket, stdout: asyncio.StreamReader | None, stderr: asyncio.StreamReader | None
+    ) -> None:
+        self.pid, self.stdout, self.stderr = pid, stdout, stderr
         self.returncode: int | None = None
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
@@ -111,23 +121,34 @@ class Warm:
             "cwd": str(cwd or pathlib.Path.cwd()),
             "env": dict(os.environ if env is None else env),
         }
-        said: asyncio.StreamReader | None = None
+        readers = list[asyncio.StreamReader | None]()
         news, theirs = socket.socketpair()
         with contextlib.ExitStack() as passed:
             passed.enter_context(theirs)
             nothing = os.open(os.devnull, os.O_RDWR)
             passed.callback(os.close, nothing)
-            out, err = nothing, 2 if stderr is None else stderr if isinstance(stderr, int) else stderr.fileno()
-            if stdout == PIPE:
-                said = asyncio.StreamReader()
-                reads, out = os.pipe()
-                passed.callback(os.close, out)
-                await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(said), os.fdopen(reads, "rb"))
-            fds = [theirs.fileno(), nothing, out, err]
+            outs = list[int]()
+            for stream in (stdout, 2 if stderr is None else stderr):
+                reader, out = await _piped() if stream == PIPE else (None, -1)
+                readers.append(reader)
+                if reader is not None:
+                    passed.callback(os.close, out)
+                else:
+                    out = nothing if stream == DEVNULL else stream if isinstance(stream, int) else stream.fileno()
+                outs.append(out)
+            fds = [theirs.fileno(), nothing, *outs]
             socket.send_fds(self._orders, [json.dumps(order).encode()], fds)
         news.setblocking(False)
         (pid,) = _NUMBER.unpack(await loop.sock_recv(news, _NUMBER.size))
-        return Forked(pid, news, said)
+        return Forked(pid, news, *readers)
+
+
+async def _piped() -> tuple[asyncio.StreamReader, int]:
+    reads, writes = os.pipe()
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reads, "rb"))
+    return reader, writes
 
 
 _shared: list[Warm] = []

@@ -82,6 +82,10 @@ def become(order: dict[str, Any]) -> None:
     for stream, fd in enumerate(order["streams"]):
         os.dup2(fd, stream)
         os.close(fd)
+    # Python's own are of what was there when it started.
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program: str = order["program"]
     sys.argv = [program, *order["arguments"]]

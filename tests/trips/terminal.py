@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from tests.support import warm
 from tests.support.providers import Provider
 
 MODEL = "openai:gpt-5.4-mini"
@@ -53,11 +54,27 @@ async def started(
 
 
 async def ramet(*args: str, stdin: bytes = b"", **how: Any) -> Done:
-    """Run a command to its end, its streams being pipes."""
+    """Run a command to its end, its streams being pipes. Without words on stdin it starts warm where a module asks."""
+    if not stdin and not how and (starter := warm.asked_for()):
+        return await _warm(starter, *args)
     async with started(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **how) as process:
         out, err = await process.communicate(stdin)
     assert process.returncode is not None
     return Done(process.returncode, out.decode(), err.decode())
+
+
+async def _warm(starter: warm.Warm, *args: str) -> Done:
+    process = await starter.start("ramet", *args, env=environment(None), stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(BOUND_S):
+            out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            return Done(await process.wait(), out.decode(), err.decode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 class Terminal:

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 from tests.trips.terminal import Done, environment, ramet, started
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 JOBS = """
 import asyncio, pathlib, sys
@@ -121,7 +125,7 @@ async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
     """The rows, once they are as they are to be."""
     async with asyncio.timeout(60):
         while not holds(found := await rows(project)):
-            pass
+            await asyncio.sleep(0.1)  # Who is waited for needs the processor as well.
     return found
 
 

@@ -25,8 +25,12 @@ from ramet.host.schedules.books import Books
 from ramet.host.schedules.door import PutSchedule
 from ramet.store.sqlite import SqliteStore
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 from tests.trips import scheduled
 from tests.trips.terminal import Done, environment, ramet
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 JOBS = """
 import asyncio, pathlib

@@ -23,8 +23,12 @@ from ramet.services.server import Server
 from ramet.store.sqlite import SqliteStore
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 from tests.trips import scheduled
 from tests.trips.terminal import Done, environment, ramet
+
+__all__ = ["warm"]  # a fixture is used by its name
+pytestmark = pytest.mark.usefixtures("warm")
 
 KERNEL = """
 import asyncio, pathlib, sys
