@@ -44,6 +44,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: nobody looks through it for garbage, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that need a cluster say so where none is given. A KUBECONFIG alone may be of a cluster that is in use."""
     if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
