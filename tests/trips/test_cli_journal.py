@@ -124,8 +124,8 @@ async def rows(project: Path, *args: str) -> list[dict[str, Any]]:
 async def until(project: Path, holds: Any) -> list[dict[str, Any]]:
     """The rows, once they are as they are to be."""
     async with asyncio.timeout(60):
-        while not holds(found := await rows(project)):
-            await asyncio.sleep(0.1)  # Who is waited for needs the processor as well.
+        while not holds(found := await rows(project)):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.1)
     return found
 
 
