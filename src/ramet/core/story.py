@@ -231,6 +231,7 @@ class TreeStory:
                     self.mailed.add(event.asked)
                 if run.result is not None and event.kind != "notice":
                     self._back(run)
+                    run.state = "idle"  # Its next turn has not begun.
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
                 run.seen.append(event.mail_id)

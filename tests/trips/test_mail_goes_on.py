@@ -1,0 +1,75 @@
+"""A finished agent that mail brought back goes on, whenever its kernel is killed from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from langchain_core.messages import BaseMessage
+
+from ramet import Agent, AgentRuntime
+from ramet.core.events import Event, MailPushed, ModelAsked, TurnStarted
+from ramet.host.project import Project
+from ramet.models.dialogue import Spoken
+from ramet.models.scripted import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
+from tests.support.cut import cut_behind
+from tests.trips.kit import fresh
+
+LOOK_AGAIN = Call("SendMessage", {"to": "kid", "message": "look again"})
+
+
+def _leads(messages: list[BaseMessage], child: str) -> Spoken:
+    newest = messages[-1].text
+    if messages[-1].type == "tool":  # What its child found, or whatever became of its message.
+        return LOOK_AGAIN if newest in ("the first finding", "led") else "waiting"
+    return "all done" if "second finding" in newest else fresh(child, "kid" if child == "toil" else "boss")
+
+
+def _answer(child: str) -> Callable[[list[BaseMessage]], Spoken]:
+    """A root with a child, which toils itself, or has a child of its own that does."""
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        match next(each.text for each in messages if each.type == "human"):
+            case "toil":
+                return "the second finding" if "look again" in messages[-1].text else "the first finding"
+            case "lead":
+                return "led" if messages[-1].type == "tool" else fresh("toil", "kid")
+        return _leads(messages, child)
+
+    return answer
+
+
+def _is_mail_to_the_kid(event: Event) -> bool:
+    return isinstance(event, MailPushed) and event.path.endswith("kid")
+
+
+def _is_its_second_turn(event: Event) -> bool:
+    return isinstance(event, TurnStarted) and event.path.endswith("kid") and event.turn == 2
+
+
+def _is_its_second_question(event: Event) -> bool:
+    return isinstance(event, ModelAsked) and event.path.endswith("kid")
+
+
+MOMENTS = pytest.mark.parametrize(
+    ("moment", "nth"), [(_is_mail_to_the_kid, 1), (_is_its_second_turn, 1), (_is_its_second_question, 2)]
+)
+
+
+async def _goes_on(child: str, moment: Callable[[Event], bool], nth: int) -> None:
+    store, types = MemoryStore(), Project.open(None, user_dir=None)
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(_answer(child)))
+        assert (await (await runtime.spawn(lead, "go", agents=types)).result()).value == "all done"
+    async with AgentRuntime(store=await cut_behind(store, moment, nth)) as runtime:
+        [again] = await runtime.resume(llm=ScriptedModel(_answer(child)))
+        assert (await again.result()).value == "all done"
+        told = [each.text for each in again.run.context.history if "task-notification" in each.text]
+    assert len(told) == 1
+
+
+@MOMENTS
+async def test_who_was_brought_back_goes_on(moment: Callable[[Event], bool], nth: int) -> None:
+    """From the moment at which its mail was accepted, and is told of once."""
+    await _goes_on("toil", moment, nth)
