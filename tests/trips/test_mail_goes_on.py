@@ -73,3 +73,11 @@ async def _goes_on(child: str, moment: Callable[[Event], bool], nth: int) -> Non
 async def test_who_was_brought_back_goes_on(moment: Callable[[Event], bool], nth: int) -> None:
     """From the moment at which its mail was accepted, and is told of once."""
     await _goes_on("toil", moment, nth)
+
+
+@MOMENTS
+async def test_who_was_brought_back_below_its_grandparent_goes_on_there(
+    moment: Callable[[Event], bool], nth: int
+) -> None:
+    """That its parent has ended does not end it: it came back behind that."""
+    await _goes_on("lead", moment, nth)

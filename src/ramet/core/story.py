@@ -66,6 +66,7 @@ class RunStory:
     """One run, as far as it got."""
 
     born: RunSpawned
+    above: str = ""  #: id of the run that it is below: its parent, or who lived above that one when it came back
     said: list[Said] = field(default_factory=list)  #: its conversation, each message as it was written
     state: str = "starting"
     turn: int = 0
@@ -277,7 +278,7 @@ class TreeStory:
         run.asked.clear()
 
     def _born(self, event: RunSpawned) -> None:
-        run = self.runs[event.run] = RunStory(born=event)
+        run = self.runs[event.run] = RunStory(born=event, above=event.parent or "")
         parent = self.runs.get(event.parent or "")
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with so much of its parent's.
         run.said = [*(parent.said[:shared] if parent is not None else ()), *map(said, event.birth.get("answers", ()))]
@@ -293,6 +294,10 @@ class TreeStory:
         """It had ended and was taken up again: its scope opens anew."""
         run.result, run.lived, run.let_go = None, Lived(), True
         run.lives += 1
+        above = self.runs.get(run.above)
+        while above is not None and above.is_over:
+            above = self.runs.get(above.above)
+        run.above = above.id if above is not None else run.above
         self.moves.append(Move(run.id, OPEN))
 
     def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
@@ -345,7 +350,7 @@ class TreeStory:
         while above is not None:
             if above._subtree is not None:
                 above._subtree = above._subtree + usage
-            above = self.runs.get(above.born.parent or "")
+            above = self.runs.get(above.above)
 
 
 def amount(usage: Usage) -> Amount:

@@ -68,7 +68,7 @@ def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
     budgets = _budgets(story)
     runs: dict[str, Run] = {}
     for each in story.runs.values():
-        runs[each.id] = _revived(tree, each, runs.get(each.born.parent or ""), budgets[each.id], supplies)
+        runs[each.id] = _revived(tree, each, runs, budgets[each.id], supplies)
     for each in story.runs.values():  # Before anybody is at work, who could use what they had been granted.
         runs[each.id].inherited = _inherited(runs[each.id], each)
     return runs[story.root.id]
@@ -133,8 +133,9 @@ def _budgets(story: TreeStory) -> dict[str, Budget]:
     return budgets
 
 
-def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget, supplies: Supplies) -> Run:
+def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Budget, supplies: Supplies) -> Run:
     born, register, services = story.born, tree.register, tree.register.services
+    parent, above = runs.get(born.parent or ""), runs.get(story.above)
     birth = born.birth
     info = RunInfo(
         id=RunId(born.run),
@@ -173,9 +174,10 @@ def _revived(tree: RunTree, story: RunStory, parent: Run | None, budget: Budget,
         system=tuple(SystemMessage(content=text) for text in birth.get("system", ())),
         cwd=cwd,
     )
-    place = register.admission.admit_again(parent, plan.share) if not story.is_over else register.admission.no_place()
-    above = register.abort if parent is None or born.detached else parent.context.abort
-    run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(above))
+    place = register.admission.admit_again(above, plan.share) if not story.is_over else register.admission.no_place()
+    abort = register.abort if above is None or born.detached else above.context.abort
+    run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(abort))
+    run.parent = above
     run.persistent, run.detached = bool(birth.get("persistent")), born.detached
     run.background = born.background or story.let_go
     run.max_turns = birth.get("max_turns", run.max_turns)
