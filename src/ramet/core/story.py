@@ -68,6 +68,7 @@ class RunStory:
     born: RunSpawned
     above: str = ""  #: id of the run that it is below: its parent, or who lived above that one when it came back
     said: list[Said] = field(default_factory=list)  #: its conversation, each message as it was written
+    is_briefed: bool = False  #: something was said in it, of which its brief is the first
     state: str = "starting"
     turn: int = 0
     is_in_turn: bool = False  #: a turn began and has not ended
@@ -302,6 +303,7 @@ class TreeStory:
 
     def _message(self, run: RunStory, event: MessageRecorded | MessageTold) -> None:
         message = said(event.message)
+        run.is_briefed = True
         if run._is_retried:  # As late as this: a process that ends before goes on with the attempt that failed.
             del run.said[run._attempt_began_at :]
             run.begun.clear()
