@@ -71,3 +71,14 @@ async def test_who_began_with_a_long_conversation_hears_its_task_once(moment: Ca
 
     assert said.count(("human", "go")) == 1
     assert [kind for kind, _ in said[-4:]] == ["human", "ai", "tool", "ai"]
+
+
+async def test_what_its_turn_had_left_is_its_result() -> None:
+    """A turn that is over began where what is left of it begins, however long the conversation was then."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        lead = Agent(name="lead", model=_model())
+        await (await runtime.spawn(lead, "go", tools=[look], history=LONG_AGO)).result()
+    async with AgentRuntime(store=await cut_behind(store, _is_over)) as runtime:
+        [again] = await runtime.resume(llm=_model(), tools=[look])
+        assert (await again.result()).value == "I saw it"

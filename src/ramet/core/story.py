@@ -7,7 +7,7 @@ budget in its order. Telling the same events always leads to the same story.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -246,8 +246,8 @@ class TreeStory:
                 if event.kept:
                     old = run.said
                     run.said = [old[each] if isinstance(each, int) else said(each) for each in event.kept]
-                    left = (isinstance(each, int) and each >= run._attempt_began_at for each in event.kept)
-                    run._attempt_began_at = next((at for at, is_left in enumerate(left) if is_left), len(run.said))
+                    run._attempt_began_at = _first_left(event.kept, run._attempt_began_at)
+                    run.turn_began_at = _first_left(event.kept, run.turn_began_at)
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
@@ -364,6 +364,11 @@ def amount(usage: Usage) -> Amount:
         tool_calls=usage.tool_calls,
         agents=usage.agents,
     )
+
+
+def _first_left(kept: Sequence[int | dict[str, Any]], began_at: int) -> int:
+    """The place, among what a compaction kept, of the first message from a place on."""
+    return next((at for at, each in enumerate(kept) if isinstance(each, int) and each >= began_at), len(kept))
 
 
 def _number(step_id: str) -> int:
