@@ -14,6 +14,7 @@ from ramet.models.dialogue import Spoken
 from ramet.models.scripted import Call, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
+from tests.trips.kit import Gate
 
 LONG_AGO = [
     each for at in range(14) for each in (HumanMessage(f"question {at} " + "y" * 300), AIMessage(f"answer {at}"))
@@ -82,3 +83,21 @@ async def test_what_its_turn_had_left_is_its_result() -> None:
     async with AgentRuntime(store=await cut_behind(store, _is_over)) as runtime:
         [again] = await runtime.resume(llm=_model(), tools=[look])
         assert (await again.result()).value == "I saw it"
+
+
+async def test_what_was_said_in_it_is_what_is_left_of_a_run_that_is_stopped() -> None:
+    """The newest text of its turn, of which a shorter conversation has the end."""
+    gate = Gate()
+
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        if messages[-1].type != "tool":
+            return _answer(messages)
+        return AIMessage("half of it", tool_calls=[{"name": "gate", "args": {}, "id": "call"}])
+
+    async with AgentRuntime() as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(answer, profile={"max_input_tokens": 2_000}))
+        handle = await runtime.spawn(lead, "go", tools=[look, gate.tool], history=LONG_AGO)
+        await gate.entered.wait()
+        assert len(handle.run.context.history) < len(LONG_AGO)
+        await handle.cancel("enough")
+        assert (await handle.result()).partial == "half of it"

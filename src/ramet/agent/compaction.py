@@ -95,6 +95,8 @@ class Compaction:
         if estimated_tokens(after) >= estimate:
             return False
         context.history = after + context.history[len(before) :]
+        of_this_turn = {id(message) for message in before[context.turn_began_at :]}
+        context.turn_began_at = next((at for at, each in enumerate(after) if id(each) in of_this_turn), len(after))
         context.last_usage = None  # It told of a conversation that is no more.
         context.emit(
             Compacted,

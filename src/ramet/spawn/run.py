@@ -95,7 +95,6 @@ class Run:
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Task[None] | None = None
     heard: list[str] = field(default_factory=list)  #: text of the reply that is streaming
-    turn_began_at: int = 0  #: index into the history
     worktree: Worktree | None = None
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
@@ -127,6 +126,15 @@ class Run:
     def begins_anew(self) -> bool:
         """Whether only its sandbox knows how far it is: a function, of which nothing is on record until it returns."""
         return self.agent.function is not None and not isinstance(self.agent.function, Composed)
+
+    @property
+    def turn_began_at(self) -> int:
+        """Index into its history, which moves when that is shortened."""
+        return self.context.turn_began_at
+
+    @turn_began_at.setter
+    def turn_began_at(self, place: int) -> None:
+        self.context.turn_began_at = place
 
     @property
     def path(self) -> str:

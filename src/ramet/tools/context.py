@@ -316,6 +316,7 @@ class ToolUseContext:
     tools: tuple[BaseTool, ...] = ()
     system_messages: tuple[BaseMessage, ...] = ()
     history: list[BaseMessage] = field(default_factory=list)
+    turn_began_at: int = 0  #: place in the history
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
     environ: Mapping[str, str] | None = None  #: of commands; None: what is harmless of this process's own
     read_roots: tuple[pathlib.Path, ...] = ()  #: more places that may be read, such as spilled results
