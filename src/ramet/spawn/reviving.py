@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +38,7 @@ from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.tree import RunTree
-from ramet.spawn.verdict import lost, newest_text
+from ramet.spawn.verdict import lost, on_record
 from ramet.tools.context import RunInfo, SpawnRequest
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
         run.state = State.IDLE if rests else State.STARTING
         run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run)) else None
         if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
-            run.verdict = Verdict(Status(story.turn_status), newest_text(_newest_first(run, story)) or None)
+            run.verdict = on_record(run, story)
         if run.capsule is None and run.grant is not None:  # Its loop is in a sandbox, or was, with what it was at.
             run.context.begun.clear()
             if run.context.exhausted is None:  # Else nothing more is said.
@@ -239,11 +239,6 @@ def _inherited(run: Run, story: RunStory) -> ReplyCalls | None:
     answered = frozenset(each.call_id or "" for each in story.said[at + 1 :])
     past = CallsPast(frozenset(story.begun), frozenset(story.refused), answered)
     return ReplyCalls(run.context, story.replied, cast(AIMessage, run.context.history[at]), past)
-
-
-def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
-    """The messages of its turn, none of them made before it is looked at."""
-    return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
 
 
 def _toolset(

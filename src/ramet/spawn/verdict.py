@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, StepFailed
+from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, RametError, StepFailed, TaskFailed
 from ramet.core.outcome import ErrorInfo, Status
+from ramet.core.story import RunStory
+from ramet.models.messages import decode
+from ramet.spawn.answer import answer
 from ramet.spawn.run import Run, Verdict
 
 
@@ -52,3 +55,38 @@ def failed(run: Run, error: BaseException) -> Verdict:
     scope = error.scope if isinstance(error, BudgetExceeded) else None
     info = ErrorInfo(type=type(error).__name__, message=str(error), scope=scope)
     return Verdict(status, error=info, partial=partial(run))
+
+
+def on_record(run: Run, story: RunStory) -> Verdict:
+    """The verdict on a turn that was over in another process, as far as it can be told from what is on record."""
+    status, text = Status(story.turn_status), newest_text(_newest_first(run, story))
+    is_text = run.agent.output is None and bool(story.said) and story.said[-1].kind == "ai"
+    if status is Status.COMPLETED:
+        return Verdict(status, text if is_text else _answered(run, text or None))
+    return Verdict(status, error=_why(run, story, status), partial=text)
+
+
+def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
+    """The messages of its turn, none of them made before it is looked at."""
+    return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
+
+
+def _answered(run: Run, text: str | None) -> object:
+    try:
+        return answer(run)
+    except RametError:  # What its definition would not say today stays as it was written.
+        return text
+
+
+def _why(run: Run, story: RunStory, status: Status) -> ErrorInfo:
+    refused = story.refusal
+    if refused is not None and status is Status.BUDGET_EXHAUSTED:
+        refusal = BudgetExceeded(refused.resource, asked=refused.asked, left=refused.left, scope=refused.scope)
+        return ErrorInfo(type="BudgetExceeded", message=str(refusal), scope=refusal.scope)
+    try:
+        answer(run)
+    except (TaskFailed, NeedsInput) as said:
+        return ErrorInfo(type=type(said).__name__, message=str(said))
+    except RametError:
+        pass
+    return ErrorInfo(type="RametError", message="its process was killed before why was on record")
