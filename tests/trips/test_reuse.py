@@ -12,11 +12,13 @@ import pytest
 
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, chain, parallel
 from ramet.concurrency.clock import FakeClock, SystemClock
-from ramet.core.events import ResultReused, RunEnded, SandboxStarted, decode
+from ramet.core.events import ResultReused, RunEnded, SandboxStarted, TurnEnded, decode
 from ramet.core.outcome import Result, Status
 from ramet.host.kept_results import RESULTS
 from ramet.host.retention import sweep
+from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
+from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.composed_agents import Point, double, norm, pid, to_point, untyped
 
@@ -331,3 +333,17 @@ async def test_results_whose_time_is_over_can_be_removed(tmp_path: pathlib.Path)
         assert len(await store.list(RESULTS)) == 1
     finally:
         await store.close()
+
+
+async def test_a_kernel_killed_behind_a_result_that_stood_for_a_call_leaves_no_empty_one() -> None:
+    """Its turn had said nothing of its own, so that nothing is on record of what it left: it is worked on."""
+    store = MemoryStore()
+    model = ScriptedModel(["one", "two"])
+    agent = Agent(name="asked", model=model, instructions="Answer.", cache_ttl_seconds=60)
+    async with AgentRuntime(store=store) as runtime:
+        said = [(await result_of(runtime, agent, prompt="a")).value for _ in range(2)]
+    assert said == ["one", "one"]
+    left = await cut_behind(store, lambda event: isinstance(event, TurnEnded), 2)
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=model, agents=[agent])
+        assert (await again.result()).value == "two"

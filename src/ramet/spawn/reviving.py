@@ -89,16 +89,17 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
         elif run.begins_anew and not run.repeatable and each.turn and run.left_in is None:
             run.verdict = lost(run, "its process ended")
             tree.supervisor.end(run)
-        elif each.is_in_turn or each.turn == 0 or _left_nothing(run):
+        elif each.is_in_turn or each.turn == 0 or _left_nothing(run, each):
             if not run.persistent or each.is_in_turn:
                 tree.supervisor.go_on(run, began=each.turn > 0)
         else:
             tree.supervisor.rest(run)
 
 
-def _left_nothing(run: Run) -> bool:
-    """Whether its function had returned, and nothing but its end would have said what: it is called again."""
-    return run.agent.function is not None and not run.persistent
+def _left_nothing(run: Run, story: RunStory) -> bool:
+    """Whether nothing but its end would have said what its turn had left: that of a function, or of an equal call."""
+    said_nothing = story.turn_status == Status.COMPLETED and not story.replies
+    return not run.persistent and (run.agent.function is not None or said_nothing)
 
 
 def _parent_is_over(run: Run) -> bool:
@@ -201,9 +202,9 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     if story.result is not None:
         _lay_down(run, story.result)
     else:
-        rests = story.state == State.IDLE and not _left_nothing(run)
+        rests = story.state == State.IDLE and not _left_nothing(run, story)
         run.state = State.IDLE if rests else State.STARTING
-        run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run)) else None
+        run.left_in = story if story.sandbox is not None and (story.is_in_turn or _left_nothing(run, story)) else None
         if run.state is State.IDLE:  # Its newest turn is over, and nothing of it is waited for any more.
             run.verdict = on_record(run, story)
         if run.capsule is None and run.grant is not None:  # Its loop is in a sandbox, or was, with what it was at.
