@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
@@ -48,6 +47,7 @@ class QueryParams:
     output: OutputContract | None = None
     resumes: bool = False  #: the history may end in the middle of a turn that another process began
     replied: int = 0  #: so often the model had there
+    objected: int = 0  #: so often it was told there, instead of ending, to go on
 
 
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -272,17 +272,19 @@ class Ending:
 
     def __init__(self, params: QueryParams) -> None:
         self._context, self._output = params.context, params.output
-        self._tries = self._past_tries(params.context.history) if params.resumes else 0
-        self._held_back = 0
+        self._tries = self._past_tries(params.context.history, params.objected)
+        self._held_back = params.objected - self._tries
 
-    def _past_tries(self, history: Sequence[BaseMessage]) -> int:
-        """How often an answer of the newest turn was refused for its form in another process."""
+    def _past_tries(self, history: Sequence[BaseMessage], objected: int) -> int:
+        """How often, of `objected` times, an answer was refused for its form in another process."""
         tries = 0
-        for before, said in reversed(list(pairwise(history))):
-            if isinstance(said, HumanMessage):
-                if not isinstance(before, AIMessage) or said.text != self._problem(before.text):
-                    break
-                tries += 1
+        for at in reversed(range(1, len(history))):
+            if tries == objected:
+                break
+            if isinstance(history[at], HumanMessage):
+                concluded = concluded_by(history[:at])
+                answer = history[at - 1].text if concluded is None else json.dumps(concluded.value)
+                tries += history[at].text == self._problem(answer)
         return tries
 
     async def objection(self, concluded: Conclusion | None) -> str | None:

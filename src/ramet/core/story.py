@@ -85,6 +85,7 @@ class RunStory:
     asked: dict[str, ModelAsked] = field(default_factory=dict)  #: questions to its model without a reply, by step
     replied: str = ""  #: step of the newest reply
     replies: int = 0  #: of its model in its newest turn, at this attempt
+    objections: int = 0  #: what it was told there instead of ending
     exhausted: str = ""  #: if that was a last word: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: what a budget refused it last in its newest turn
     unread: dict[str, Letter] = field(default_factory=dict)
@@ -212,6 +213,7 @@ class TreeStory:
                 if isinstance(event, TurnStarted):
                     run.wakes += event.turn > 1  # Until a prompt is heard in it.
                     run.turn_began_at, run.attempt, run.replies = len(run.said), 1, 0
+                    run.objections = 0
                     run.exhausted, run.refusal = "", None
                 else:
                     self._close_questions(run)  # Whoever went on has counted them, and so must every reader.
@@ -308,7 +310,7 @@ class TreeStory:
             del run.said[run._attempt_began_at :]
             run.begun.clear()
             run.refused.clear()
-            run._is_retried, run.replies = False, 0
+            run._is_retried, run.replies, run.objections = False, 0, 0
         if event.step_id is not None:
             run.replied, run.exhausted, run.replies = event.step_id, event.exhausted, run.replies + 1
             run.asked.pop(event.step_id, None)
@@ -329,6 +331,8 @@ class TreeStory:
             return
         if run._delivering and message.kind == "human":
             run._delivering.pop(next(iter(run._delivering)))
+        elif message.kind == "human" and run.replies:
+            run.objections += 1
         elif message.kind == "human" and len(run.said) == run.turn_began_at:
             run.wakes = 0
         run.said.append(message)

@@ -148,6 +148,7 @@ class Work:
                 output=OutputContract(start.output_schema) if start.output_schema is not None else None,
                 resumes=start.resumes,
                 replied=start.replied,
+                objected=start.objected,
             )
             try:
                 async with aclosing(query(params)) as pieces:

@@ -127,6 +127,7 @@ class Conversation:
             steps=context.steps,
             resumes=run.resumes,
             replied=run.replied if run.resumes else 0,
+            objected=run.objected if run.resumes else 0,
         )
         return start, body + (tools.data if tools is not None else b"")
 

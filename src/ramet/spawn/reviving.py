@@ -185,7 +185,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.own_budget = budget if birth.get("owns") else None
     run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
     run.births = run.asked = story.births
-    run.aged_s, run.replied = story.lived.seconds, story.replies
+    run.aged_s, run.replied, run.objected = story.lived.seconds, story.replies, story.objections
     run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
     for each in story.said:
         if each.kind not in KINDS:

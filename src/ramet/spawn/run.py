@@ -80,6 +80,7 @@ class Run:
     waking: bool = False  #: the turn under way was begun by mail, not by a prompt
     resumes: bool = False  #: its turn goes on that another process began
     replied: int = 0  #: so often its model had, in the turn that goes on here, before that
+    objected: int = 0  #: so often it was told there, instead of ending, to go on
     aged_s: float = 0.0  #: of its time, so many seconds had gone by in other processes
     spawned: Counter[str] = field(default_factory=Counter)  #: births that it has asked for in this turn, by content
     turns: int = 0

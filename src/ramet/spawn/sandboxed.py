@@ -87,7 +87,7 @@ async def work_inside(
             await asyncio.to_thread(run.folder.clear_workspace)  # Whoever goes on with the next attempt may be another.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.is_told()
-            run.replied = 0
+            run.replied = run.objected = 0
             await run.context.clock.sleep(wait_s)
             attempt += 1
     finally:

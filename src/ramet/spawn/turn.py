@@ -98,6 +98,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
         output=contract,
         resumes=run.resumes,
         replied=run.replied if run.resumes else 0,
+        objected=run.objected if run.resumes else 0,
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:

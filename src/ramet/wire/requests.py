@@ -282,6 +282,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that nobody has looked at
     replied: int = 0  #: so often its model had in this turn, before that
+    objected: int = 0  #: so often it was told in this turn, before that, to go on instead of ending
 
 
 class Answer(Told, frozen=True, kw_only=True, tag="answer"):
