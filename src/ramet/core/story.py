@@ -119,6 +119,11 @@ class RunStory:
         return self._is_retried and len(self.said) > self._attempt_began_at
 
     @property
+    def has_heard_nothing(self) -> bool:
+        """Whether its newest turn has begun, and not with a word."""
+        return self.is_in_turn and not self.replies and len(self.said) == self.turn_began_at
+
+    @property
     def messages(self) -> list[dict[str, Any]]:
         """Its conversation, as data; decoded anew each time. Raises InvalidValue for what is no message."""
         return [each.data for each in self.said]
@@ -265,9 +270,17 @@ class TreeStory:
                 self.moves.append(Move(run.id, CLOSED))
 
     def close_open(self) -> None:
-        """Count questions that were under way when a process ended at what was reserved for them: nobody knows more."""
+        """Put into order what was under way when a process ended.
+
+        Questions count at what was reserved for them: nobody knows more. A turn of a session of which nothing was heard
+        has not begun: whoever asked was not told that it had, and asks again.
+        """
         for run in self.runs.values():
             self._close_questions(run)
+            if run.born.birth.get("persistent") and run.has_heard_nothing and run.sandbox is None:
+                run.wakes -= run.turn > 1
+                run.turn, run.is_in_turn = run.turn - 1, False
+                run.state = "idle" if run.turn else "starting"
 
     def _close_questions(self, run: RunStory) -> None:
         for asked in run.asked.values():

@@ -59,11 +59,11 @@ def failed(run: Run, error: BaseException) -> Verdict:
 
 def on_record(run: Run, story: RunStory) -> Verdict:
     """The verdict on a turn that was over in another process, as far as it can be told from what is on record."""
-    status, text = Status(story.turn_status), newest_text(_newest_first(run, story))
+    status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
     is_text = run.agent.output is None and bool(story.said) and story.said[-1].kind == "ai"
     if status is Status.COMPLETED:
-        return Verdict(status, text if is_text else _answered(run, text or None))
-    return Verdict(status, error=_why(run, story, status), partial=text)
+        return Verdict(status, text if is_text else _answered(run, text))
+    return Verdict(status, error=_why(run, story, status), partial=text or "")
 
 
 def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
