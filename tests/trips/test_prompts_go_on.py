@@ -1,4 +1,4 @@
-"""A kernel killed between the beginning of a session's turn and the first word in it: the turn has not begun."""
+"""A kernel killed between the beginning of a session's turn and the first word in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from ramet import AgentRuntime, Policy, Session
+from ramet import Agent, AgentRuntime, Policy, Session
 from ramet.core.events import Event, TurnStarted
 from ramet.models.scripted import ScriptedModel
 from ramet.store.memory import MemoryStore
@@ -37,3 +37,20 @@ async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathli
             assert said(session.messages) == [*before, ("human", "again"), ("ai", "asked again")]
             assert session.handle("main").run.turns == nth
         assert len(model.requests) == 1
+
+
+async def test_who_was_killed_before_its_brief_hears_what_a_hook_says_to_it() -> None:
+    """The hook is asked while nothing of the turn is on record: under the next kernel, it is asked again."""
+    store = MemoryStore()
+    hooks = {"SessionStart": [lambda _: {"hookSpecificOutput": {"additionalContext": "Mind the gap."}}]}
+
+    def lead(model: ScriptedModel) -> Agent:
+        return Agent(name="lead", model=model, hooks=hooks)
+
+    async with AgentRuntime(store=store) as runtime:
+        await (await runtime.spawn(lead(ScriptedModel(["done"])), "go")).result()
+    model = ScriptedModel(["done"])
+    async with AgentRuntime(store=await cut_behind(store, _begins)) as runtime:
+        [again] = await runtime.resume(llm=model, agents=[lead(model)])
+        await again.result()
+    assert said(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]

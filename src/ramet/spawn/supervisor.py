@@ -217,9 +217,11 @@ class Supervisor:
             self.fact(run, Fact.BEGAN)
             if run.resumes:
                 run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.begun))
-                return
-            run.context.emit(TurnStarted, turn=run.turns)
-            if run.turns == 1 and run.context.hooks is not None:
+            else:
+                run.context.emit(TurnStarted, turn=run.turns)
+            # A brief that was not heard yet is told with what hooks say to it.
+            is_first = bool(messages) if run.resumes else run.turns == 1
+            if is_first and run.context.hooks is not None:
                 messages.extend(await _greeting(run))
 
         def feed(chunk: AIMessageChunk) -> None:
