@@ -26,7 +26,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import within
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.events import ApprovalAnswered, ApprovalAsked
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.story import RunStory
 from ramet.host.showing import MAX_TEXT, cut, shown
@@ -58,6 +58,18 @@ class Word(NamedTuple):
     reason: str = ""
 
 
+#: Puts an event of the run that asked on record.
+Tell = Callable[..., Event]
+
+
+class _Waiting(NamedTuple):
+    """A question that was asked here."""
+
+    entry: Pending
+    word: asyncio.Future[Word]
+    tell: Tell
+
+
 class _Recalled(NamedTuple):
     """A question that another process asked."""
 
@@ -65,6 +77,7 @@ class _Recalled(NamedTuple):
     word: asyncio.Future[Word]
     said: bool | None  #: what is on record
     still_waits: Callable[[], bool]
+    tell: Tell
 
 
 #: Answers at once, in place of a person. Only True is a yes; a synchronous one is asked in a thread.
@@ -81,6 +94,7 @@ class Inbox:
         "_mint",
         "_recalled",
         "_timeout_s",
+        "_told",
         "_unattended",
         "_used",
         "_waiting",
@@ -103,43 +117,48 @@ class Inbox:
             raise InvalidValue("timeout_s", timeout_s, "seconds above 0, or None")
         self._mint, self._clock, self._timeout_s = mint, clock, timeout_s
         self._approver, self._unattended = approver, unattended
-        self._waiting: dict[str, tuple[Pending, asyncio.Future[Word]]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._recalled: dict[str, _Recalled] = {}  #: not asked here yet
         self._used: set[str] = set()  #: ids: an answer is good for one question, also where call ids are used again
+        self._told: set[str] = set()  #: ids: the answer is on its way onto the record
         self._closed: str | None = None
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         """The questions that wait, oldest first."""
         recalled = [each.entry for each in self._recalled.values() if self._can_be_answered(each)]
-        return (*recalled, *(entry for entry, _ in self._waiting.values()))
+        return (*recalled, *(each.entry for each in self._waiting.values()))
 
     def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
-        """Answer one question. Raises Unknown if it does not wait (any more): a second answer changes nothing."""
+        """Answer one question. Raises Unknown if it does not wait (any more): a second answer changes nothing.
+
+        It is appended to the record by then: whichever process goes on with the run has it.
+        """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
+        asked: _Waiting | _Recalled | None = self._waiting.pop(approval_id, None)
         recalled = self._recalled.get(approval_id)
-        if approval_id in self._waiting:
-            _, word = self._waiting.pop(approval_id)
-        elif recalled is not None and self._can_be_answered(recalled):
-            word = recalled.word
-        else:
+        if asked is None and recalled is not None and self._can_be_answered(recalled):
+            asked = recalled
+        if asked is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
-        word.set_result(Word(allowed, reason))
+        asked.tell(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
+        self._told.add(approval_id)
+        asked.word.set_result(Word(allowed, reason))
 
     def close(self, reason: str = "the session ended") -> None:
         """Deny all that waits and all that is asked from now on."""
         self._closed = reason
-        words = [*(word for _, word in self._waiting.values()), *(each.word for each in self._recalled.values())]
+        words = [*(each.word for each in self._waiting.values()), *(each.word for each in self._recalled.values())]
         for word in words:
             if not word.done():
                 word.set_result(Word(False, reason))
         self._waiting.clear()
 
-    def recall(self, story: RunStory, still_waits: Callable[[CallId], bool]) -> None:
+    def recall(self, story: RunStory, still_waits: Callable[[CallId], bool], tell: Tell) -> None:
         """Go on with what is on record of a run's questions: they can be answered from now on, and the run asks again.
 
-        `still_waits` says of a call whether its question is still to be asked.
+        `still_waits` says of a call whether its question is still to be asked; `tell` records an event of the run.
         """
         self._used.update(story.past_approvals)
         for asked in story.approvals.values():
@@ -161,7 +180,7 @@ class Inbox:
             word = asyncio.get_running_loop().create_future()
             answered = story.words.get(entry.id)
             said = answered.allowed if answered is not None else None
-            self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call))
+            self._recalled[entry.id] = _Recalled(entry, word, said, partial(still_waits, call), tell)
 
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> bool:
         """Return True only if a PermissionRequest hook, the approver or a person said yes before the deadline.
@@ -185,7 +204,7 @@ class Inbox:
             entry, word = recalled.entry, recalled.word
         answered = Word(False, "the run was stopped")
         if at_once is None and not word.done():  # Before it is announced, so that whoever hears of it can answer.
-            self._waiting[entry.id] = (entry, word)
+            self._waiting[entry.id] = _Waiting(entry, word, context.emit)
         try:
             if recalled is None:  # Else it was announced, and is on record.
                 context.emit(
@@ -200,9 +219,12 @@ class Inbox:
             return answered.allowed
         finally:
             self._waiting.pop(entry.id, None)
-            context.emit(
-                ApprovalAnswered, approval_id=entry.id, allowed=answered.allowed, reason=answered.reason[:MAX_TEXT]
-            )
+            if entry.id in self._told:
+                self._told.remove(entry.id)
+            else:
+                context.emit(
+                    ApprovalAnswered, approval_id=entry.id, allowed=answered.allowed, reason=answered.reason[:MAX_TEXT]
+                )
 
     def _entry(self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]) -> Pending:
         now = self._clock.now()

@@ -163,7 +163,7 @@ class Doorbell:
                 receipt = await self._steering.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
             case Answer(approval=approval, allowed=allowed, reason=reason):
-                self._steering.answer(approval, allowed, reason)
+                await self._steering.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
                 return {"tree": await self._steering.keep(run, on), "kept": on}

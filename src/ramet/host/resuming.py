@@ -245,7 +245,7 @@ def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:
     for each in story.runs.values():
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
-        opened.inbox.recall(each, partial(_still_asks, run))
+        opened.inbox.recall(each, partial(_still_asks, run), run.context.emit)
     return root
 
 

@@ -89,15 +89,19 @@ class Steering:
         waiting = [each for house in self._houses() for opened in house.trees.values() for each in opened.inbox.pending]
         return sorted(waiting, key=lambda each: each.asked_at)
 
-    def answer(self, approval: str, allowed: bool, reason: str) -> None:
-        """A person's word on a question. Raises Unknown for one that does not wait (any more)."""
+    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+        """A person's word on a question, which is on record by then.
+
+        Raises Unknown for one that does not wait (any more), StoreFailed.
+        """
         inboxes = [opened.inbox for house in self._houses() for opened in house.trees.values()]
-        known = [each.id for inbox in inboxes for each in inbox.pending]
-        if approval not in known:
-            raise Unknown("approval", approval, tuple(known))
-        for inbox in inboxes:
-            if any(each.id == approval for each in inbox.pending):
-                inbox.answer(approval, allowed, reason)
+        waiting = {each.id: (inbox, each.run) for inbox in inboxes for each in inbox.pending}
+        if approval not in waiting:
+            raise Unknown("approval", approval, tuple(waiting))
+        inbox, run = waiting[approval]
+        handle = self.find(run)
+        inbox.answer(approval, allowed, reason)
+        await handle.run.context.settled()
 
     async def keep(self, run: str, on: bool) -> str:
         """Keep the tree of a run whatever its time is, or no longer; the id of its root. Raises Unknown."""

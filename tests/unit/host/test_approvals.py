@@ -363,7 +363,7 @@ async def test_what_was_settled_before_a_restart_is_no_answer_to_what_is_asked_n
         """The id under which it is asked, and the word if there is one already."""
         story = TreeStory().tell_all([RunSpawned(**stamp, name="main"), *events])
         box = inbox()
-        box.recall(story.root, lambda call: True)
+        box.recall(story.root, lambda call: True, context.emit)
         with calling(context, "call-0"):
             asking = ask(box, context)
         await eventually(lambda: box.pending or asking.done())

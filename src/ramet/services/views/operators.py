@@ -76,7 +76,7 @@ class KernelViews:
         """A person's word on a question, once. Raises Unknown for one that does not wait (any more), InvalidValue."""
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
-        self._steering.answer(approval, allowed, reason)
+        await self._steering.answer(approval, allowed, reason)
 
 
 class OperatorsView:
