@@ -335,6 +335,16 @@ async def test_a_fork_from_any_point(make: MakeStore) -> None:
             await runtime.fork("run-nobody", "x")
 
 
+async def test_a_fork_knows_what_was_said_just_now(make: MakeStore) -> None:
+    """Also what is only on its way onto the record, and of a run that is not on it yet."""
+    async with AgentRuntime(store=make()) as runtime:
+        handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["one"])), "first")
+        model = ScriptedModel(["another way"])
+        fork = await runtime.fork(handle.id, "what else?", llm=model)
+        assert (await fork.result()).value == "another way"
+        assert model.requests[0].messages[-1].text == "what else?"
+
+
 async def test_two_runtimes_of_one_folder_are_one_kernel(tmp_path: pathlib.Path) -> None:
     """Neither takes up what the other has; the journal closes with the last; a store beside it is refused."""
     gate = Gate()

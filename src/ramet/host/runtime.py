@@ -497,6 +497,8 @@ class AgentRuntime:
         if self.journal is None:
             point = point_of_run(self.get(run).run, at)
         else:
+            with suppress(Unknown):
+                await self.get(run).run.context.settled()
             point = await point_of(self.journal, run, at, supplied)
         return await self.spawn(
             point.agent,
