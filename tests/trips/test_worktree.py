@@ -10,13 +10,16 @@ import pytest
 from langchain_core.messages import ToolMessage
 
 from ramet.agent.definition import Agent
-from ramet.core.events import RunEnded, RunSpawned
+from ramet.core.events import RunEnded, RunSpawned, TurnEnded
 from ramet.core.outcome import Status
+from ramet.host.project import Project
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.dialogue import Script
 from ramet.models.scripted import Call, Fail, ScriptedModel
+from ramet.store.memory import MemoryStore
 from ramet.tools.workspace import workspace_tools
+from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kit import Gate, answers, background, fork, fresh, kept, of_kind, run_of, write
 
@@ -243,3 +246,22 @@ async def test_mail_to_a_finished_child_whose_copy_is_gone_is_refused(repo: Path
 
         assert "is gone" in list(answers(session.messages).values())[1]
         assert session.handle("looker").view().state == "completed"
+
+
+async def test_who_had_answered_and_whose_copy_was_removed_ends_under_the_next_kernel(repo: Path) -> None:
+    """Killed between the two: its copy is made anew, so that its tree goes on, with what it had answered."""
+    store, types = MemoryStore(), Project.open(None, user_dir=None)
+    lead = fresh("LOOK-UP", "looker", isolation="worktree")
+    model = ScriptedModel({"LOOK-UP": ["looked"], "": [lead, "all done"]})
+    async with AgentRuntime(store=store) as runtime:
+        handle = await runtime.spawn(Agent(name="lead", model=model), "go", agents=types, cwd=repo / "sub")
+        await handle.result()
+    assert worktrees(repo) == []
+
+    left = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
+    async with AgentRuntime(store=left) as runtime:
+        [again] = await runtime.resume(llm=ScriptedModel(["all done"]))
+        assert (await again.result()).value == "all done"
+        assert "looked" in str(answers(again.run.context.history))
+    copy, branch = worktrees(repo)
+    assert branch.endswith(Path(copy).name)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
 from ramet.core.errors import RametError, StoreFailed
+from ramet.core.events import RunSpawned
+from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
+from ramet.isolation import worktree
+from ramet.isolation.git import NoWorktree
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
@@ -72,6 +76,7 @@ class Taking:
         if story.is_over:
             await left.close(owner.clock.now())
             return None
+        await _restore_worktrees(story)
         opened = owner.open_tree(left.plan(self.supplied, owner.user_dir))
         try:
             root = take_up(opened, story, self.supplied)
@@ -85,6 +90,25 @@ class Taking:
         if not root.persistent:
             self.close_with(root)
         return opened.tree.handle(root)
+
+
+async def _restore_worktrees(story: TreeStory) -> None:
+    """Who had answered in one that was removed since nothing had changed there has its end still to come."""
+    for run, repo in _without_folder(story):
+        made = run.birth["worktree"]
+        try:
+            await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"])
+        except (NoWorktree, OSError) as problem:  # That it is missing is said by who looks for it.
+            _log.warning("the worktree of %s cannot be made anew: %s", run.path, problem)
+
+
+def _without_folder(story: TreeStory) -> Iterator[tuple[RunSpawned, pathlib.Path]]:
+    """Births of living runs whose worktree is gone, parents first, each with the folder that it was made from."""
+    for each in story.runs.values():
+        born, parent = each.born, story.runs.get(each.born.parent or "")
+        is_made = not each.is_over and parent is not None and "worktree" in born.birth
+        if parent is not None and is_made and not pathlib.Path(born.birth["cwd"]).is_dir():
+            yield born, pathlib.Path(parent.born.birth["cwd"])
 
 
 async def resume_all(taking: Taking, journal: Journal | None, *, only: str | None) -> list[Handle]:

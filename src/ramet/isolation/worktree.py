@@ -87,6 +87,21 @@ async def create(
     return Worktree(path=path, base=repo.head, branch=branch, cwd=cwd, common_dir=repo.common_dir, _live=live)
 
 
+async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, git: Git | None = None) -> None:
+    """Make one anew that was made for a child of `repo_dir` and is gone, from its branch, or where that began.
+
+    Raises NoWorktree.
+    """
+    git = git or Git()
+    repo = await _repository(git, repo_dir)
+    async with git.alone_in(repo.common_dir):
+        await git(repo.common_dir, "worktree", "prune")
+        is_left = await _tip(git, repo.common_dir, f"refs/heads/{branch}")
+        start = [path, branch] if is_left else ["--no-track", "-b", branch, path, base]
+        await git(repo.top, "worktree", "add", "--quiet", *start)
+        _make_folder(path, repo.prefix)
+
+
 async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path | None:
     """Remove a worktree that was not changed; else give its path, for whoever wants to merge it.
 
@@ -237,6 +252,11 @@ async def _undo(git: Git, common_dir: pathlib.Path, path: pathlib.Path, branch: 
     with contextlib.suppress(NoWorktree):
         await calm(common_dir, "worktree", "prune")
         await _remove_branch(calm, common_dir, branch)
+
+
+def _make_folder(top: str, below: str) -> None:
+    """A folder that is not in the commit is in no checkout."""
+    pathlib.Path(top, below).mkdir(parents=True, exist_ok=True)
 
 
 def _exclude(common_dir: pathlib.Path) -> None:

@@ -46,6 +46,8 @@ def described(
     }
     if request.asked:
         birth["asked"] = request.asked
+    if run.worktree is not None:
+        birth["worktree"] = {"path": str(run.worktree.path), "branch": run.worktree.branch, "base": run.worktree.base}
     if request.begins_at:
         birth["begins_at"] = request.begins_at
     if shared or answers:
