@@ -138,10 +138,11 @@ class Journal:
         """A page for one tree, of which `about` says what is true for all of it."""
         return Page(self, publish, about)
 
-    async def trees(self) -> list[Document]:
-        """What was said about each tree that was not closed, by the id of its root."""
+    async def trees(self, root: str | None = None) -> list[Document]:
+        """What was said about each tree that was not closed, by the id of its root; of that one alone if there is it."""
         await self.open()
-        return await self.store.list(TREES)
+        found = await self.store.get(TREES, root) if root is not None else None
+        return [found] if found is not None else await self.store.list(TREES)
 
     async def story(self, root: str, at: int | None = None) -> TreeStory:
         """What is on record of a tree, up to an event's number. Raises InvalidValue for an event of a newer version."""

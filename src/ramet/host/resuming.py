@@ -169,17 +169,20 @@ def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
     return supplied.gate
 
 
-async def left_behind(journal: Journal | None) -> list[Left]:
-    """Trees that are not known to be over; one whose document cannot be read is logged, and left as it is."""
+async def left_behind(journal: Journal | None, only: str | None = None) -> list[Left]:
+    """Trees that are not known to be over, or the one of that root or session.
+
+    One whose document cannot be read is logged, and left as it is.
+    """
     if journal is None:
         return []
     found = list[Left]()
-    for each in await journal.trees():
+    for each in await journal.trees(only):
         try:
             found.append(Left(each.key, said_of(each), journal))
         except Damaged as problem:
             _log.error("a tree cannot be gone on with: %s", problem)
-    return [each for each in found if not each.about.get("over")]
+    return [each for each in found if not each.about.get("over") and only in (None, each.root, each.about["session"])]
 
 
 async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:

@@ -121,11 +121,7 @@ async def resume_all(taking: Taking, journal: Journal | None, *, only: str | Non
 
 async def claim_left(journal: Journal | None, only: str | None = None) -> list[Left]:
     """Make the trees that are not over and that no living kernel has this one's, or `only` one."""
-    left = [
-        each
-        for each in await left_behind(journal)
-        if not each.is_alive and only in (None, each.root, each.about["session"])
-    ]
+    left = [each for each in await left_behind(journal, only) if not each.is_alive]
     if journal is None or not left:
         return []
     ours = set(await journal.store.claim([each.root for each in left]))
