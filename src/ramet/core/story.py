@@ -277,7 +277,9 @@ class TreeStory:
         """
         for run in self.runs.values():
             self._close_questions(run)
-            if run.born.birth.get("persistent") and run.has_heard_nothing and run.sandbox is None:
+            birth = run.born.birth
+            talks = birth.get("persistent") and not birth.get("agent", {}).get("function")
+            if talks and run.has_heard_nothing and run.sandbox is None:
                 run.wakes -= run.turn > 1
                 run.turn, run.is_in_turn = run.turn - 1, False
                 run.state = "idle" if run.turn else "starting"
