@@ -249,6 +249,13 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("takeover_s", "until the other two have taken up all of them", "s wall", 2.0),
         Figure("heard_s", "until the first of them was claimed and taken up", "s wall"),
     ),
+    _measure(
+        "scheduled-takeover",
+        "The same, of a kernel at which 200 runs of schedules are at work",
+        Figure("takeover_s", "until all of them go on at the other two", "s wall", 2.0),
+        Figure("heard_s", "until the first of them does", "s wall"),
+        arguments=("scheduled_takeover",),
+    ),
     _kernels("kernels-1", "one kernel", 1),
     _kernels("kernels-2", "two kernels", 2),
     _kernels("kernels-3", "three kernels", 3),

@@ -17,18 +17,23 @@ from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server
 
 EVENTS = 40  #: of each tree: a conversation of nine tool calls
-_CALL = "import asyncio, sys; from benchmarks.measures import takeover; asyncio.run(takeover.{role}(*sys.argv[1:]))"
+_CALL = "import asyncio, sys; from {module} import {role}; asyncio.run({role}(*sys.argv[1:]))"
 
 
 async def measure(trees: int = 200) -> Figures:
     """Seconds from SIGKILL to the first tree, and to the last, that two other kernels have set to work."""
+    return await measured("benchmarks.measures.takeover", trees)
+
+
+async def measured(module: str, trees: int) -> Figures:
+    """The same, of whatever a module's `hold` has and its `adopt` goes on with, each in a process of its own."""
     server = Server()
     kernels: list[asyncio.subprocess.Process] = []
     try:
-        holder = await _start("hold", server.dsn, str(trees))
+        holder = await _start(module, "hold", server.dsn, str(trees))
         kernels.append(holder)
         await _said(holder)
-        others = [await _start("adopt", server.dsn, name) for name in ("two", "three")]
+        others = [await _start(module, "adopt", server.dsn, name) for name in ("two", "three")]
         kernels += others
         for each in others:
             await _said(each)
@@ -59,15 +64,15 @@ async def hold(dsn: str, trees: str) -> None:
         for seq, line in enumerate(lines(root, EVENTS), 1):
             store.append(Entry(root, root, seq, line[0], line[1]))
         await store.put("tree", root, ABOUT, tree=root)
-    _say("ready")
+    say("ready")
     await asyncio.Event().wait()
 
 
 async def adopt(dsn: str, name: str) -> None:
     """Adopt what falls, until killed, and say when."""
     async with AgentRuntime(store=PostgresStore(dsn, kernel=name)) as runtime:
-        await runtime.adopt(lambda _: _say(time.monotonic()), agents=[Agent(name="worker", model="offline")])
-        _say("ready")
+        await runtime.adopt(lambda _: say(time.monotonic()), agents=[Agent(name="worker", model="offline")])
+        say("ready")
         await asyncio.Event().wait()
 
 
@@ -79,9 +84,14 @@ async def _all_watch(dsn: str, kernels: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _start(role: str, *arguments: str) -> asyncio.subprocess.Process:
+async def _start(module: str, role: str, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _CALL.format(role=role), *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        _CALL.format(module=module, role=role),
+        *arguments,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
     )
 
 
@@ -95,7 +105,8 @@ async def _hear(process: asyncio.subprocess.Process, taken: list[float]) -> None
         taken.append(float(said))
 
 
-def _say(what: object) -> None:
+def say(what: object) -> None:
+    """Tell the process that measures."""
     print(what, flush=True)
 
 

@@ -139,7 +139,7 @@ class Journal:
         return Page(self, publish, about)
 
     async def trees(self, root: str | None = None) -> list[Document]:
-        """What was said about each tree that was not closed, by the id of its root; of that one alone if there is it."""
+        """What was said about each tree that was not closed, by the id of its root; or about the one of that root."""
         await self.open()
         found = await self.store.get(TREES, root) if root is not None else None
         return [found] if found is not None else await self.store.list(TREES)

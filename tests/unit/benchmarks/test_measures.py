@@ -36,6 +36,7 @@ from benchmarks.measures import (
     population,
     recording,
     recovery,
+    scheduled_takeover,
     served,
     services,
     state,
@@ -79,12 +80,13 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "served": lambda: served.measure(2, 3),
     "services": lambda: services.measure(64, 2, 3),
     "takeover": lambda: takeover.measure(6),
+    "scheduled-takeover": lambda: scheduled_takeover.measure(6),
     "state": lambda: state.measure(3, 20),
     "team-pod": lambda: team_pod.measure(2),
     "tree": lambda: tree.measure(2, 2),
 }
 ON_PODS = {"pods", "team-pod"}
-ON_POSTGRES = {"kept-turn", "kernels-heard", "takeover"}
+ON_POSTGRES = {"kept-turn", "kernels-heard", "takeover", "scheduled-takeover"}
 BY_NAME = {each.name: each for each in CATALOGUE}
 
 
