@@ -68,6 +68,7 @@ class TreePlan:
     gate: SafetyGate | None = None  #: that every tool call of the tree must pass
     number: str = ""  #: of a tree that another process opened: where its transcripts are
     root: str = ""  #: the id of its root, of one who had to know it before
+    repeatable: bool = True  #: its root, a function, is called again where it was cut off
 
 
 class OpenTree(NamedTuple):
@@ -202,6 +203,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
         "children": describe(plan.children) if plan.children is not None else None,
         "sync_tools": plan.sync_tools,
         **({"gated": True} if plan.gate is not None else {}),
+        **({"repeatable": False} if not plan.repeatable else {}),
     }
 
 

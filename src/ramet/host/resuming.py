@@ -150,6 +150,7 @@ class Left:
             sync_tools=about.get("sync_tools", "thread"),
             gate=_gate(about, supplied),
             number=about["number"],
+            repeatable=about.get("repeatable", True),
         )
 
 

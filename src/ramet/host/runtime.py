@@ -218,12 +218,13 @@ class AgentRuntime:
         gate: SafetyGate | None = None,
         shelf: pathlib.Path | None = None,
         run: str = "",
+        repeatable: bool = True,
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
         With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
         goes on with. Every tool call of the tree must pass the `gate`, if there is one. `run` is the id that its root
-        is to have, of `mint`.
+        is to have, of `mint`. A function that is not `repeatable` ends as lost where it was cut off with its process.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
@@ -236,6 +237,7 @@ class AgentRuntime:
                 keep_s=checked_keep(keep_results_seconds),
                 gate=gate,
                 root=run,
+                repeatable=repeatable,
             )
         )
         policy = policy or definition.policy

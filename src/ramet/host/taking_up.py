@@ -77,9 +77,11 @@ class Taking:
             await left.close(owner.clock.now())
             return None
         await _restore_worktrees(story)
-        opened = owner.open_tree(left.plan(self.supplied, owner.user_dir))
+        plan = left.plan(self.supplied, owner.user_dir)
+        opened = owner.open_tree(plan)
         try:
             root = take_up(opened, story, self.supplied)
+            root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)
         except BaseException:

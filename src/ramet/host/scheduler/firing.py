@@ -87,6 +87,7 @@ class Firing:
             limits=schedule.limits if schedule.limits != NO_LIMITS else None,
             policy=schedule.policy,
             run=claim.run or "",
+            repeatable=schedule.repeatable,
         )
 
     async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
