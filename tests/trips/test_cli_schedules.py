@@ -194,7 +194,8 @@ async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(
 
 async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> None:
     """Lost where its run needs what is not there; running, then completed, once somebody has brought it and resumed."""
-    await schedule(project, "add", "jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+    folder = json.dumps(str(project))
+    await schedule(project, "add", "jobs:hold", folder, "--in", "0", "--name", "held", "--repeatable")
     async with kernel(project) as process:
         await eventually((project / "begun").exists)
         await until(project, "held", lambda view: view.running)
@@ -222,3 +223,21 @@ async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> No
     assert (ended["status"], ended["text"], ended.get("error")) == ("completed", "held", None)
     assert (result.status, result.text, result.run) == ("completed", "held", lost["run"])
     assert view.last == result
+
+
+async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_on(project: Path) -> None:
+    """Nothing of it is left once that has ended."""
+    async with kernel(project):
+        await schedule(project, "add", "jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+        await eventually((project / "begun").exists)
+        gone = await schedule(project, "rm", "held")
+        known, again = await listed(project), await schedule(project, "rm", "held")
+        (project / "go").touch()
+        async with await records_of(project) as records, asyncio.timeout(60):
+            while await records.store.get("schedule", "held") is not None:  # noqa: ASYNC110 - by another process
+                await asyncio.sleep(0.01)
+            (root,) = await records.trees(ended=True)
+            (row,) = await records.rows(root)
+
+    assert (gone.status, known, again.status) == (0, {}, 2)
+    assert row.state in ("running", "completed")

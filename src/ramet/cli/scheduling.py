@@ -64,6 +64,7 @@ def _new(options: Namespace) -> NewSchedule:
         cron=options.cron,
         tz=options.tz,
         name=options.name,
+        repeatable=options.repeatable,
     )
 
 

@@ -158,6 +158,7 @@ def _schedule(add: Add) -> None:
     when.add_argument("--cron", type=name, metavar="LINE", help="by the calendar; needs --tz")
     new.add_argument("--tz", type=name, metavar="ZONE", help="whose clocks a cron line means: Europe/Berlin, UTC")
     new.add_argument("--name", type=name, metavar="NAME", help="its id; without one it gets one of its own")
+    new.add_argument("--repeatable", action="store_true", help="call it again where its process died in its middle")
     for verb, words in (
         ("rm", "forget a schedule; a run that is going goes on"),
         ("pause", "begin nothing of a schedule until it is resumed"),

@@ -29,6 +29,7 @@ class NewSchedule:
     cron: str | None = None
     tz: str | None = None
     name: str | None = None
+    repeatable: bool = False  #: it may be called again where its process died in its middle
 
 
 class Question(Struct, frozen=True, kw_only=True):

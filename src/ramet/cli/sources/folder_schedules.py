@@ -12,12 +12,13 @@ from ramet.host.records import Records
 from ramet.host.references import reference_of
 from ramet.host.scheduler.desk import Desk
 from ramet.host.scheduler.view import ScheduleView, view_now
+from ramet.host.schedules.asked import Options
 from ramet.host.schedules.books import Books
 
 
 async def listed(records: Records) -> Sequence[ScheduleView]:
     """All of them, beside whatever kernel runs."""
-    return [await view_now(found.book, records) for found in await Books(records.store).all()]
+    return [await view_now(book, records) for book in await Books(records.store).listed()]
 
 
 async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
@@ -38,14 +39,14 @@ async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
 async def add(folder: Path, new: NewSchedule) -> ScheduleView:
     """Write one down; this makes a journal where there is none. Raises InvalidValue."""
     agent = reference_of(function_of(new.function, folder))  # What it is found by again: a script by its path.
-    args, name = list(new.args), new.name
+    options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable)
     async with Desk(working_dir=folder) as desk:
         if new.every is not None:
-            return await desk.schedule_agent_interval(new.every, agent, args=args, name=name)
+            return await desk.schedule_agent_interval(new.every, agent, **options)
         if new.after is not None:
-            return await desk.schedule_agent_in(new.after, agent, args=args, name=name)
+            return await desk.schedule_agent_in(new.after, agent, **options)
         if new.at is not None:
-            return await desk.schedule_agent_at(new.at, agent, args=args, name=name)
+            return await desk.schedule_agent_at(new.at, agent, **options)
         if new.cron is not None and new.tz is not None:
-            return await desk.schedule_agent_cron(new.cron, agent, tz=new.tz, args=args, name=name)
+            return await desk.schedule_agent_cron(new.cron, agent, tz=new.tz, **options)
     raise RametError("nothing says when")

@@ -115,6 +115,7 @@ class Served:
             cron=new.cron or "",
             tz=new.tz or "",
             name=new.name,
+            repeatable=new.repeatable,
         )
 
     async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:

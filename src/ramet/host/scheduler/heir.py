@@ -20,7 +20,6 @@ from ramet.host.scheduler.firing import Firing
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.target import load
 from ramet.spawn.handle import Handle
-from ramet.spawn.run import Run
 
 if TYPE_CHECKING:
     from ramet.host.schedules.target import Loaded
@@ -68,12 +67,8 @@ class Heir:
         Raises BusyError where another kernel has it, DefinitionMissing, and whatever keeps it from going on here.
         """
         assert claim.run is not None, "it was started"
-
-        def prepare(run: Run) -> None:
-            run.repeatable = schedule.repeatable
-
         try:
-            for handle in await self._runtime.resume(only=claim.run, secrets=self._secrets(schedule), prepare=prepare):
+            for handle in await self._runtime.resume(only=claim.run, secrets=self._secrets(schedule)):
                 return handle
             try:
                 return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.

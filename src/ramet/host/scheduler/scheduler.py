@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextvars
 import os
 import secrets
@@ -179,7 +178,7 @@ class AgentScheduler:
         """Every schedule, in order of ids; those that are over stay for a week, or until they are cancelled."""
         await self.start()
         records = self._records()
-        return tuple([await view_now(book, records) for book in await self._known()])
+        return tuple([await view_now(book, records) for book in await self._books.listed()])
 
     async def get(self, id: str) -> ScheduleView:
         """One schedule. Raises Unknown."""
@@ -290,11 +289,8 @@ class AgentScheduler:
             raise await self._unknown(id)
         return found.book
 
-    async def _known(self) -> builtins.list[Book]:
-        return [found.book for found in await self._books.all() if not found.book.state.cancelled]
-
     async def _unknown(self, id: str) -> Unknown:
-        return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._known()))
+        return Unknown("schedule", str(id), tuple(book.schedule.id for book in await self._books.listed()))
 
     def _touch(self, book: Book) -> ScheduleView:
         self._lookout.look_at(book.schedule.id)

@@ -60,8 +60,12 @@ class Books:
         return None if document is None else Found(ticks.decode(id, document.data), document.version)
 
     async def all(self) -> list[Found]:
-        """Every schedule, in order of ids. One that cannot be read is left out, and named in the log once."""
+        """All that are on record, in order of ids. One that cannot be read is left out, and named in the log once."""
         return [found for each in await self._store.list(KIND) if (found := self._readable(each)) is not None]
+
+    async def listed(self) -> list[Book]:
+        """Every schedule that was not cancelled, in order of ids."""
+        return [found.book for found in await self.all() if not found.book.state.cancelled]
 
     async def write(self, book: Book, version: int) -> bool:
         """Write a book of which `version` was read, 0 for a new one; False if somebody else was first."""
