@@ -268,6 +268,7 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
     assert (kept.returncode, said.count(b"\n")) == (1, 1), said
     assert said.startswith(b"ramet: no server answers at ")
 
+    (folder / "jobs.py").unlink()  # So that its schedule cannot go on with it.
     async with serve(folder):
         done = await ramet(*logs)
     assert (done.status, done.err) == (0, f"ramet: {rows[0].id} was interrupted: {Served.interrupted}\n")
