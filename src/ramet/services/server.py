@@ -174,8 +174,8 @@ class Server:
         """Let the other kernels of the store go on with all there is, in the middle of turns; for who ends the process.
 
         Takes no new work from the first moment. Turns of agents that cannot go on elsewhere are waited for, and so are
-        runs of schedules; those that take too long end here, and that is noted. Where there is no other kernel, the
-        next one that begins goes on. Idempotent.
+        functions of schedules; those that take too long end here, and that is noted. Where there is no other kernel,
+        the next one that begins goes on. Idempotent.
         """
         if self.leaves:
             return

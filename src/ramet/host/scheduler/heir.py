@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -67,13 +68,12 @@ class Heir:
         Raises BusyError where another kernel has it, DefinitionMissing, and whatever keeps it from going on here.
         """
         assert claim.run is not None, "it was started"
+        for handle in await self._runtime.resume(only=claim.run, secrets=self._secrets(schedule)):
+            return handle
+        with suppress(Unknown):
+            return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.
         try:
-            for handle in await self._runtime.resume(only=claim.run, secrets=self._secrets(schedule)):
-                return handle
-            try:
-                return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.
-            except Unknown:
-                return await self._runtime.result(claim.run)
+            return await self._runtime.result(claim.run)
         except Unknown:
             journal = self._runtime.journal
             if journal is None or not self._books.are_in(journal.store):
