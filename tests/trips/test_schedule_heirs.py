@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import pathlib
 
 import pytest
 
 from ramet import AgentRuntime, AgentScheduler
+from ramet.core.ticks import TickResult
+from ramet.host.journal import TREES
+from ramet.host.schedules.books import KIND
+from ramet.spawn.handle import Handle
+from ramet.store.contract import Document, Entry
+from ramet.store.memory import MemoryStore
+from ramet.store.postgres import PostgresStore
 from tests.support.places import killed, store_at
+from tests.support.postgres import Server, postgres
+from tests.support.postgres_stores import cut_off, schema
+from tests.support.waiting import eventually
+from tests.trips import scheduled
+
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
 
 SCRIPT = pathlib.Path(__file__).with_name("schedule_script.py")
 
@@ -31,3 +45,80 @@ async def test_whoever_resumes_all_trees_calls_no_function_of_a_schedule_again(
 
     assert done.read_text() == "done\n"
     assert (result.status, results[0].status) == ("lost", "lost")
+
+
+class Listing(MemoryStore):
+    """A store that counts how often all trees are listed."""
+
+    listed = 0
+
+    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
+        self.listed += kind == TREES
+        return await super().list(kind, prefix=prefix)
+
+
+async def left_at_the_gate() -> Listing:
+    """A store as a process leaves it that is killed while a schedule's function waits."""
+    scheduled.CALLS.clear()
+    scheduled.GATE = asyncio.Event()
+    store, left = MemoryStore(), Listing()
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job")
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        await left.open()
+        for kind in (KIND, TREES):
+            for each in await store.list(kind):
+                await left.put(kind, each.key, each.data)
+        for event in await store.read(limit=1000):
+            left.append(Entry(event.tree, event.run, event.seq, event.type, event.data))
+    await left.close()
+    return left
+
+
+async def ended(scheduler: AgentScheduler) -> TickResult:
+    """How its one tick ended."""
+    async with asyncio.timeout(60):
+        while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return results[0]
+
+
+async def test_a_run_that_is_gone_on_with_is_looked_at_alone() -> None:
+    """However many trees a store holds, and however many runs a kernel left that fell."""
+    store = await left_at_the_gate()
+    async with AgentRuntime(store=store) as runtime:
+        await runtime.open_store()
+        await eventually(lambda: store.listed == 1)  # Which of them have outlived their time is looked at once.
+        async with AgentScheduler(runtime) as scheduler:
+            result = await ended(scheduler)
+
+    assert (result.status, store.listed) == ("lost", 1)
+
+
+async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgres: Server, schema: str) -> None:
+    """Not that the run was taken from it: another kernel has gone on with it meanwhile, to its end."""
+    scheduled.CALLS.clear()
+    scheduled.GATE = asyncio.Event()
+    stores = [PostgresStore(postgres.dsn, schema=schema, kernel=name) for name in ("one", "two")]
+    async with (
+        AgentRuntime(store=stores[0]) as one,
+        AgentRuntime(store=stores[1]) as two,
+        AgentScheduler(one) as scheduler,
+    ):
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job")
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        ((tick,), handles) = await scheduler.results("job"), list[Handle]()
+        with cut_off(stores[0], postgres):
+            async with asyncio.timeout(60):
+                while not handles:
+                    handles = await two.resume(only=tick.run)
+            assert (await handles[0].result()).status == "lost"
+            async with asyncio.timeout(60):
+                while await stores[1].owner_of(tick.run or "") is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        result = await ended(scheduler)
+
+    assert (result.status, result.error is not None and "not to be called again" in result.error.message) == (
+        "lost",
+        True,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from ramet.agent.definition import Agent
 from ramet.concurrency.deadline import to_its_end
 from ramet.core import ticks
 from ramet.core.budget import NO_LIMITS
-from ramet.core.errors import DefinitionMissing, StoreFailed
+from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.schedule import Schedule
 from ramet.core.ticks import Claim, TickResult, TickStatus
+from ramet.host.results import result_on_record
 from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.outcome import kept, kept_error
 from ramet.host.schedules.books import Books
@@ -105,8 +107,9 @@ class Firing:
             raise
         finally:
             del self._following[task]
-        if result.status is Status.COMPLETED or not await self._went_elsewhere(claim):
-            await self.ended(schedule, claim, result)
+        told = result if result.status is Status.COMPLETED else await self._on_record(claim, result)
+        if told is not None:
+            await self.ended(schedule, claim, told)
 
     def leave(self) -> None:
         """Leave to other schedulers the runs that can go on in their middle; who gives up waiting then ends others."""
@@ -123,13 +126,16 @@ class Firing:
         """Note how a claim's run ended. Raises StoreFailed."""
         await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
 
-    async def _went_elsewhere(self, claim: Claim) -> bool:
-        """Whether another kernel goes on with a run, so that its end here says nothing of it."""
-        journal = self._runtime.journal
+    async def _on_record(self, claim: Claim, result: Result) -> Result | None:
+        """How a run ended, where another kernel may have gone on with it; None where one does so still."""
+        journal, run = self._runtime.journal, claim.run or ""
         if journal is None or not journal.is_open:
-            return False
-        owner = await journal.store.owner_of(claim.run or "")
-        return owner is not None and owner.name != journal.store.kernel
+            return result
+        if (owner := await journal.store.owner_of(run)) is not None:
+            return result if owner.name == journal.store.kernel else None
+        with suppress(Unknown, Expired, BusyError):
+            return await result_on_record(journal, run, self._runtime.clock.now())
+        return result
 
     async def _failed(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
         why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
