@@ -195,8 +195,8 @@ def lose(book: Book, claim: Claim, now: datetime, why: str) -> Book | None:
 
 
 def release(book: Book, claim: Claim) -> Book | None:
-    """Take a claim back whose run was not born: its tick waits again, before all others."""
-    if all(each.id != claim.id for each in book.state.claims):
+    """Take a claim back whose run was not born: its tick waits again, before all others. None if another has it now."""
+    if all((each.id, each.owner) != (claim.id, claim.owner) for each in book.state.claims):
         return None
     state = _without(book.state, claim)
     return _with(book, state if state.cancelled else replace(state, waiting=(claim.due, *state.waiting)))

@@ -351,6 +351,7 @@ def test_only_its_owner_starts_a_claim_and_only_once() -> None:
     released = ticks.release(started, claimed())
     assert released is not None
     assert released.state == State(decided=at(100), waiting=(Due(tick=at(100)),))
+    assert ticks.release(started, replace(claimed(run="run-1"), owner="who was believed dead")) is None
 
 
 def test_the_queue_is_bounded() -> None:
