@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import pathlib
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.ticks import TickResult
 from ramet.host.journal import TREES
+from ramet.host.retention import sweep
 from ramet.host.schedules.books import KIND
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
@@ -57,8 +59,8 @@ class Listing(MemoryStore):
         return await super().list(kind, prefix=prefix)
 
 
-async def left_at_the_gate() -> Listing:
-    """A store as a process leaves it that is killed while a schedule's function waits."""
+async def left_at_the_gate(*, ended: bool = False) -> Listing:
+    """A store as a process leaves it that is killed while a schedule's function waits, or has `ended`."""
     scheduled.CALLS.clear()
     scheduled.GATE = asyncio.Event()
     store, left = MemoryStore(), Listing()
@@ -66,16 +68,19 @@ async def left_at_the_gate() -> Listing:
         await scheduler.schedule_agent_in(0, scheduled.waits, name="job")
         await eventually(lambda: scheduled.CALLS == ["began"])
         await left.open()
-        for kind in (KIND, TREES):
-            for each in await store.list(kind):
-                await left.put(kind, each.key, each.data)
+        documents = await store.list(KIND)
+        if ended:
+            scheduled.GATE.set()
+            await wait_for_end(scheduler)
+        for each in [*documents, *await store.list(TREES)]:
+            await left.put(each.kind, each.key, each.data)
         for event in await store.read(limit=1000):
             left.append(Entry(event.tree, event.run, event.seq, event.type, event.data))
     await left.close()
     return left
 
 
-async def ended(scheduler: AgentScheduler) -> TickResult:
+async def wait_for_end(scheduler: AgentScheduler) -> TickResult:
     """How its one tick ended."""
     async with asyncio.timeout(60):
         while not (results := await scheduler.results("job")) or results[0].ended is None:  # noqa: ASYNC110
@@ -90,7 +95,7 @@ async def test_a_run_that_is_gone_on_with_is_looked_at_alone() -> None:
         await runtime.open_store()
         await eventually(lambda: store.listed == 1)  # Which of them have outlived their time is looked at once.
         async with AgentScheduler(runtime) as scheduler:
-            result = await ended(scheduler)
+            result = await wait_for_end(scheduler)
 
     assert (result.status, store.listed) == ("lost", 1)
 
@@ -116,9 +121,23 @@ async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgr
             async with asyncio.timeout(60):
                 while await stores[1].owner_of(tick.run or "") is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
-        result = await ended(scheduler)
+        result = await wait_for_end(scheduler)
 
     assert (result.status, result.error is not None and "not to be called again" in result.error.message) == (
         "lost",
         True,
     )
+
+
+async def test_a_run_that_a_schedule_has_not_noted_yet_is_not_removed(tmp_path: pathlib.Path) -> None:
+    """Else whoever takes the tick over would find that it was never born, and call its function again."""
+    store = await left_at_the_gate(ended=True)
+    await store.open()
+    gone = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+    await store.close()
+    async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
+        result = await wait_for_end(scheduler)
+        removed = await sweep(store, tmp_path, before=datetime.now(UTC) + timedelta(days=1))
+
+    assert (scheduled.CALLS, gone, result.status) == (["began", "ended"], [], "completed")
+    assert [each.root for each in removed] == [result.run]

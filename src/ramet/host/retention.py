@@ -19,6 +19,7 @@ from ramet.host.journal import TREES
 from ramet.host.kept_results import forget_results
 from ramet.host.lifetimes import Lifetime, lifetime_of
 from ramet.host.records import Records, RunRow
+from ramet.host.schedules.books import Books
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.store.contract import Store
 
@@ -118,15 +119,16 @@ async def sweep(
 
     A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, so
     that what is open and at work nowhere was interrupted: it stays, to be resumed. So does a tree in `keep` (by the id
-    of any of its runs), one that is kept on record, and one of which a run's folder is marked to be kept. What a kernel
-    left that died between a tree's document and its first event cannot be gone on with, and goes, too. With `dry_run` a
-    store that is only read will do. Results that stood for equal calls until then go as well. Raises Unknown for what
-    is to be kept and is not there.
+    of any of its runs), one of which a schedule has not noted yet how it ended, one that is kept on record, and one of
+    which a run's folder is marked to be kept. What a kernel left that died between a tree's document and its first
+    event cannot be gone on with, and goes, too. With `dry_run` a store that is only read will do. Results that stood
+    for equal calls until then go as well. Raises Unknown for what is to be kept and is not there.
     """
     records, gone = Records(store, ()), []
     if not dry_run:
         await forget_results(store, before=before)
     kept = {await _known(records, run) for run in keep}
+    kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
     removal = Removal(store, working_dir, working_dir / ".ramet" / "transcripts")
     known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
     roots = await records.trees(ended=True)
