@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import builtins
 import pathlib
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from ramet import AgentRuntime, AgentScheduler
+from ramet.core import ticks
 from ramet.core.ticks import TickResult
 from ramet.host.journal import TREES
 from ramet.host.retention import sweep
-from ramet.host.schedules.books import KIND
+from ramet.host.schedules.books import KIND, Books
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
 from ramet.store.memory import MemoryStore
@@ -141,3 +144,33 @@ async def test_a_run_that_a_schedule_has_not_noted_yet_is_not_removed(tmp_path: 
 
     assert (scheduled.CALLS, gone, result.status) == (["began", "ended"], [], "completed")
     assert [each.root for each in removed] == [result.run]
+
+
+class Stopping(MemoryStore):
+    """A store whose user does something in the moment in which it claims trees."""
+
+    def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], left: MemoryStore) -> None:
+        super().__init__()
+        self._documents, self._events = left._documents, left._events
+        self._meanwhile, self.doing = meanwhile, list[asyncio.Task[None]]()
+
+    async def claim(self, trees: Sequence[str]) -> Sequence[str]:
+        self.doing.append(asyncio.create_task(self._meanwhile()))
+        await asyncio.sleep(0)
+        return await super().claim(trees)
+
+
+async def test_a_runtime_that_stops_in_that_moment_leaves_the_run_to_others() -> None:
+    """That it can begin nothing more says nothing of the run."""
+    store = Stopping(lambda: runtime.stop(), await left_at_the_gate())
+    runtime, beside = AgentRuntime(store=store), AgentRuntime()
+    assert runtime.journal is not None
+    runtime.journal.users.add(beside)  # As one does that works in the same folder.
+    async with runtime, AgentScheduler(runtime) as scheduler:
+        assert scheduler._serving is not None
+        await asyncio.wait({scheduler._serving}, timeout=60)
+        await asyncio.gather(*store.doing)
+        (found,) = await Books(store).all()
+    await runtime.journal.leave(beside)
+
+    assert [each.status for each in ticks.report(found.book.state)] == ["running"]

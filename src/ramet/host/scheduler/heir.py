@@ -16,7 +16,7 @@ from ramet.core.outcome import Result
 from ramet.core.policy import secrets_of
 from ramet.core.schedule import NamedTarget, Schedule
 from ramet.core.ticks import Claim
-from ramet.host.runtime import AgentRuntime
+from ramet.host.runtime import AgentRuntime, living
 from ramet.host.scheduler.firing import Firing
 from ramet.host.schedules.books import Books
 from ramet.host.schedules.target import load
@@ -49,7 +49,8 @@ class Heir:
         except StoreFailed:
             raise
         except Exception as problem:  # Whatever it is, among it what loading the user's own code raises.
-            await self._lose(schedule, claim, problem)
+            if self._runtime in living():  # Else that is what is wrong, and not the run.
+                await self._lose(schedule, claim, problem)
             return True
         mine = replace(claim, owner=owner)
         if await self._books.change(schedule.id, lambda book: ticks.amend(book, claim, mine)) is None:
