@@ -79,6 +79,8 @@ async def work_inside(
                     _begin_anew(run, why)
                     continue
                 verdict = lost(run, str(why))
+                await _end_children(run, verdict)
+                return verdict
             await _end_children(run, verdict)
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
                 return verdict
