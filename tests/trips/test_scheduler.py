@@ -427,6 +427,28 @@ async def test_results_say_what_is_true(stage: Stage, scheduler: AgentScheduler)
     assert stage.runtime.get(running.run).view().state == "running"
 
 
+async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has an id before it is born, which leads nowhere until then."""
+    async with AgentRuntime(store=MemoryStore(), clock=clock) as runtime, AgentScheduler(runtime) as scheduler:
+        spawn, may_be_born, asked = runtime.spawn, asyncio.Event(), asyncio.Event()
+
+        async def late(*args: Any, **options: Any) -> Any:
+            asked.set()
+            await may_be_born.wait()
+            return await spawn(*args, **options)
+
+        monkeypatch.setattr(runtime, "spawn", late)
+        view = await scheduler.schedule_agent_in(0, scheduled.waits)
+        await asyncio.wait_for(asked.wait(), 60)
+        (unborn,) = await scheduler.results(view.id)
+        may_be_born.set()
+        await eventually(lambda: scheduled.CALLS == ["began"])
+        (born,) = await scheduler.results(view.id)
+
+    assert (unborn.status, unborn.run, born.status) == ("starting", None, "running")
+    assert born.run is not None
+
+
 async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentScheduler) -> None:
     """Twenty, the newest last."""
     view = await scheduler.schedule_agent_interval(10, scheduled.note)

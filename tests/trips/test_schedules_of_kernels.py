@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import signal
 from collections.abc import AsyncIterator
@@ -11,18 +12,27 @@ from typing import NamedTuple
 
 import pytest
 
-from ramet.core.events import RunEnded, ToolStarted
+from ramet.core.events import RunEnded, SandboxStarted, ToolStarted
+from ramet.core.policy import Policy
 from ramet.core.ticks import TickResult
+from ramet.isolation.folders import RunFolders
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.views.contract import PlainAgent
-from tests.support.kernels import Kernel, Kernels, all_kernels, stack
+from tests.chaos.kernels import inheriting_orphans
+from tests.support import postgres
+from tests.support.kernels import Kernel, Kernels, all_kernels, kernels, stack
+from tests.support.outliving import OutlivingBackend
 from tests.support.providers import Call, Hang, Provider, provider
+from tests.support.serving import short_folder
 
 __all__ = ["all_kernels", "stack"]  # fixtures are used by their names
 
 pytestmark = pytest.mark.parametrize("stores", ["postgres"])  # It is there for those who say so.
 NIGHTLY = PlainAgent(name="nightly", model="openai:gpt-5.4-mini", tools=["Write"])
+
+
+HOLDS = "tests.support.slow_functions:holds"
 
 
 class Going(NamedTuple):
@@ -103,3 +113,48 @@ async def test_a_run_is_stopped_wherever_it_goes_on(going: Going) -> None:
 
     assert [each.status for each in await ended(going.others[0], going.schedule)] == ["cancelled"]
     assert list(stopped.stopped) == ["main"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+@pytest.mark.parametrize(
+    ("number", "is_there", "status"),
+    [(signal.SIGKILL, True, "completed"), (signal.SIGTERM, True, "completed"), (signal.SIGKILL, False, "lost")],
+    ids=["killed", "told to stop", "killed with its sandbox"],
+)
+async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
+    stores: str, number: signal.Signals, is_there: bool, status: str
+) -> None:
+    """The next kernel goes on with it where it is, and calls none again that is there no more."""
+    with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
+        machine = OutlivingBackend(RunFolders(folder / "one").root)
+        try:
+            first = all_kernels.begin("one", RAMET_BACKEND="outliving")
+            async with all_kernels.client(first) as client:
+                view = await client.kernel.add_schedule(HOLDS, in_s=0, args=["2"], policy=Policy(retry_count=1))
+                run = await begun(client, view.id)
+                first.process.send_signal(number)
+                await asyncio.to_thread(first.process.wait)
+            if not is_there:
+                await machine.end()
+            async with all_kernels.client(all_kernels.begin("one", RAMET_BACKEND="outliving")) as client:
+                (result,) = await ended(client, view.id)
+                told = [each.event async for each in client.kernel.events(run)]
+            all_kernels.all[-1].kill()
+        finally:
+            for each in all_kernels.all:
+                each.close()
+            await machine.end()
+
+    assert (result.status, result.run, bool(result.text)) == (status, run, is_there), result
+    assert [each.adopted for each in told if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]
+
+
+async def begun(client: Client, schedule: str) -> str:
+    """The id of its tick's run, once that is in a sandbox."""
+    async with asyncio.timeout(60):
+        while not (ticks := await client.kernel.schedule_results(schedule)) or ticks[0].run is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async for each in client.kernel.events(ticks[0].run, follow=True):
+            if isinstance(each.event, SandboxStarted):
+                break
+    return ticks[0].run

@@ -1,4 +1,4 @@
-"""What became of a tick whose process died: its run may have been taken up since, and the journal knows how it did."""
+"""How a tick stands, as the journal knows it: whether its run was born, and how it did if nobody was there to note."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ KEPT_TEXT = 4096
 async def all_as_they_stand(records: Records | None, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
     """The same ticks; those that were noted as lost as their runs tell it, where these are on record."""
     return tuple([await as_it_stands(records, each) for each in ticks])
+
+
+async def with_runs_that_are_born(records: Records, ticks: Iterable[TickResult]) -> tuple[TickResult, ...]:
+    """The same ticks; one whose run has an id and is not on record yet is starting. `records` has all their runs."""
+    return tuple([each if await _is_born(records, each) else _starting(each) for each in ticks])
+
+
+async def _is_born(records: Records, tick: TickResult) -> bool:
+    return tick.status is not TickStatus.RUNNING or bool(await records.store.read(run=tick.run, limit=1))
+
+
+def _starting(tick: TickResult) -> TickResult:
+    return replace(tick, status=TickStatus.STARTING, run=None)
 
 
 async def as_it_stands(records: Records | None, tick: TickResult) -> TickResult:

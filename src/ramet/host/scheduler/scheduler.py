@@ -22,7 +22,7 @@ from ramet.host.runtime import AgentRuntime, living, reachable
 from ramet.host.scheduler.firing import Firing
 from ramet.host.scheduler.heir import Heir
 from ramet.host.scheduler.lookout import Lookout
-from ramet.host.scheduler.outcome import all_as_they_stand
+from ramet.host.scheduler.outcome import all_as_they_stand, with_runs_that_are_born
 from ramet.host.scheduler.view import ScheduleView, view_now, view_of
 from ramet.host.schedules.asked import Options, schedule_of
 from ramet.host.schedules.books import Books
@@ -214,8 +214,11 @@ class AgentScheduler:
         One that was lost with its process is told as its run does now, if that was taken up again.
         """
         await self.start()
-        book = await self._read(id)
-        return await all_as_they_stand(self._records(), ticks.report(book.state))
+        known = ticks.report((await self._read(id)).state)
+        records = self._records()
+        if records is not None and self._books.are_in(records.store):
+            known = await with_runs_that_are_born(records, known)
+        return await all_as_they_stand(records, known)
 
     # ---- within
 
