@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2
 import psycopg
@@ -229,9 +229,9 @@ async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Se
     assert await ready(one) == 200
 
 
-async def triggered(kernel: Served, function: str) -> str:
+async def triggered(kernel: Served, function: str, *, repeatable: bool = False) -> str:
     """The id of a schedule that runs a function of this module now."""
-    asked = {"agent": f"{__name__}:{function}", "every_s": 3600}
+    asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable}
     id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
     (await kernel.ask("POST", f"/v1/schedules/{id}/trigger", TOKEN)).raise_for_status()
     return id
@@ -241,6 +241,38 @@ async def result(kernel: Served, schedule: str) -> tuple[str, str]:
     """The status and the text of its newest tick."""
     told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
     return told["results"][-1]["status"], told["results"][-1].get("text", "")
+
+
+async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody has taken it up yet, who stops it is not told that nobody does."""
+    one, two, stores, _ = both
+    heir = two.server._scheduler._lookout._heir
+    find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
+
+    async def late(*claim: Any) -> Any:
+        asked.set()
+        await may_find.wait()
+        return await find(*claim)
+
+    monkeypatch.setattr(heir, "_find", late)
+    schedule = await triggered(one, "for_ever", repeatable=True)
+    await eventually(lambda: one.server.runtime.trees)
+    (run,) = one.server.runtime.trees
+    await one.server.runtime.get(run).run.context.settled()
+    with cut_off(stores[0], postgres):
+        await asyncio.wait_for(asked.wait(), 60)
+        await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
+        stopping = asyncio.create_task(two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
+        requests = two.server._parts.metrics.requests
+        await eventually(lambda: requests.under_way == 1 or stopping.done())
+        may_find.set()
+        stopped = await stopping
+
+    assert stopped.status_code == 200, stopped.text
+    async with asyncio.timeout(60):
+        while (told := await result(two, schedule))[0] == "running":
+            pass
+    assert told == ("cancelled", "")
 
 
 async def test_a_scheduler_that_leaves_waits_for_functions_and_begins_no_other(both: Two) -> None:

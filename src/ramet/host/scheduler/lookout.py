@@ -28,7 +28,7 @@ AGAIN = timedelta(seconds=1)
 KEPT = timedelta(days=7)
 
 _log = logging.getLogger("ramet.scheduler")
-#: Those that are open in this process. A claim of any other is one whose owner died, unless its kernel lives elsewhere.
+#: Those that are open in this process. A claim of any other is one whose owner died, unless its kernel is another.
 _open: set[str] = set()
 
 
@@ -124,7 +124,7 @@ class Lookout:
     async def _consider(self, group: asyncio.TaskGroup, id: str, found: Found | None = None) -> None:
         """Decide on what has come of one schedule, claim what may begin, and begin it."""
         while (found := found or await self._read(id)) is not None:
-            owners = {*_open, *await self._living_elsewhere(found.book)}
+            owners = await self._living(found.book)
             now = self._runtime.clock.now()
             settled = ticks.settle(found.book, now, next_fire, owners.__contains__)
             if ticks.is_forgotten(settled) or _is_old(settled, now):
@@ -143,13 +143,14 @@ class Lookout:
                 return
             found = None
 
-    async def _living_elsewhere(self, book: Book) -> list[str]:
-        """The owners of claims that are schedulers of other kernels, and these live."""
-        asked = {claim.owner for claim in book.state.claims} - _open
-        if self._store is None or not asked:
-            return []
+    async def _living(self, book: Book) -> set[str]:
+        """The owners of claims that live: schedulers of this kernel that are open, and those of others that live."""
+        owners = {claim.owner for claim in book.state.claims}
+        here = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
+        if self._store is None or owners == here:
+            return here
         seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
-        return [owner for owner in asked if owner.partition("@")[2] in seats]
+        return here | {each for each in owners if _seat_in(each) in seats}
 
     async def _read(self, id: str) -> Found | None:
         try:
@@ -184,6 +185,10 @@ async def _seat_of(store: Store) -> str:
 
 def _seat(kernel: Seat) -> str:
     return f"{kernel.epoch}/{kernel.name}"
+
+
+def _seat_in(scheduler: str) -> str:
+    return scheduler.partition("@")[2]
 
 
 def _is_old(book: Book, now: datetime) -> bool:
