@@ -12,6 +12,7 @@ from ramet.core.story import RunStory
 from ramet.models.messages import decode
 from ramet.spawn.answer import answer
 from ramet.spawn.run import Run, Verdict
+from ramet.tools.conclusion import concluded_by
 
 
 def cut(run: Run, status: Status, reason: str) -> Verdict:
@@ -60,8 +61,8 @@ def failed(run: Run, error: BaseException) -> Verdict:
 def on_record(run: Run, story: RunStory) -> Verdict:
     """The verdict on a turn that was over in another process, as far as it can be told from what is on record."""
     status, text = Status(story.turn_status), newest_text(_newest_first(run, story)) or None
-    is_text = run.agent.output is None and bool(story.said) and story.said[-1].kind == "ai"
     if status is Status.COMPLETED:
+        is_text = run.agent.output is None and concluded_by(_newest_reply(story)) is None
         return Verdict(status, text if is_text else _answered(run, text))
     return Verdict(status, error=_why(run, story, status), partial=text or "")
 
@@ -69,6 +70,16 @@ def on_record(run: Run, story: RunStory) -> Verdict:
 def _newest_first(run: Run, story: RunStory) -> Iterator[BaseMessage]:
     """The messages of its turn, none of them made before it is looked at."""
     return (decode(each.data) for each in reversed(story.said[run.turn_began_at :]) if each.kind == "ai")
+
+
+def _newest_reply(story: RunStory) -> list[BaseMessage]:
+    """The newest reply, and the answers to its calls: the only messages of most runs at rest that are made."""
+    newest = list[BaseMessage]()
+    for each in reversed(story.said):
+        newest.insert(0, decode(each.data))
+        if each.kind != "tool":
+            break
+    return newest
 
 
 def _answered(run: Run, text: str | None) -> object:
