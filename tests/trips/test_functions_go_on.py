@@ -15,15 +15,11 @@ import pytest
 from ramet.core import events
 from ramet.core.events import SandboxStarted
 from ramet.core.policy import Policy
-from ramet.isolation.folders import RunFolders
 from ramet.services.contract import Chunk
 from ramet.services.types.function_call import BEGINS_AGAIN
 from ramet.store.postgres import PostgresStore
-from tests.chaos.kernels import inheriting_orphans
-from tests.support import postgres
-from tests.support.kernels import Kernels, all_kernels, kernels, stack
-from tests.support.outliving import OutlivingBackend
-from tests.support.serving import short_folder
+from tests.support.kernels import Kernels, all_kernels, stack
+from tests.support.outliving_kernels import begin_outliving, outliving_kernels
 from tests.support.tars import tar
 from tests.support.turns import Reader, counting
 from tests.support.waiting import eventually
@@ -131,29 +127,23 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     how: signal.Signals, stores: str
 ) -> None:
     """The next kernel goes on with it where it is: the turn is the same one, and so is who answers."""
-    with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
-        machine = OutlivingBackend(RunFolders(folder / "one").root)
-        try:
-            first = all_kernels.begin("one", RAMET_BACKEND="outliving")
-            async with all_kernels.client(first) as client:
-                crew = await client.create_team({"agents": 1}, name="crew")
-                ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
-                turn = Reader(client, ada, asked("1"))
-                await eventually(lambda: turn.text.endswith("\n"))
-                first.process.send_signal(how)
-                await asyncio.to_thread(first.process.wait)
-                await turn.leave()
-            async with all_kernels.client(all_kernels.begin("one", RAMET_BACKEND="outliving")) as client:
-                last = turn.chunks[-1]
-                rest = [chunk async for chunk in client.read_turn(ada.agent.id, last.turn, last.number, key=ada.nonce)]
-                run = (await client.get_agent(ada.agent.id, key=ada.nonce)).run
-                history = await client.history(ada.agent.id, key=ada.nonce)
-            all_kernels.all[-1].kill()
-            started = await sandboxes_of(run, all_kernels.dsn)
-        finally:
-            for each in all_kernels.all:
-                each.close()
-            await machine.end()
+    async with outliving_kernels() as (all_kernels, _):
+        first = begin_outliving(all_kernels)
+        async with all_kernels.client(first) as client:
+            crew = await client.create_team({"agents": 1}, name="crew")
+            ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
+            turn = Reader(client, ada, asked("1"))
+            await eventually(lambda: turn.text.endswith("\n"))
+            first.process.send_signal(how)
+            await asyncio.to_thread(first.process.wait)
+            await turn.leave()
+        async with all_kernels.client(begin_outliving(all_kernels)) as client:
+            last = turn.chunks[-1]
+            rest = [chunk async for chunk in client.read_turn(ada.agent.id, last.turn, last.number, key=ada.nonce)]
+            run = (await client.get_agent(ada.agent.id, key=ada.nonce)).run
+            history = await client.history(ada.agent.id, key=ada.nonce)
+        all_kernels.all[-1].kill()
+        started = await sandboxes_of(run, all_kernels.dsn)
     turn.chunks += rest
     me, _, again = turn.text.partition("\n")
     assert again == me, turn.chunks

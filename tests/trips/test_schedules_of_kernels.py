@@ -15,16 +15,12 @@ import pytest
 from ramet.core.events import RunEnded, SandboxStarted, ToolStarted
 from ramet.core.policy import Policy
 from ramet.core.ticks import TickResult
-from ramet.isolation.folders import RunFolders
 from ramet.services.client.client import Client
 from ramet.services.client.refusals import Refused
 from ramet.services.views.contract import PlainAgent
-from tests.chaos.kernels import inheriting_orphans
-from tests.support import postgres
-from tests.support.kernels import Kernel, Kernels, all_kernels, kernels, stack
-from tests.support.outliving import OutlivingBackend
+from tests.support.kernels import Kernel, Kernels, all_kernels, stack
+from tests.support.outliving_kernels import begin_outliving, outliving_kernels
 from tests.support.providers import Call, Hang, Provider, provider
-from tests.support.serving import short_folder
 
 __all__ = ["all_kernels", "stack"]  # fixtures are used by their names
 
@@ -125,25 +121,18 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     stores: str, number: signal.Signals, is_there: bool, status: str
 ) -> None:
     """The next kernel goes on with it where it is, and calls none again that is there no more."""
-    with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
-        machine = OutlivingBackend(RunFolders(folder / "one").root)
-        try:
-            first = all_kernels.begin("one", RAMET_BACKEND="outliving")
-            async with all_kernels.client(first) as client:
-                view = await client.kernel.add_schedule(HOLDS, in_s=0, args=["2"], policy=Policy(retry_count=1))
-                run = await begun(client, view.id)
-                first.process.send_signal(number)
-                await asyncio.to_thread(first.process.wait)
-            if not is_there:
-                await machine.end()
-            async with all_kernels.client(all_kernels.begin("one", RAMET_BACKEND="outliving")) as client:
-                (result,) = await ended(client, view.id)
-                told = [each.event async for each in client.kernel.events(run)]
-            all_kernels.all[-1].kill()
-        finally:
-            for each in all_kernels.all:
-                each.close()
+    async with outliving_kernels() as (all_kernels, machine):
+        first = begin_outliving(all_kernels)
+        async with all_kernels.client(first) as client:
+            view = await client.kernel.add_schedule(HOLDS, in_s=0, args=["2"], policy=Policy(retry_count=1))
+            run = await begun(client, view.id)
+            first.process.send_signal(number)
+            await asyncio.to_thread(first.process.wait)
+        if not is_there:
             await machine.end()
+        async with all_kernels.client(begin_outliving(all_kernels)) as client:
+            (result,) = await ended(client, view.id)
+            told = [each.event async for each in client.kernel.events(run)]
 
     assert (result.status, result.run, bool(result.text)) == (status, run, is_there), result
     assert [each.adopted for each in told if isinstance(each, SandboxStarted)] == [False, True][: 1 + is_there]

@@ -1,0 +1,31 @@
+"""Kernels of one folder whose sandboxes are on a machine that outlives them: the next goes on with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ramet.isolation.folders import RunFolders
+from tests.chaos.kernels import inheriting_orphans
+from tests.support import postgres
+from tests.support.kernels import Kernel, Kernels, kernels
+from tests.support.outliving import OutlivingBackend
+from tests.support.serving import short_folder
+
+
+@asynccontextmanager
+async def outliving_kernels() -> AsyncIterator[tuple[Kernels, OutlivingBackend]]:
+    """None at first, begun by `begin_outliving`, and the machine; all of it ends with this."""
+    with short_folder() as folder, kernels(postgres.running(), folder) as all_kernels, inheriting_orphans():
+        machine = OutlivingBackend(RunFolders(folder / "one").root)
+        try:
+            yield all_kernels, machine
+        finally:
+            for each in all_kernels.all:
+                each.close()
+            await machine.end()
+
+
+def begin_outliving(all_kernels: Kernels) -> Kernel:
+    """The kernel of that folder, the first one or the next."""
+    return all_kernels.begin("one", RAMET_BACKEND="outliving")
