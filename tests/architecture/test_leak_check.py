@@ -39,6 +39,11 @@ async def test_tidy_thread_and_process():
 def test_tidy_home(home):
     assert os.environ["HOME"] == str(home) and not os.path.exists(os.environ["RAMET_HOME"])
 
+def test_tidy_hang_up():
+    ended = "import os, signal; os.kill(os.getpid(), signal.SIGHUP)"
+    assert subprocess.run([sys.executable, "-c", ended]).returncode == -1
+    os.kill(os.getpid(), 1)
+
 @pytest.mark.leaves("to show that this is possible")
 def test_tidy_by_its_own_word():
     kept.append(open(os.devnull)); kept.extend(socket.socketpair())
@@ -81,13 +86,14 @@ LEFT = {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says of tests that leave something behind."""
+    """What pytest says of tests that leave something behind, when it is started as by `nohup`."""
     folder = tmp_path_factory.mktemp("leaks")
     (folder / "conftest.py").write_text(CONFTEST.read_text() + "\nBOUND_S = 0.2\n")
     (folder / "test_leaks.py").write_text(TESTS)
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers = leaves(reason): off\n")
     without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
-    command = [sys.executable, "-m", "pytest", "-rA", "--tb=short", *without, "test_leaks.py"]
+    nohup = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    command = [*nohup, sys.executable, "-m", "pytest", "-rA", "--tb=short", *without, "test_leaks.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
@@ -100,6 +106,9 @@ def test_what_is_left_behind_fails_the_test_that_left_it(report: str, test: str)
 
 
 def test_the_tidy_pass(report: str) -> None:
-    """Servers, threads and processes that are ended, a home of one's own, and a stated exception are no leak."""
+    """Servers, threads and processes that are ended, a home of one's own, and a stated exception are no leak.
+
+    A hang-up that the tests were started to ignore ends what they start, and not them.
+    """
     assert "6 errors" in report, report
     assert [line for line in report.splitlines() if line.startswith(("ERROR", "FAILED")) and "_tidy_" in line] == []

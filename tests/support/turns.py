@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
+from ramet.services.client.asking import Ask
 from ramet.services.client.client import Client
 from ramet.services.contract import Chunk, SpawnedAgent
+from ramet.wire.sse import ServerSentEvent
 
 
 def counting(most: int, wait: int, folder: pathlib.Path) -> bytes:
@@ -17,14 +20,38 @@ def counting(most: int, wait: int, folder: pathlib.Path) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
+class HeaderNotingClient(Client):
+    """A client that shares the connections of another one, and passes the headers of each stream to `note`."""
+
+    def __init__(self, client: Client, note: Callable[[Mapping[str, str]], None]) -> None:
+        self.__dict__.update(client.__dict__)
+        self._note = note
+
+    def stream(
+        self, ask: Ask[None], key: str | None = None, begun: Callable[[Mapping[str, str]], None] = lambda headers: None
+    ) -> AsyncGenerator[ServerSentEvent, None]:
+        """See `Client.stream`."""
+
+        def note(headers: Mapping[str, str]) -> None:
+            self._note(headers)
+            begun(headers)
+
+        return super().stream(ask, key, note)
+
+
 class Reader:
-    """Reads one turn, which it asks for, or that is there; `done` when it is over."""
+    """Reads one turn, which it asks for, or that is there; `done` when it is over.
+
+    `turn_id` is empty until the server has accepted the turn. A kernel that is killed before then may or may not have
+    the turn on record, and the request fails with 502, as docs/services.md says: nobody asks for it a second time.
+    """
 
     def __init__(
         self, client: Client, agent: SpawnedAgent, body: bytes = b"", *, format: str = "openai", **options: str
     ) -> None:
         self.chunks: list[Chunk] = []
-        self._client, self._agent = client, agent
+        self.turn_id = ""
+        self._client, self._agent = HeaderNotingClient(client, self._note), agent
         self.done = asyncio.create_task(self._read(body, format, **options))
 
     @property
@@ -37,6 +64,9 @@ class Reader:
         """Read no more."""
         self.done.cancel()
         await asyncio.wait({self.done})
+
+    def _note(self, headers: Mapping[str, str]) -> None:
+        self.turn_id = headers.get("ramet-turn", self.turn_id)
 
     async def _read(self, body: bytes, format: str, turn: str = "", on_leave: str = "") -> None:
         agent, key = self._agent.agent.id, self._agent.nonce

@@ -101,6 +101,7 @@ async def place(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Place]:
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)  # An earlier test's, whose folder is gone.
     async with Server(folder, types={}) as server:
         yield Place(folder, server, capsys)
 

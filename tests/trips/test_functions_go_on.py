@@ -64,6 +64,7 @@ async def test_a_killed_kernels_function_is_called_again_in_the_same_turn(
     first = Reader(two, bob, counting(9, 5, tmp_path))
     await eventually(lambda: first.text.endswith("4 "))
     second = Reader(two, bob, counting(3, 4, tmp_path))
+    await eventually(lambda: second.turn_id)
     begun[0].kill()
     (tmp_path / "go").touch()
     await asyncio.gather(first.done, second.done)
@@ -132,7 +133,7 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
         async with all_kernels.client(first) as client:
             crew = await client.create_team({"agents": 1}, name="crew")
             ada = await client.spawn_agent("crew", "ada", "slow-function", HOLDS, policy=Policy(), key=crew.key)
-            turn = Reader(client, ada, asked("1"))
+            turn = Reader(client, ada, asked("3"))
             await eventually(lambda: turn.text.endswith("\n"))
             first.process.send_signal(how)
             await asyncio.to_thread(first.process.wait)
@@ -148,7 +149,7 @@ async def test_a_function_in_a_sandbox_that_outlives_its_kernel_is_called_once(
     me, _, again = turn.text.partition("\n")
     assert again == me, turn.chunks
     is_whole(turn.chunks)
-    assert [each["content"] for each in history] == ["1", f"{me}\n{me}"]
+    assert [each["content"] for each in history] == ["3", f"{me}\n{me}"]
     assert [each.adopted for each in started] == [False, True]
 
 

@@ -61,7 +61,7 @@ async def test_a_killed_kernel_is_taken_over_in_the_middle_of_turns(
     await eventually(lambda: first.text.endswith("4 "))
     second = Reader(two, bob, counting(3, 4, tmp_path))
     cut = Reader(two, ann, b"one wait two", format="words")
-    await eventually(lambda: bool(cut.chunks))
+    await eventually(lambda: second.turn_id and cut.chunks)
     asking = asyncio.create_task(asks_on(begun[1], bob.agent.id, bob.nonce))
     begun[0].kill()
     (tmp_path / "go").touch()
