@@ -134,6 +134,32 @@ async def test_a_team_that_is_interrupted_leaves_nothing(how: str, folder: pathl
     assert (process.returncode, err) == (130, b"")
 
 
+#: An example that waits for good, and gets a signal while it does.
+WAITING = """
+import asyncio, os, signal, sys
+from ramet.examples.running import main
+async def wait(config):
+    os.kill(os.getpid(), signal.{number})
+    try:
+        await asyncio.sleep(10)
+    finally:
+        print("cleaned up")
+sys.exit(main("wait", "Wait.", wait))
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+async def test_an_example_in_the_background_of_a_script_ends_by_a_signal(number: str, folder: pathlib.Path) -> None:
+    """A shell has a background command ignore Ctrl-C; other signals still end it in good order."""
+    background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    process = await asyncio.create_subprocess_exec(
+        *background, sys.executable, "-c", WAITING.format(number=number), cwd=folder, stdout=PIPE, stderr=PIPE
+    )
+    out, err = await process.communicate()
+
+    assert (process.returncode, out, err) == (130, b"cleaned up\n", b"")
+
+
 # ---- how they are told what to do
 
 

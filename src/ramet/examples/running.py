@@ -46,25 +46,35 @@ def main(name: str, about: str, example: Callable[[Config], Coroutine[Any, Any, 
     options = parser.parse_args()
     try:
         config = load(options.config, os.environ, {"backend": options.backend})
-        for other in (signal.SIGTERM, signal.SIGHUP):  # As Ctrl-C: nobody would find what is left in a cluster.
-            if signal.getsignal(other) is signal.SIG_DFL:  # and not `nohup`
-                signal.signal(other, lambda *_: signal.raise_signal(signal.SIGINT))
         if config.log_level:
             ramet.setup_logging(structured=False, level=config.log_level)
             if config.log_level == "INFO":
                 logging.getLogger("httpx2").setLevel(logging.WARNING)
         else:  # What an example cannot do without is raised, and told once.
             logging.getLogger("ramet").setLevel(logging.ERROR)
-        asyncio.run(example(config))
+        asyncio.run(_interruptible(example, config))
     except RametError as problem:
         print(f"{name}: {' '.join(str(problem).split())}", file=sys.stderr)
         return 2 if isinstance(problem, InvalidValue | Unknown) else 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     except BrokenPipeError:  # nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0
+
+
+async def _interruptible(example: Callable[[Config], Coroutine[Any, Any, None]], config: Config) -> None:
+    """Run an example; SIGTERM and SIGHUP cancel it as Ctrl-C does: nobody would find what is left in a cluster.
+
+    They do so also where Ctrl-C is ignored, as in the background of a script. What `nohup` ignores stays ignored.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            loop.add_signal_handler(number, task.cancel)
+    await example(config)
 
 
 @asynccontextmanager
