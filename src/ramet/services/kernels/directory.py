@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -138,7 +139,8 @@ class Directory:
 
     async def opens_a_team(self, hash: str) -> bool:
         """Whether this is the hash of any team's key."""
-        return any(each.key == hash for each in await self._all())
+        found = [hmac.compare_digest(each.key, hash) for each in await self._all()]
+        return any(found)  # Only after all were compared.
 
     async def orphans(self) -> list[str]:
         """Teams that no kernel has which answers, but for those that none can take over."""

@@ -1,0 +1,90 @@
+"""Keys, tokens and their hashes are compared in constant time, wherever a client or another machine presents them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ramet
+
+SOURCE = Path(ramet.__file__).parent  #: of the package that is tested, which `make mutants` replaces
+#: Where keys are presented by clients, by other kernels and by pods.
+PLACES = (
+    "isolation/lines",
+    "services/app",
+    "services/kernels",
+    "services/operator_token.py",
+    "services/server.py",
+    "services/spawning",
+    "services/views",
+)
+#: Names of variables, attributes and functions that hold or return a key, or the hash of one.
+SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "token", "nonce", "presented", "shown"})
+#: Functions that decide whether a key is the right one.
+DECIDING = (
+    ("isolation/lines/keys.py", "admit"),
+    ("isolation/lines/keys.py", "confirm"),
+    ("services/kernels/directory.py", "opens_a_team"),
+    ("services/kernels/passes.py", "check"),
+    ("services/spawning/keys.py", "opens"),
+    ("services/spawning/keys.py", "held_by"),
+    ("services/spawning/spawner.py", "_rooms_of"),
+)
+
+
+def own_name(node: ast.expr) -> str:
+    """The last name of a variable, an attribute or a called function; empty for anything else."""
+    match node:
+        case ast.Call(func=func):
+            return own_name(func)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case ast.Subscript(value=value):
+            return own_name(value)
+    return ""
+
+
+def compared_secrets(source: str) -> Iterator[str]:
+    """The comparisons in a module by ==, != and `in`, one side of which is a secret by its name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            operands = (node.left, *node.comparators)
+            if any(isinstance(each, ast.Constant) for each in operands):
+                continue
+            early = any(isinstance(each, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for each in node.ops)
+            if early and SECRETS & {own_name(each) for each in operands}:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_key_is_compared_by_an_operator_that_stops_at_the_first_difference() -> None:
+    """`==` and `in` take longer the more of a guess is right."""
+    files = [file for place in PLACES for file in [SOURCE / place, *(SOURCE / place).rglob("*.py")] if file.is_file()]
+
+    found = {str(file.relative_to(SOURCE)): list(compared_secrets(file.read_text())) for file in files}
+
+    assert len(files) > 20
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(("file", "function"), DECIDING)
+def test_a_function_that_decides_on_a_key_compares_in_constant_time(file: str, function: str) -> None:
+    """It calls hmac.compare_digest."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse((SOURCE / file).read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+    ]
+
+    assert len(functions) == 1
+    assert "hmac.compare_digest(" in ast.unparse(functions[0])
+
+
+@pytest.mark.parametrize(
+    "line", ["hash_of(key) == hash", "hash != each.key", "key in known", "self._hashes[key] == hashes[0]"]
+)
+def test_a_comparison_of_keys_is_recognised(line: str) -> None:
+    """The control: what the check looks for is found."""
+    assert list(compared_secrets(f"def opens():\n    return {line}\n"))
