@@ -1,0 +1,262 @@
+"""A folder from a stranger brings a `.ramet` of its own: nothing is read, written, or believed through it."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import socket
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+
+from ramet import AgentRuntime
+from ramet.cli.main import main
+from ramet.core.errors import Damaged, InvalidValue
+from ramet.host.doorbell import NoKernel, Trees, ring
+from ramet.isolation.folders import RunFolders
+from ramet.services.server import Server
+from ramet.store.sqlite import SqliteStore
+
+Plant = Callable[[pathlib.Path, pathlib.Path], None]  #: is told of the state folder, and of one outside
+
+
+def double(number: int) -> int:
+    """Return twice the number."""
+    return 2 * number
+
+
+async def doubled(folder: pathlib.Path) -> object:
+    """The value of a run on record in a folder."""
+    async with AgentRuntime(folder) as runtime:
+        handle = await runtime.spawn(double, args=(2,))
+        return (await handle.result()).value
+
+
+@pytest.fixture
+def outside(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder that no agent was given, with a file and an empty folder."""
+    folder = tmp_path / "outside"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "file").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The stranger's folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def content(folder: pathlib.Path) -> list[tuple[str, int]]:
+    """All that is below a folder, with sizes."""
+    return sorted((str(each.relative_to(folder)), each.lstat().st_size) for each in folder.rglob("*"))
+
+
+def link(name: str, target: str) -> Plant:
+    """A symbolic link in the state folder."""
+
+    def plant(state: pathlib.Path, outside: pathlib.Path) -> None:
+        state.mkdir()
+        (state / name).symlink_to(outside / target)
+
+    return plant
+
+
+def link_as_folder(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """The state folder itself is a link."""
+    state.symlink_to(outside / "folder")
+
+
+def hard_link(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """The journal is a file of somebody else's by another name."""
+    state.mkdir()
+    (state / "journal.db").hardlink_to(outside / "file")
+
+
+def pipe(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """The journal is a pipe, which may wait for ever."""
+    state.mkdir()
+    os.mkfifo(state / "journal.db", 0o600)
+
+
+def readable_journal(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """A journal as a version control system checks it out: readable by others, which no journal of ours is."""
+    state.mkdir()
+    asyncio.run(empty_journal(state / "journal.db"))
+    (state / "journal.db").chmod(0o644)
+
+
+async def empty_journal(path: pathlib.Path) -> None:
+    store = await SqliteStore(path).open()
+    await store.close()
+
+
+def foreign(state: pathlib.Path, outside: pathlib.Path) -> None:
+    """The state folder belongs to another user."""
+    state.mkdir()
+    os.chown(state, 60_701, 60_701)
+
+
+PLANTS: dict[str, Plant] = {
+    "a linked state folder": link_as_folder,
+    "linked transcripts": link("transcripts", "folder"),
+    "linked transcripts that lead nowhere": link("transcripts", "new"),
+    "a linked journal": link("journal.db", "file"),
+    "a linked journal that leads nowhere": link("journal.db", "new"),
+    "a linked log of the journal": link("journal.db-wal", "file"),
+    "a linked index of the journal": link("journal.db-shm", "file"),
+    "a linked rollback journal": link("journal.db-journal", "file"),
+    "a linked lock": link("journal.db.lock", "file"),
+    "a hard link as the journal": hard_link,
+    "a pipe as the journal": pipe,
+    "a journal that others can read": readable_journal,
+    "a state folder of another user": foreign,
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+async def test_a_runtime_refuses_a_planted_state_folder(
+    project: pathlib.Path, outside: pathlib.Path, name: str
+) -> None:
+    """A typed error names the path, before anything was written anywhere."""
+    if PLANTS[name] is foreign and os.geteuid() != 0:
+        pytest.skip("only root can make a folder of another user")
+    await asyncio.to_thread(PLANTS[name], project / ".ramet", outside)
+    before = content(outside)
+
+    with pytest.raises(InvalidValue, match=r"\.ramet"):
+        await doubled(project)
+
+    assert content(outside) == before
+
+
+async def test_a_link_to_the_project_itself_is_followed(
+    tmp_path: pathlib.Path, project: pathlib.Path, outside: pathlib.Path
+) -> None:
+    """The owner's own link is resolved once; a link that the project brings is refused all the same."""
+    (tmp_path / "short").symlink_to(project)
+
+    assert await doubled(tmp_path / "short") == 4
+    assert (project / ".ramet" / "journal.db").stat().st_size
+
+    (project / ".ramet" / "transcripts").rename(project / "moved")
+    (project / ".ramet" / "transcripts").symlink_to(outside / "folder")
+    with pytest.raises(InvalidValue, match="transcripts"):
+        await doubled(tmp_path / "short")
+    assert not any((outside / "folder").iterdir())
+
+
+async def test_transcripts_do_not_follow_a_link_that_is_made_later(
+    project: pathlib.Path, outside: pathlib.Path
+) -> None:
+    """A link that appears while a runtime is at work leads nowhere either."""
+    async with AgentRuntime(project) as runtime:
+        await (await runtime.spawn(double, args=(1,))).result()
+        (project / ".ramet" / "transcripts").rename(project / "moved")
+        (project / ".ramet" / "transcripts").symlink_to(outside / "folder")
+        with pytest.raises(InvalidValue, match="transcripts"):
+            await runtime.spawn(double, args=(2,))
+
+    assert not any((outside / "folder").iterdir())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER loud AFTER INSERT ON events BEGIN DELETE FROM events; END",
+        "CREATE VIEW seen AS SELECT * FROM events",
+        "CREATE TABLE brought (data TEXT)",
+        "CREATE INDEX brought ON events (abs(seq))",
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_journal_with_foreign_objects_is_refused(
+    tmp_path: pathlib.Path, statement: str, read_only: bool
+) -> None:
+    """What a schema of ramet does not have is hostile: a trigger would change what is written."""
+    path = tmp_path / "journal.db"
+    await empty_journal(path)
+    with sqlite3.connect(path) as planted:
+        planted.execute(statement)
+    planted.close()
+
+    with pytest.raises(Damaged, match=r"loud|seen|brought"):
+        await SqliteStore(path, read_only=read_only).open()
+
+
+@pytest.mark.parametrize("verb", ["ps", "gc"])
+def test_the_command_line_refuses_a_planted_journal(
+    project: pathlib.Path, outside: pathlib.Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    """One line names the file and the way out; the journal of another folder is neither shown nor changed."""
+    asyncio.run(empty_journal(outside / "journal.db"))
+    (project / ".ramet").mkdir()
+    (project / ".ramet" / "journal.db").symlink_to(outside / "journal.db")
+    before = content(outside)
+
+    assert main([verb, "--dir", str(project)]) != 0
+
+    said = capsys.readouterr().err
+    assert "journal.db" in said
+    assert "symbolic link" in said
+    assert said.count("\n") == 1
+    assert content(outside) == before
+
+
+def test_asking_in_a_folder_with_linked_transcripts_is_refused(
+    project: pathlib.Path, outside: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ramet ask` in a cloned repository writes nothing where its link leads."""
+    (project / ".ramet").mkdir()
+    (project / ".ramet" / "transcripts").symlink_to(outside / "folder")
+
+    assert main(["ask", "What is here?", "--dir", str(project), "--model", "offline", "--backend", "inline"]) != 0
+
+    assert "no symbolic link at .ramet/transcripts" in capsys.readouterr().err
+    assert not any((outside / "folder").iterdir())
+
+
+async def test_a_linked_kernel_socket_is_not_asked(project: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A link to another program's socket leads nobody there."""
+    (project / ".ramet").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(tmp_path / "other"))
+        other.listen()
+        other.setblocking(False)
+        (project / ".ramet" / "kernel.sock").symlink_to(tmp_path / "other")
+
+        with pytest.raises(NoKernel):
+            await ring(project, Trees(), patience_s=0.2)
+
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+@pytest.mark.parametrize("name", ["agents", "packaging"])
+async def test_a_server_refuses_linked_folders(project: pathlib.Path, outside: pathlib.Path, name: str) -> None:
+    """Agents' folders and images are not made where a link leads."""
+    (project / ".ramet").mkdir()
+    (project / ".ramet" / name).symlink_to(outside / "folder")
+
+    with pytest.raises(InvalidValue, match=name):
+        await Server(project, types={}).start()
+
+    assert not any((outside / "folder").iterdir())
+
+
+def test_shelves_are_not_made_where_a_link_leads(project: pathlib.Path, outside: pathlib.Path) -> None:
+    """What sandboxes are given later is kept below the folder of runs, and nowhere else."""
+    folders = RunFolders(project)
+    folders.create("first")
+    (project / ".ramet" / "runs" / ".shelves").symlink_to(outside / "folder")
+
+    with pytest.raises(InvalidValue, match="shelves"):
+        folders.shelf("brought")
+
+    assert not any((outside / "folder").iterdir())
