@@ -29,6 +29,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import SpawnLimits
+from ramet.disk.state_folder import checked_state_folder
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.tools.workspace import workspace_tools
@@ -135,7 +136,7 @@ def _keeping(options: Namespace, remarks: list[str]) -> Path:
         if chosen is None:
             raise InvalidValue("--transcripts", options.transcripts, "a folder that can be written to")
         return chosen
-    usual = writable_dir(options.dir / ".ramet" / "transcripts")
+    usual = writable_dir(checked_state_folder(options.dir) / "transcripts")
     if usual is None:
         remarks.append(f"{one_line(nearby(options.dir))} cannot be written to: transcripts go to a temporary folder")
         return temp_dir()

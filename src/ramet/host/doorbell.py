@@ -14,6 +14,7 @@ import logging
 import os
 import pathlib
 import socket
+import stat
 import struct
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, RametError
+from ramet.disk.state_folder import checked_state_folder
 from ramet.host.lifetimes import Keep
 from ramet.host.schedules.door import DropSchedule, PutSchedule, answer
 from ramet.host.steering import Steering
@@ -178,8 +180,8 @@ async def ring(working_dir: pathlib.Path, request: Request, *, patience_s: float
     if len(data) >= MAX_LINE:
         raise InvalidValue("request", f"{len(data)} bytes", f"less than {MAX_LINE}")
     try:
-        connection = _connected(working_dir / ".ramet" / SOCKET)
-    except OSError:
+        connection = _connected(_own_socket(working_dir))
+    except (OSError, InvalidValue):
         raise NoKernel(here) from None
     try:
         if _user_of(connection) not in (os.geteuid(), 0):
@@ -235,6 +237,14 @@ def _listener(path: pathlib.Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _own_socket(working_dir: pathlib.Path) -> pathlib.Path:
+    """The kernel's socket, not a link to another program's. Raises OSError, InvalidValue."""
+    path = checked_state_folder(working_dir) / SOCKET
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise FileNotFoundError(path)
+    return path
 
 
 def _connected(path: pathlib.Path) -> socket.socket:

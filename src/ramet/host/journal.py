@@ -23,6 +23,7 @@ from ramet.core import told
 from ramet.core.errors import Conflict, Damaged, OwnedElsewhere, RametError, StoreFailed, StoreInUse
 from ramet.core.events import Event, encode
 from ramet.core.story import TreeStory
+from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
 from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
@@ -91,7 +92,7 @@ class Journal:
 
     async def _open(self) -> Store:
         if self.folder is not None:
-            await asyncio.to_thread(make_folder, self.folder)
+            await asyncio.to_thread(made_state_folder, self.folder.parent)
         store = await self.store.open()
         self._deaf, self._deaf_to_trees = store.on_loss(self._lost), store.on_tree_loss(self._tree_lost)
         for each in (self.door, self.caretaker):
@@ -359,15 +360,8 @@ def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal
         return None
     from ramet.store.sqlite import SqliteStore
 
-    folder = (working_dir / ".ramet").resolve()
+    folder = state_folder(working_dir)
     found = _shared.get(folder)
     if found is None:
-        found = _shared[folder] = Journal(SqliteStore(folder / "journal.db"), folder)
+        found = _shared[folder] = Journal(SqliteStore(folder / JOURNAL), folder)
     return found
-
-
-def make_folder(folder: pathlib.Path) -> None:
-    """Make ramet's own folder in a working directory, kept out of repositories: it holds what agents read and said."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError), (folder / ".gitignore").open("x") as ignore:
-        ignore.write("*\n")

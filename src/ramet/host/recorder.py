@@ -7,7 +7,6 @@ event before it survives whatever happens then.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import pathlib
@@ -21,6 +20,7 @@ from msgspec.structs import force_setattr
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+from ramet.disk.state_folder import ignore, opened_folder
 from ramet.host.journal import After, Journal, Page
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _log = logging.getLogger("ramet.recorder")
 KEPT_EVENTS = 50_000
 #: Events that a reader may lag behind before it loses the oldest and is told so.
 MAX_LAG = 100_000
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
 
 
@@ -210,18 +211,13 @@ class Recorder:
             self._files.close()
 
 
-def _private(path: str, flags: int) -> int:
-    """A new file is for its owner's eyes only: it holds what agents read and said."""
-    return os.open(path, flags, 0o600)
-
-
 class _Transcripts:
     """One file of JSON lines per run, in folders that follow its path; whole lines only, written before publishing."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._pending: dict[str, list[bytes]] = {}
-        self._broken = False
+        self._broken = self._is_made = False
 
     def write(self, event: Event) -> None:
         lines = self._pending.setdefault(event.path, [])
@@ -240,15 +236,14 @@ class _Transcripts:
             return
         file = self._folder / f"{path}.jsonl"
         try:
-            try:
-                out = open(file, "ab", opener=_private)
-            except FileNotFoundError:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileExistsError), (self._folder.parent / ".gitignore").open("x") as ignore:
-                    ignore.write("*\n")  # They hold what the agents read.
-                out = open(file, "ab", opener=_private)
-            with out:
-                out.write(b"\n".join(lines) + b"\n")
+            if not self._is_made:
+                with opened_folder(self._folder, make=True):
+                    ignore(self._folder.parent)
+                self._is_made = True
+            with opened_folder(file.parent, make=True) as folder:
+                out = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds what agents read and said.
+            with open(out, "ab") as transcript:  # noqa: PTH123 - a descriptor
+                transcript.write(b"\n".join(lines) + b"\n")
         except OSError as error:
             self._broken = True
             _log.error("transcripts can no longer be written to %s: %s", self._folder, error)

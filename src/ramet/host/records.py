@@ -21,6 +21,7 @@ from ramet.core.errors import RametError, Unknown
 from ramet.core.events import Event, RunEnded, decode
 from ramet.core.outcome import Result, Usage
 from ramet.core.story import RunStory, TreeStory
+from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal import PAGE, TREES
 from ramet.store.contract import Store, Stored
 from ramet.store.sqlite import SqliteStore
@@ -84,8 +85,8 @@ class Kernel(NamedTuple):
 
 
 def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
-    """Where the journal of a working directory is. Raises NoJournal if there is none."""
-    path = working_dir / ".ramet" / "journal.db"
+    """Where the journal of a working directory is. Raises NoJournal if there is none, InvalidValue for a link."""
+    path = checked_state_folder(working_dir) / JOURNAL
     if not path.is_file():
         raise NoJournal(f"there is no journal in {working_dir}: no agent has worked there on record")
     return path

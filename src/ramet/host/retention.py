@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
 from ramet.core.events import decode
+from ramet.disk.state_folder import state_folder
 from ramet.host.blobs import drop_blobs
 from ramet.host.journal import TREES
 from ramet.host.kept_results import forget_results
@@ -23,6 +25,7 @@ from ramet.host.schedules.books import Books
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.store.contract import Store
 
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
 EXPIRED = "expired"  #: the kind of documents that say what outlived its time
 
 
@@ -129,7 +132,7 @@ async def sweep(
         await forget_results(store, before=before)
     kept = {await _known(records, run) for run in keep}
     kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
-    removal = Removal(store, working_dir, working_dir / ".ramet" / "transcripts")
+    removal = Removal(store, working_dir, state_folder(working_dir) / "transcripts")
     known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
     roots = await records.trees(ended=True)
     await _drop_empty(store, set(known) - set(roots), before, dry_run=dry_run)
@@ -213,7 +216,7 @@ def _told(transcripts: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
         if folder.is_symlink() or not folder.is_dir():
             continue
         try:
-            with (folder / "main.jsonl").open("rb") as lines:
+            with open(os.open(folder / "main.jsonl", _READ), "rb") as lines:  # noqa: PTH123 - a descriptor
                 yield decode(lines.readline(1024 * 1024)).root, folder
         except (OSError, InvalidValue, msgspec.DecodeError):
             continue  # Not ours to judge.

@@ -24,6 +24,7 @@ from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result
 from ramet.core.policy import Policy, grant_root
+from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.adopting import Adoption
 from ramet.host.agents import AgentHandle, by_stream, to_the_end
 from ramet.host.audit import Audit
@@ -107,8 +108,9 @@ class AgentRuntime:
     ) -> None:
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
-            transcripts = self.working_dir / ".ramet" / "transcripts"
-        kept_in = pathlib.Path(transcripts).absolute() if transcripts is not None else None
+            kept_in: pathlib.Path | None = state_folder(self.working_dir) / "transcripts"
+        else:
+            kept_in = pathlib.Path(transcripts).resolve() if transcripts is not None else None
         self.clock: Clock = clock or SystemClock()
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
@@ -516,8 +518,11 @@ class AgentRuntime:
     def open_tree(self, plan: TreePlan) -> OpenTree:
         """A tree without a root yet, with services of its own.
 
-        Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's.
+        Raises RametError once the runtime was stopped, StoreFailed once its journal may be another kernel's, and
+        InvalidValue where an entry of its state folder leads elsewhere.
         """
+        if self.working_dir is not None:
+            checked_state_folder(self.working_dir)
         opened = self._trees.open(plan)
         if self.journal is not None:
             self.journal.users.add(self)

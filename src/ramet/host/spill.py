@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
 
 from ramet.core.ids import safe_name
+from ramet.disk.state_folder import opened_folder
 from ramet.tools.context import RunInfo
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Spill:
@@ -18,7 +22,7 @@ class Spill:
     def __init__(self, transcripts: pathlib.Path | None, secret: str) -> None:
         """`secret` is a name that nobody can guess, for a folder that others might make first."""
         self._is_temporary = transcripts is None
-        base = pathlib.Path(tempfile.gettempdir()) / f"ramet-{secret}" if transcripts is None else transcripts
+        base = pathlib.Path(tempfile.gettempdir()).resolve() / f"ramet-{secret}" if transcripts is None else transcripts
         self._folder = base / "results"
         self._numbers = itertools.count(1)
 
@@ -26,10 +30,12 @@ class Spill:
         """The way for one run to put a result away; no result replaces another."""
 
         def put(call_id: str, text: str) -> pathlib.Path:
-            folder = self._made(run)
-            file = folder / f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
-            file.write_text(text, encoding="utf-8", errors="surrogateescape")
-            return file
+            name = f"{next(self._numbers)}-{safe_name(call_id, 'result')}.txt"
+            with opened_folder(self._made(run), make=True) as folder:
+                file = os.open(name, _NEW, 0o666, dir_fd=folder)
+            with open(file, "w", encoding="utf-8", errors="surrogateescape") as result:  # noqa: PTH123 - a descriptor
+                result.write(text)
+            return self._folder / run.id / name
 
         return put
 
@@ -43,9 +49,6 @@ class Spill:
             shutil.rmtree(self._folder.parent, ignore_errors=True)
 
     def _made(self, run: RunInfo) -> pathlib.Path:
-        folder = self._folder / run.id
-        if not folder.exists():
-            if self._is_temporary and not self._folder.parent.exists():
-                self._folder.parent.mkdir(mode=0o700)
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        if self._is_temporary and not self._folder.parent.exists():
+            self._folder.parent.mkdir(mode=0o700)
+        return self._folder / run.id

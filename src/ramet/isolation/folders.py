@@ -28,6 +28,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.core.ids import checked_name
+from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.isolation import checkpoint, trees
 from ramet.isolation.checkpoint import Checkpoint
 
@@ -174,7 +175,7 @@ class RunFolders:
             raise InvalidValue("keep_days", keep_days, "days from 0, or None for no limit")
         if keep_count is not None and keep_count < 0:
             raise InvalidValue("keep_count", keep_count, "a number from 0, or None for no limit")
-        self.root = working_dir.absolute() / ".ramet" / "runs"
+        self.root = state_folder(working_dir) / "runs"
         self._keep_days, self._keep_count = keep_days, keep_count
         self._clock = clock or SystemClock()
         self._is_checked = False
@@ -219,10 +220,8 @@ class RunFolders:
     def shelf(self, name: str) -> Path:
         """A folder for what sandboxes are given later, empty if it is new. It is theirs who ask, until they drop it."""
         self._check()
-        shelf = self.root / _SHELVES / checked_name("shelf", name)
-        shelf.parent.mkdir(0o700, exist_ok=True)
-        shelf.mkdir(exist_ok=True)
-        shelf.chmod(0o755)
+        shelf = made_folder(self.root / _SHELVES) / checked_name("shelf", name)
+        made_folder(shelf, 0o755).chmod(0o755)
         return shelf
 
     def drop_shelf(self, name: str = "") -> None:
@@ -275,14 +274,9 @@ class RunFolders:
         """Make the folder of all folders, ours alone, or refuse what stands there instead."""
         if self._is_checked:
             return
-        self.root.parent.parent.mkdir(parents=True, exist_ok=True)
-        for path, mode in ((self.root.parent, 0o777), (self.root, 0o700)):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode)
-            if not _is_folder(path):
-                raise InvalidValue("working_dir", str(path), "a folder there, not a link or a file")
-        if self.root.stat().st_uid != os.geteuid():
-            raise InvalidValue("working_dir", str(self.root), "a folder there that belongs to the user of this process")
+        checked_state_folder(self.root.parent.parent)
+        self.root.parent.mkdir(0o755, parents=True, exist_ok=True)
+        made_folder(self.root)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if mode & ~_MOST:
             self.root.chmod(mode & _MOST)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import pathlib
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
+from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
 from ramet.host.scheduler.scheduler import AgentScheduler
@@ -88,7 +88,7 @@ class Server:
         if socket is not None and listen is not None:
             raise InvalidValue("listen", f"{listen[0]}:{listen[1]}", "either a socket or an address")
         self.dir = pathlib.Path(dir).absolute()
-        self.folder = self.dir / ".ramet"
+        self.folder = state_folder(self.dir)
         self._socket = pathlib.Path(socket) if socket is not None else self.folder / SOCKET
         self._listen, self._bounds, self._given_token = listen, bounds, token
         self._types, self._teams = types, teams or {}
@@ -114,6 +114,8 @@ class Server:
             return self
         async with AsyncExitStack() as leaving, AsyncExitStack() as resting:
             _take(self.folder)
+            for name in ("agents", "packaging"):
+                made_folder(self.folder / name)
             # First: whoever is refused here has touched nothing. Clients that come meanwhile wait.
             self.listener = self._listener()
             resting.callback(self.listener.close)
@@ -330,11 +332,7 @@ def _of_extra() -> Iterator[None]:
 def _take(folder: pathlib.Path) -> None:
     """Have a folder where nobody else can put a socket or a key of theirs. Raises InvalidValue."""
     try:
+        checked_state_folder(folder.parent)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o022:
-            folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
     except OSError as problem:
         raise InvalidValue("dir", str(folder), f"a folder, or a place for one ({problem.strerror})") from None
-    if found.st_uid != os.geteuid():
-        raise InvalidValue("dir", str(folder), "a folder of this user")

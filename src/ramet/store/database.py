@@ -96,8 +96,11 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A bare connection, which commits by itself unless told to begin, for one thread at a time."""
-    return sqlite3.connect(
+    """A bare connection, which commits by itself unless told to begin, for one thread at a time.
+
+    Nothing that a schema holds may call a function with side effects.
+    """
+    connection = sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
         uri=True,
         timeout=_BUSY_S,
@@ -105,6 +108,8 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
 
 
 def _examine(path: Path) -> None:

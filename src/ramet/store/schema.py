@@ -7,6 +7,7 @@ import pathlib
 import re
 import sqlite3
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ramet.core.errors import Damaged
 
@@ -44,7 +45,35 @@ def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
     if version > len(migrations()):
         known = f"this ramet knows versions up to {len(migrations())}; nothing was changed"
         raise Damaged("the journal", path, f"it is newer, of version {version}, and {known}")
+    if foreign := sorted(each.name for each in _objects(connection) ^ _own_objects(int(version))):
+        raise Damaged("the journal", path, f"ramet did not make {', '.join(foreign)[:200]}; nothing was changed")
     return int(version)
+
+
+class _Object(NamedTuple):
+    """A table, index, view or trigger, with the statement that made it."""
+
+    kind: str
+    name: str
+    table: str
+    statement: str
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[_Object]:
+    """What a database holds, but for what SQLite makes by itself, which has no statement."""
+    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    return frozenset(_Object(*row) for row in rows)
+
+
+@functools.cache
+def _own_objects(version: int) -> frozenset[_Object]:
+    """What a journal of that version holds."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript("\n".join(migrations()[:version]))
+        return _objects(connection)
+    finally:
+        connection.close()
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:

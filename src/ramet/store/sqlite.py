@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ramet.core.errors import StoreFailed
+from ramet.disk.state_folder import check_database
 from ramet.store import database
 from ramet.store.checkpoints import Checkpoints
 from ramet.store.commits import Commits
@@ -272,6 +273,7 @@ class _Files:
         self._path, self._near_lock = path, threading.Lock()
         self._near: Reader | None = None
         try:
+            check_database(path)
             if not read_only:
                 refuse_network(path)
                 self._lock = KernelLock(path)

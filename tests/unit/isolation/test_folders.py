@@ -137,7 +137,7 @@ def test_a_link_in_place_of_our_folder_is_refused(tmp_path: Path, outside: Path,
     (tmp_path / where).parent.mkdir(exist_ok=True)
     (tmp_path / where).symlink_to(outside)
 
-    with pytest.raises(InvalidValue, match="not a link"):
+    with pytest.raises(InvalidValue, match="no symbolic link"):
         RunFolders(tmp_path).create("run-1")
 
     assert [each.name for each in outside.iterdir()] == ["secret"]
@@ -149,7 +149,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".ramet" / "runs").mkdir(parents=True)
     os.chown(tmp_path / ".ramet" / "runs", 60700, 60700)
 
-    with pytest.raises(InvalidValue, match="belongs to the user"):
+    with pytest.raises(InvalidValue, match="belong to the user"):
         RunFolders(tmp_path).create("run-1")
 
 

@@ -268,12 +268,11 @@ async def test_a_write_that_fails_ends_the_store_for_all_who_wait(path: Path) ->
     """Those before it are told that they are durable, those with it and after it why not; then it can be reopened."""
     async with opened(path) as store:
         await store.durable(store.append(entry(1)))
-    with sqlite3.connect(path) as connection:
-        refuses = "CREATE TRIGGER no BEFORE INSERT ON events WHEN new.seq = 3 BEGIN SELECT RAISE(ABORT, 'not 3'); END"
-        connection.execute(refuses)
-    connection.close()
 
     store = await SqliteStore(path).open()
+    with sqlite3.connect(path) as connection:  # Now: a journal that has one is not opened.
+        refuses = "CREATE TRIGGER no BEFORE INSERT ON events WHEN new.seq = 3 BEGIN SELECT RAISE(ABORT, 'not 3'); END"
+        connection.execute(refuses)
     await store.durable(store.append(entry(2)))
     waiting = [asyncio.ensure_future(store.durable(store.append(entry(number)))) for number in (3, 4, 5)]
     putting = asyncio.ensure_future(store.put("kind", "key", b""))
@@ -288,6 +287,8 @@ async def test_a_write_that_fails_ends_the_store_for_all_who_wait(path: Path) ->
     with pytest.raises(StoreFailed, match="not 3"):
         await store.close()
     await store.close()
+    connection.execute("DROP TRIGGER no")
+    connection.close()
     async with opened(path) as store:
         assert [each.seq for each in await store.read()] == [1, 2]
 

@@ -7,6 +7,7 @@ import pathlib
 from typing import Any, Self
 
 from ramet.core.errors import Conflict, StoreInUse
+from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.doorbell import NoKernel, ring
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.schedules.books import Books
@@ -62,7 +63,7 @@ class Beside:
     def __init__(self, working_dir: pathlib.Path, held: StoreInUse) -> None:
         """`held` says by whom, should that one not answer."""
         self._working_dir, self._held = working_dir, held
-        self._read = SqliteStore(working_dir / ".ramet" / "journal.db", read_only=True)
+        self._read = SqliteStore(checked_state_folder(working_dir) / JOURNAL, read_only=True)
 
     async def open(self) -> Self:
         """Begin to read; idempotent."""

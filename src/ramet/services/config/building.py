@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.core.ids import safe_name
+from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.services.config.aliases import Models
@@ -151,4 +152,4 @@ def installs_of(settings: InstallSettings) -> Installs | None:
 
 
 def _usual(working_dir: pathlib.Path) -> pathlib.Path:
-    return (working_dir / ".ramet" / "journal.db").resolve()
+    return state_folder(working_dir) / JOURNAL

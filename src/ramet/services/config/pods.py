@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
+from ramet.disk.state_folder import made_folder, made_state_folder
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolders
 from ramet.isolation.kubernetes.door import Door
@@ -78,8 +79,7 @@ def door_of(config: Config) -> Door | None:
     def identify() -> Identity:
         if certificate is not None and key is not None and ca is not None:
             return certificates.from_files(certificate, key, ca)
-        folder = config.working_dir / ".ramet" / "door"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = made_folder(made_state_folder(config.working_dir) / "door")
         return certificates.make([at.host], folder)
 
     return Door((at.host, at.port), listen=(listen.host, listen.port), identify=identify)

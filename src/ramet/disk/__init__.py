@@ -1,0 +1,1 @@
+"""Where the host keeps files: folders that a stranger may have filled before."""

@@ -1,0 +1,156 @@
+"""The state folder `<dir>/.ramet`: what may stand there in a folder that a stranger may have filled.
+
+Links that lead to `<dir>` are the owner's, and are resolved once. Below it no link is followed. The state folder
+belongs to the user of this process, and nobody else may write to it: so an entry stays what it was when it was checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ramet.core.errors import InvalidValue
+
+NAME = ".ramet"
+JOURNAL = "journal.db"
+#: Entries that are folders, whoever made them.
+FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
+#: What SQLite, and the lock, put beside a database.
+BESIDE = ("-wal", "-shm", "-journal", ".lock")
+
+_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
+_WALK = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_REMOVE = "remove it, or work in another folder"
+
+
+def state_folder(working_dir: Path) -> Path:
+    """Return where the state folder of a directory is or would be, with the links to the directory resolved."""
+    return working_dir.resolve() / NAME
+
+
+def checked_state_folder(working_dir: Path) -> Path:
+    """Return the state folder of a directory if its entries can be trusted not to lead elsewhere.
+
+    Take write permission for others from a folder that is this user's. Raises InvalidValue, naming the entry, for a
+    link, an entry of another kind or of another user, a file with several names, and a journal that others can read:
+    such a journal came with the folder, since ramet makes none.
+    """
+    folder = state_folder(working_dir)
+    if not _is_folder(folder, NAME):
+        return folder
+    mode = stat.S_IMODE(folder.lstat().st_mode)
+    if mode & 0o022:
+        folder.chmod(mode & ~0o022)
+    for name in FOLDERS:
+        _is_folder(folder / name, f"{NAME}/{name}")
+    check_database(folder / JOURNAL, "working_dir", f"{NAME}/{JOURNAL}", is_private=True)
+    return folder
+
+
+def made_state_folder(working_dir: Path) -> Path:
+    """Return the state folder, checked, and made if it is not there; version control passes over it."""
+    folder = checked_state_folder(working_dir)
+    folder.mkdir(0o755, parents=True, exist_ok=True)
+    ignore(folder)
+    return folder
+
+
+def made_folder(path: Path, mode: int = 0o700) -> Path:
+    """Return an entry of a state folder that is a folder, made if it is not there. Raises InvalidValue for a link."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode)
+    _is_folder(path, f"{NAME}/{path.name}")
+    return path
+
+
+def check_database(path: Path, field: str = "path", shown: str = "", *, is_private: bool = False) -> None:
+    """Raise InvalidValue if a database, or a file beside it, is a link or no regular file.
+
+    A private one has one name, belongs to this user, and nobody else may read it.
+    """
+    for suffix in ("", *BESIDE):
+        file, name = path.with_name(path.name + suffix), (shown or path.name) + suffix
+        found = _found(file)
+        if found is None:
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidValue(field, str(file), f"no {_kind(found)} at {name}; {_REMOVE}")
+        if is_private and found.st_nlink > 1:
+            raise InvalidValue(field, str(file), f"{name} to be a file with one name, not a hard link; {_REMOVE}")
+        if is_private and found.st_uid != os.geteuid():
+            raise InvalidValue(field, str(file), f"{name} to belong to the user of this process; {_REMOVE}")
+        if is_private and not suffix and found.st_mode & 0o077:
+            accepted = f"{name} to be readable by its user only, as ramet makes it; one that came with the folder is"
+            raise InvalidValue(field, str(file), f"{accepted} not to be believed. If it is yours: chmod 600")
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+    """Give a descriptor of a folder to whose absolute path no link belongs; make missing folders, if asked to.
+
+    Raises OSError: ELOOP or ENOTDIR where a link stands.
+    """
+    descriptor = os.open(path.anchor, _WALK)
+    try:
+        for at, name in enumerate(path.parts[1:], 2):
+            how = _READ if at == len(path.parts) else _WALK
+            below = _entered(descriptor, name, how, make=make)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def ignore(folder: Path) -> None:
+    """Have version control pass over a folder, which holds what agents read and said."""
+    with contextlib.suppress(FileExistsError), opened_folder(folder) as descriptor:
+        file = os.open(".gitignore", _NEW, 0o644, dir_fd=descriptor)
+        try:
+            os.write(file, b"*\n")
+        finally:
+            os.close(file)
+
+
+def _entered(folder: int, name: str, how: int, *, make: bool) -> int:
+    try:
+        return os.open(name, how, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+    return os.open(name, how, dir_fd=folder)
+
+
+def _is_folder(path: Path, shown: str) -> bool:
+    """Whether a folder of this user is there. Raises InvalidValue for anything else that is."""
+    found = _found(path)
+    if found is None:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidValue("working_dir", str(path), f"no {_kind(found)} at {shown}; {_REMOVE}")
+    if found.st_uid != os.geteuid():
+        raise InvalidValue("working_dir", str(path), f"{shown} to belong to the user of this process; {_REMOVE}")
+    return True
+
+
+def _found(path: Path) -> os.stat_result | None:
+    """What stands at a path itself; None for nothing. Raises InvalidValue if that cannot be seen."""
+    try:
+        return path.lstat()
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise InvalidValue("working_dir", str(path), f"a path that can be looked at ({problem.strerror})") from None
+
+
+def _kind(found: os.stat_result) -> str:
+    kinds = {stat.S_IFLNK: "symbolic link", stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFIFO: "pipe"}
+    return kinds.get(stat.S_IFMT(found.st_mode), "special file")
