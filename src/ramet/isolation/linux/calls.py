@@ -38,6 +38,12 @@ MNT_DETACH = 0x2
 MNT_EXPIRE = 0x4
 UMOUNT_NOFOLLOW = 0x8
 
+RESOLVE_NO_XDEV = 0x1
+RESOLVE_NO_MAGICLINKS = 0x2
+RESOLVE_NO_SYMLINKS = 0x4
+RESOLVE_BENEATH = 0x8
+RESOLVE_IN_ROOT = 0x10
+
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
@@ -48,6 +54,10 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
 _CLOSE_RANGE = 436  #: on all machines, as any call since Linux 5.1
+_OPENAT2 = 437
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  #: likewise
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 0x1, 0x4
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -85,6 +95,15 @@ def umount(target: Path, flags: int = 0) -> None:
 def pivot_root(new_root: Path, put_old: Path) -> None:
     """Make `new_root`, a mount, the root of this mount namespace; the old one appears at `put_old`."""
     syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], os.fsencode(new_root), os.fsencode(put_old))
+
+
+def openat2(folder: int, path: Path, flags: int, resolve: int) -> int:
+    """Open `path` from an open folder; `flags` are O_*, `resolve` (RESOLVE_*) says what the path may not go through.
+
+    Raises OSError: ELOOP for a link and EXDEV for a way out that `resolve` forbids, ENOSYS before Linux 5.6.
+    """
+    how = _OpenHow(flags, 0, resolve)
+    return syscall("openat2", _OPENAT2, folder, os.fsencode(path), how, ctypes.sizeof(how))
 
 
 def pidfd_open(pid: int) -> int:
@@ -129,6 +148,12 @@ def sethostname(name: str) -> None:
     """Name this UTS namespace."""
     encoded = name.encode()
     _checked("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+
+
+class _OpenHow(ctypes.Structure):
+    """struct open_how."""
+
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
 
 
 def _word(arg: object) -> object:
