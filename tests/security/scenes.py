@@ -175,6 +175,21 @@ async def events(host: Host, run: str) -> list[Any]:
     return [{"type": type(each).__name__, "told": repr(each)} async for each in host.runtime.get(run).events()]
 
 
+async def swap_for_link(host: Host, path: str, target: str, method: str) -> None:
+    """Have a folder moved away and a link put in its place, once a backend is about to do something for its mounts."""
+    backend = await host.runtime.sandboxes.backend()
+    original = getattr(backend, method)
+
+    async def swapping(*given: Any) -> Any:
+        if path in repr(given):
+            delattr(backend, method)  # The class's own again.
+            pathlib.Path(path).rename(f"{path} (moved)")
+            pathlib.Path(path).symlink_to(target)
+        return await original(*given)
+
+    setattr(backend, method, swapping)
+
+
 # ---- victims and services ------------------------------------------------------------------------------------------
 
 

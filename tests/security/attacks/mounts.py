@@ -1,0 +1,50 @@
+"""Attacks on mounts by the client that ramet ships: children that ask for paths below what their parent was granted."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+from tests.security.attacks.spawning import _policy, _told
+
+
+def look(path: str) -> str:
+    """Return the beginning of a file's text, or the names in a folder."""
+    place = pathlib.Path(path)
+    if place.is_dir():
+        return " ".join(sorted(os.listdir(place)))  # noqa: PTH208
+    with place.open(errors="replace") as file:
+        return file.read(500)
+
+
+def look_or_say(path: str) -> str:
+    """Return what `look` returns, or the name of the error that stopped it."""
+    try:
+        return look(path)
+    except OSError as problem:
+        return type(problem).__name__
+
+
+def ask(cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Start a child for each case, with `mounts`, that looks at `path`; return what became of each by its name."""
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    said: dict[str, Any] = {}
+    for name, case in cases.items():
+        policy = _policy({"readonly_mounts": case["mounts"]})
+        try:
+            result = spawn_sub_agent(agent=look, args=(case["path"],), policy=policy)
+        except Exception as problem:
+            said[name] = _told(problem)
+        else:
+            said[name] = {"error": None, "output": result.output, "message": str(result.error)}
+    return said
+
+
+def ask_below(mounts: list[str], cases: dict[str, dict[str, Any]]) -> Any:
+    """Start a child with `mounts` that starts the children of `ask`, and return what they became."""
+    from ramet.sub_agent_client import spawn_sub_agent
+
+    policy = _policy({"readonly_mounts": mounts, "allow_sub_agents": True})
+    return spawn_sub_agent(agent=ask, args=(cases,), policy=policy).output

@@ -1,0 +1,247 @@
+"""A child's mounts stay below its parent's: symbolic links on the way to them are refused, whenever they appear."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from tests.security.attacks import mounts
+from tests.security.kit import Kernel
+
+PARENT: dict[str, Any] = {"allow_sub_agents": True, "memory_mb": 400, "max_sub_agents": 50, "timeout_seconds": 50}
+
+
+class Scene:
+    """A repository that its operator grants, with links in it that lead to what nobody granted."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.repo = kernel.base / "repo"
+        self.state = kernel.home / "work" / ".ramet"
+        if self.repo.exists():
+            return
+        (self.repo / "sub" / "deep").mkdir(parents=True)
+        (self.repo / "own.txt").write_text("of the repository")
+        (self.repo / "sub" / "deep" / "file.txt").write_text("of the subfolder")
+        for name, target in self.links.items():
+            (self.repo / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.repo / name).symlink_to(target)
+        self._give_to_the_kernel(self.repo)
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Links of the repository: where each lies, and where it leads."""
+        home = self.kernel.home
+        return {
+            "file": str(self.kernel.secret),
+            "folder": str(home / ".ssh"),
+            "home": str(home),
+            "relative": "../home/.ssh",
+            "chain": "relative",
+            "sub/deep/up": "../../../secret.txt",
+            "shadow": "/etc/shadow",
+            "journal": str(self.state / "journal.db"),
+            "runs": str(self.state / "runs"),
+            "transcripts": str(self.state / "transcripts"),
+            "inner": "sub",
+        }
+
+    @property
+    def below_links(self) -> dict[str, tuple[str, str]]:
+        """Mounts that lead through a link, and what is looked at there, by name."""
+        names = {name: (name, name) for name in ("file", "shadow", "journal", "runs", "transcripts", "sub/deep/up")}
+        key = {name: (name, f"{name}/id_test") for name in ("folder", "relative", "chain")}
+        middle = {"middle folder": ("home/.ssh", "home/.ssh/id_test"), "middle file": ("home/.ssh/id_test",) * 2}
+        return {**names, **key, **middle, "inside": ("inner/deep", "inner/deep/file.txt")}
+
+    def cases(self) -> dict[str, dict[str, Any]]:
+        """What `attacks.mounts.ask` is told of these mounts."""
+        return {
+            name: {"mounts": [str(self.repo / mount)], "path": str(self.repo / path)}
+            for name, (mount, path) in self.below_links.items()
+        }
+
+    def _give_to_the_kernel(self, folder: pathlib.Path) -> None:
+        if os.geteuid() == 0 and self.kernel.uid:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, self.kernel.uid, self.kernel.uid, follow_symlinks=False)
+
+
+@pytest.fixture
+def scene(kernel: Kernel) -> Scene:
+    """The repository of one kernel."""
+    return Scene(kernel)
+
+
+def assert_refused_by_name(said: dict[str, Any], name: str, path: str) -> None:
+    """The child was not born, and its parent was told which right, which path and why."""
+    assert (said["error"], said.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, said)
+    assert path in said["message"], (name, said)
+    assert "symbolic link" in said["message"], (name, said)
+
+
+def test_a_child_mount_that_leads_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: to a file, a folder, through one in the middle, to the kernel's own files, and inside."""
+    assert kernel.key.text in kernel.control(mounts.look, str(scene.repo / "folder" / "id_test"))
+
+    said = kernel.attack(mounts.ask, scene.cases(), readonly_mounts=[str(scene.repo)], **PARENT)
+
+    assert set(said) == set(scene.below_links)
+    leaked = {name: str(each["output"])[:60] for name, each in said.items() if each.get("output")}
+    assert leaked == {}
+    for name, each in said.items():
+        assert_refused_by_name(each, name, str(scene.repo / scene.below_links[name][0]))
+
+
+def test_a_grandchild_mount_that_leads_through_a_symbolic_link_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: one level further down, below a mount that its parent asked for itself."""
+    link = str(scene.repo / "sub" / "deep" / "up")
+    case = {"up": {"mounts": [link], "path": link}}
+
+    said = kernel.attack(mounts.ask_below, [str(scene.repo / "sub")], case, readonly_mounts=[str(scene.repo)], **PARENT)
+
+    assert not said["up"].get("output"), said
+    assert_refused_by_name(said["up"], "up", link)
+
+
+def swapped(kernel: Kernel, scene: Scene, method: str) -> dict[str, Any]:
+    """What becomes of a child whose mount is a link to keys from the moment that its backend calls `method`."""
+    folder = scene.repo / f"swapped at {method}"
+    folder.mkdir()
+    (folder / "id_test").write_text("honest")
+    case = {"swapped": {"mounts": [str(folder)], "path": str(folder / "id_test")}}
+    kernel.play("swap_for_link", path=str(folder), target=str(kernel.home / ".ssh"), method=method)
+
+    said = kernel.attack(mounts.ask, case, readonly_mounts=[str(scene.repo)], **PARENT)["swapped"]
+
+    assert folder.is_symlink(), "the folder was not swapped in time"
+    assert kernel.key.text in kernel.control(mounts.look, str(folder / "id_test"))
+    return {**said, "path": str(folder)}
+
+
+def test_a_folder_swapped_for_a_link_before_it_is_bound_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: it was a folder when the child was admitted, and is a link when its mounts are made."""
+    said = swapped(kernel, scene, "start_zygote")
+
+    assert kernel.key.text not in str(said)
+    assert said["output"] is None
+    for word in ("readonly_mounts", said["path"], "symbolic link"):
+        assert word in said["message"], said
+
+
+def test_a_folder_swapped_for_a_link_before_its_rule_is_made_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: in the host's own root nothing is bound, and the rule is made once the child is told."""
+    if kernel.backend == "bwrap":
+        pytest.skip("the folder is bound by then, and the child sees the one that was admitted")
+    said = swapped(kernel, scene, "_assign")
+
+    assert kernel.key.text not in str(said)
+    assert said["output"] is None
+    for word in ("readonly_mounts", said["path"], "symbolic link"):
+        assert word in said["message"], said
+
+
+def test_a_child_mount_of_the_kernels_own_files_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: the journal, transcripts and workspaces of other runs, below a mount that holds them all."""
+    names = ("journal.db", "runs", "transcripts")
+    cases = {name: {"mounts": [str(scene.state / name)], "path": str(scene.state / name)} for name in names}
+
+    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(kernel.home / "work")], **PARENT)
+
+    for name, each in said.items():
+        assert (each["error"], each.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, each)
+        assert str(scene.state / name) in each["message"], each
+
+
+def test_a_child_mount_below_its_parents_is_seen(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a folder and a file without links on the way, also as a grandchild."""
+    file = str(scene.repo / "sub" / "deep" / "file.txt")
+    cases = {
+        "folder": {"mounts": [str(scene.repo / "sub")], "path": file},
+        "file": {"mounts": [file], "path": file},
+        "both": {"mounts": [str(scene.repo / "sub" / "deep"), str(scene.repo / "own.txt")], "path": file},
+    }
+
+    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(scene.repo)], **PARENT)
+    below = kernel.attack(
+        mounts.ask_below, [str(scene.repo / "sub")], {"deep": {"mounts": [file], "path": file}},
+        readonly_mounts=[str(scene.repo)], **PARENT
+    )  # fmt: skip
+
+    assert {name: each["output"] for name, each in {**said, **below}.items()} == dict.fromkeys(
+        ("folder", "file", "both", "deep"), "of the subfolder"
+    )
+
+
+def test_a_link_that_the_operator_grants_is_followed_once(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a link to a folder is seen at its own path, and so is what lies below it, for a child too."""
+    granted = kernel.base / "granted"
+    if not granted.is_symlink():
+        granted.symlink_to("repo")
+    file, through = str(granted / "sub" / "deep" / "file.txt"), str(granted / "folder")
+    cases = {
+        "the same": {"mounts": [str(granted)], "path": file},
+        "below": {"mounts": [str(granted / "sub")], "path": file},
+        "through a link": {"mounts": [through], "path": f"{through}/id_test"},
+    }
+
+    own = kernel.attack(mounts.look, file, readonly_mounts=[str(granted)])
+    said = kernel.attack(mounts.ask, cases, readonly_mounts=[str(granted)], **PARENT)
+
+    assert own == said["the same"]["output"] == said["below"]["output"] == "of the subfolder"
+    assert_refused_by_name(said["through a link"], "through a link", through)
+
+
+def test_a_link_in_a_mount_leads_nowhere_inside(kernel: Kernel, scene: Scene) -> None:
+    """Issue 16, line 1: a guest may follow it as far as it sees, and no mount of the host is made of it."""
+    for name in ("file", "folder/id_test", "home/.ssh/id_test", "shadow", "journal"):
+        said = kernel.attack(mounts.look_or_say, str(scene.repo / name), readonly_mounts=[str(scene.repo)])
+        assert said in ("FileNotFoundError", "PermissionError"), (name, said)
+    inner = str(scene.repo / "inner" / "deep" / "file.txt")
+    assert kernel.attack(mounts.look_or_say, inner, readonly_mounts=[str(scene.repo)]) == "of the subfolder"
+
+
+@pytest.mark.parametrize("target", ["/proc/self", "/sys", "/run", "/"])
+def test_an_operators_link_to_a_tree_of_the_kernel_is_refused(kernel: Kernel, scene: Scene, target: str) -> None:
+    """Issue 16, line 1: the real path decides, not the name."""
+    link = kernel.base / f"link to {target.strip('/').replace('/', ' ')}"
+    if not link.is_symlink():
+        link.symlink_to(target)
+
+    said = kernel.run(mounts.look_or_say, str(link), readonly_mounts=[str(link)])
+
+    assert said["status"] == "failed"
+    assert said["error"]["type"] == "InvalidValue"
+    for word in ("readonly_mounts", str(link), "a sandbox has its own"):
+        assert word in said["error"]["message"]
+
+
+@pytest.mark.parametrize("through", ["its own path", "a link"])
+def test_a_mount_around_the_kernels_folder_does_not_show_what_is_private(
+    kernel: Kernel, scene: Scene, through: str
+) -> None:
+    """Issue 16, line 1: the journal, transcripts and folders of other runs; what a project keeps there is shown."""
+    if not kernel.has_namespaces:
+        pytest.skip("without namespaces nothing below a granted folder can be hidden")
+    work = scene.state.parent
+    if through == "a link":
+        work = kernel.base / "link to work"
+        if not work.is_symlink():
+            work.symlink_to("home/work")
+    (scene.state / "skills").mkdir(exist_ok=True)
+    (scene.state / "skills" / "note").write_text("of the project")
+    if not (scene.state / "stolen").is_symlink():
+        (scene.state / "stolen").symlink_to(kernel.home / ".ssh")
+    names = ("journal.db", "journal.db-wal", "transcripts", "stolen/id_test")
+
+    said = {
+        name: kernel.attack(mounts.look_or_say, str(work / ".ramet" / name), readonly_mounts=[str(work)])
+        for name in (*names, "runs", "skills/note")
+    }
+
+    assert said.pop("skills/note") == "of the project"
+    assert len(said.pop("runs").split()) <= 1, "only its own folder, or none"
+    assert said == dict.fromkeys(names, "FileNotFoundError")
