@@ -74,16 +74,15 @@ class Generous(Whole):
 
 
 class Open(Whole):
-    """Shows the workspaces of earlier ones to each."""
+    """Shows the workspace of the one before to each."""
 
     def __init__(self, *, runs: pathlib.Path) -> None:
         super().__init__(runs=runs)
-        self.earlier: list[str] = []
+        self.before: pathlib.Path | None = None
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        grant = msgspec.structs.replace(spec.grant, readonly_mounts=(*spec.grant.readonly_mounts, *self.earlier))
-        self.earlier.append(str(spec.workspace))
-        return await self.real.start(replace(spec, grant=grant))
+        shown, self.before = self.before, spec.workspace
+        return await self.real.start(replace(spec, shelf=shown))
 
 
 class Lowering(Whole):

@@ -274,9 +274,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found = list[Path]()
     packed = Departure.packed
 
-    async def noted(self: Departure, place: Path, known: Known | None, *, max_bytes: int) -> Packed:
+    async def noted(
+        self: Departure, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False
+    ) -> Packed:
         found.append(place)
-        return await packed(self, place, known, max_bytes=max_bytes)
+        return await packed(self, place, known, max_bytes=max_bytes, is_source=is_source)
 
     monkeypatch.setattr(Departure, "packed", noted)
     return found

@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
 from ramet.isolation.contract import Backend, ReservingBackend
 from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.isolation.mounts import Roots, roots_of, sources_of
 from ramet.tools.context import RunInfo, ToolUseContext
 
 _log = logging.getLogger("ramet.sandboxes")
@@ -41,6 +42,8 @@ class Sandboxes:
             raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
         self._working_dir, self._wanted = working_dir, backend
         self.traceparent = traceparent
+        #: Of folders that others than the operator may ask for: nothing below them is reached through a link.
+        self.mount_rules: Roots = {}
         self._temporary: pathlib.Path | None = None
         self._folders: RunFolders | None = None
         self._backend: Backend | None = None
@@ -265,6 +268,14 @@ class TreePlacement:
         allowed = {name: environ[name] for name in grant.allowed_env_vars if name in environ}
         header = self.sandboxes.traceparent(run.id)
         return allowed | ({"TRACEPARENT": header} if header else {}) | dict(grant.env_vars)
+
+    def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
+        """See `Placement`."""
+        return roots_of(mounts, self.sandboxes.mount_rules)
+
+    def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
+        """See `Placement`."""
+        sources_of(mounts, roots, str(self.sandboxes.folders.root))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Done beside everything else, and waited for when the runtime stops."""

@@ -23,6 +23,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
+from ramet.isolation.mounts import roots_of
 from ramet.isolation.output import Stream
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished, Reply
@@ -45,6 +46,7 @@ class ToolProcesses:
     def __init__(self, sandboxes: Sandboxes, policy: Policy) -> None:
         """Raises InvalidValue for a policy that no process of the kind `local` can keep."""
         self._sandboxes, self._grant = sandboxes, _granted(policy)
+        self._mount_roots = roots_of(self._grant.readonly_mounts)
         self._placement: TreePlacement = sandboxes.placement()
         self._checked: dict[int, BaseTool] = {}  #: held, so that an id means the same tool
         self._numbers = itertools.count(1)
@@ -125,6 +127,7 @@ class ToolProcesses:
             grant=grant,
             workspace=folder / "work",
             cwd=cwd if any(cwd.is_relative_to(mount) for mount in grant.readonly_mounts) else None,
+            mount_roots=self._mount_roots,
             image="llm" if packed.is_heavy else "bare",
             env=self._placement.env(context.run, grant),
         )

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.isolation import mounts, trees
 from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.linux.beneath import open_beneath, open_without_links
 from ramet.isolation.room import Assignment, Room
 
 #: What a run may use of one processor beyond its time, so that the time is what ends it.
 CPU_SLACK_S = 5
 
-#: Nothing of a host may be seen at these paths: a sandbox has its own.
-_NO_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/proc", "/run", "/tmp"))
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -24,7 +26,7 @@ class Paths(NamedTuple):
     """Those of a spec, as they are seen inside."""
 
     workspace: str
-    mounts: tuple[str, ...]
+    mounts: Mapping[str, str]  #: with the source of each
     shelf: str | None
 
 
@@ -33,20 +35,19 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
     workspace = absolute(spec.workspace)
     if not workspace.startswith(f"{runs}/"):
         raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
-    mounts = tuple(map(absolute, spec.grant.readonly_mounts))
-    for mount in mounts:
-        if mount in _NO_MOUNTS or mount.startswith("/proc/") or not Path(mount).exists():
-            raise InvalidValue("readonly_mounts", mount, "a folder or file of the host that a sandbox may see")
+    sources = mounts.sources_of(map(absolute, spec.grant.readonly_mounts), spec.mount_roots, runs)
+    if spec.cwd is not None and (source := mounts.source_below(absolute(spec.cwd), sources)) is not None:
+        _check_cwd(absolute(spec.cwd), source)
     shelf = None if spec.shelf is None else absolute(spec.shelf)
-    if shelf is not None and (not shelf.startswith(f"{runs}/") or not Path(shelf).is_dir()):
+    if shelf is not None and (not shelf.startswith(f"{runs}/") or not _is_folder_of(runs, shelf[len(runs) + 1 :])):
         raise InvalidValue("shelf", str(spec.shelf), f"a folder below {runs}")
-    return Paths(workspace, mounts, shelf)
+    return Paths(workspace, sources, shelf)
 
 
 def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assignment:
     """What an agent is told; its workspace is its own afterwards. Raises InvalidValue, SandboxFailed."""
     grant, runs = spec.grant, room.runs
-    workspace, mounts, shelf = paths_of(spec, runs)
+    workspace, sources, shelf = paths_of(spec, runs)
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
@@ -69,7 +70,7 @@ def admit(spec: SandboxSpec, room: Room, owner: tuple[int, int] | None) -> Assig
         workspace=workspace,
         cwd=workspace if spec.cwd is None else absolute(spec.cwd),
         tmp="/tmp" if "/tmp" in room.in_memory else workspace,
-        mounts=mounts,
+        mounts=sources,
         secrets=grant.secrets,
         proxy=proxy,
         shelf=shelf,
@@ -94,6 +95,29 @@ def let_through(folder: str | int, gid: int) -> None:
 def absolute(path: str | os.PathLike[str]) -> str:
     """Without following links: a path is seen inside as it was written."""
     return os.path.abspath(path)  # noqa: PTH100
+
+
+def _check_cwd(cwd: str, source: str) -> None:
+    """Refuse a folder behind a symbolic link of a mount. One that is not there is an error of the start."""
+    try:
+        os.close(open_without_links(source))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            accepted = "a folder of readonly_mounts: it leads through a symbolic link"
+            raise InvalidValue("cwd", cwd, accepted) from error
+
+
+def _is_folder_of(runs: str, path: str) -> bool:
+    """Whether there is a folder, with no link on the way from the folder of all workspaces."""
+    try:
+        with trees.opened(Path(runs)) as top:
+            fd = open_beneath(top, path)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISDIR(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def _give(runs: str, names: list[str], owner: tuple[int, int]) -> None:

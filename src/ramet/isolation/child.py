@@ -30,7 +30,7 @@ PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 
 _SETUP_FAILED = 70
-_SAMPLE = b'["", {"A": "a"}, "", "", "", [], {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
+_SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: of an assignment
 _NOT_FOUND = 127
 _DOORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that it is to be in from then on
 _PATH = "/usr/local/bin:/usr/bin:/bin"

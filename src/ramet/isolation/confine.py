@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ramet.isolation import procfs
 from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
+from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.room import SECRETS, Assignment, Room
 
 UID = 65534  #: of an agent, inside
@@ -119,13 +120,27 @@ class Gates(NamedTuple):
         if rules is not None:
             shelf = () if given.shelf is None else (given.shelf,)
             secrets = map(Path, (SECRETS,) if given.secrets else ())
-            rules.grant(read=secrets, execute=(*given.mounts, *shelf), write=(given.workspace,))
+            rules.grant(read=secrets, execute=shelf, write=(given.workspace,))
+            self._grant_mounts(given, rules)
             if networked and not self.room.is_apart:
                 rules.connect(PROXY_PORT)
             rules.enforce()
             rules.close()
         if self.programs:
             seccomp.install(self.programs[networked, given.unmapped])
+
+    def _grant_mounts(self, given: Assignment, rules: landlock.Rules) -> None:
+        """Grant each mount where it lies in the host's root, or where it was put back over a folder in memory."""
+        for path, source in given.mounts.items():
+            if self.room.walls == "bwrap":
+                rules.grant(execute=(path,))
+                continue
+            try:
+                fd = open_without_links(source)
+            except FileNotFoundError:
+                fd = open_without_links(path)
+            rules.grant_opened(fd)
+            os.close(fd)
 
     def _nproc(self, given: Assignment) -> int | None:
         """Of its user: its own processes, the relay, and in a pod those that are there to keep it."""

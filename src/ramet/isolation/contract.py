@@ -39,6 +39,9 @@ class SandboxSpec:
     #: All that it sees beside BASE_ENV and the variables of a proxy; never the host's own environment.
     env: Mapping[str, str] = field(default_factory=dict)
     proxy: pathlib.Path | None = None  #: Unix socket of the host's proxy, if endpoints are allowed
+    #: By path, the mounts that the operator granted above this run: where each led then. A mount of this run lies at
+    #: one of them or below, where no symbolic link is followed. None: each mount of this run is the operator's own.
+    mount_roots: Mapping[str, str] | None = None
     shelf: pathlib.Path | None = None  #: a folder below `runs`, to be read: what the host puts there later is seen, too
     has_programs: bool = False  #: it starts programs in sessions of their own, as the tool Bash does
     tree: str = ""  #: the id of its tree's root, for whoever looks at what there is

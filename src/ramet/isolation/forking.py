@@ -30,6 +30,7 @@ from ramet.isolation.forked import Forked
 from ramet.isolation.fresh import Fresh
 from ramet.isolation.keeper import Keeper
 from ramet.isolation.launch import Launch
+from ramet.isolation.mounts import identities_of
 from ramet.isolation.pool import Pool
 from ramet.isolation.probe import Finding, level_of, machine
 from ramet.isolation.reserved import Limits, Reserved, together
@@ -70,7 +71,7 @@ class Forking:
         self.on_threshold = on_threshold
         self._digest = hashlib.sha256(os.fsencode(self._runs)).digest()
         self._runtime = runtime.find()
-        self._room = Room("bwrap", self._runs, self._runtime.folders, (), "bare")
+        self._room = Room("bwrap", self._runs, self._runtime.folders, {}, "bare")
         self._probe: Probe | None = None
         self._probing: asyncio.Future[None] | None = None
         self._cgroups: Cgroups | None = None
@@ -104,8 +105,10 @@ class Forking:
         given = await self._enter(spec.run, admit(spec, self._room, self.owner))
         try:
             return await self._started(spec, level, given)
-        except BaseException:
+        except BaseException as problem:
             await to_its_end(self._leave())
+            if isinstance(problem, SandboxFailed):  # It may have failed because a mount is a link by now.
+                identities_of(given.mounts)
             raise
 
     async def _enter(self, run: str, given: Assignment) -> Assignment:
@@ -210,22 +213,25 @@ class Forking:
             raise IsolationUnavailable(asked, probe.level, probe.missing, probe.remedy)
         return probe.level
 
-    async def _start_shared(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
         """A zygote whose children may share its address space."""
         return await self.start_zygote(image, mounts)
 
-    async def start_zygote(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
-        """One more, for whoever then owns it. Raises SandboxFailed."""
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
+        """One more, for whoever then owns it. Raises SandboxFailed, InvalidValue for a mount that is a link by now."""
         owner = self._make_runs()
-        room = self._room._replace(mounts=mounts, image=image)
+        room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
         uid, gid = owner or (None, None)
         shut = tuple(folder for folder in room.runtime if not _is_open(folder))
-        paths = _with_real((*room.runtime, *mounts, room.runs))
-        launch = Launch(room.walls, uid, gid, paths, _with_real((*mounts, *shut)), os.getpid())
+        sources = {source: source for source in mounts.values()} | dict(mounts)
+        paths = tuple(dict.fromkeys((*_with_real((*room.runtime, room.runs)), *sources)))
+        granted = tuple(dict.fromkeys((*sources, *_with_real(shut))))
+        launch = Launch(room.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
         if room.walls == "bwrap":
-            launch = launch._replace(
-                bwrap=bubblewrap.find() or "", arguments=tuple(bubblewrap.arguments(room)), files=bubblewrap.FILES
-            )
+            program = bubblewrap.find() or ""
+            by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
+            arguments = tuple(bubblewrap.arguments(room, by_handle=by_handle))
+            launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
         return await Keeper.start(room, launch, self._runtime, None if self._cgroups is None else self._make_group)
 
     def _make_runs(self) -> tuple[int, int] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
@@ -13,17 +14,24 @@ from ramet.isolation.keeper import Keeper
 from ramet.isolation.pool import Start, is_cancelled
 
 
+class _Kind(NamedTuple):
+    """What a zygote is started with."""
+
+    image: Image
+    mounts: frozenset[tuple[str, str]]
+
+
 class Fresh:
     """Children, each of a zygote of its own. Once there has been one, the next of its kind is started ahead."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        self._next: dict[tuple[Image, tuple[str, ...]], asyncio.Task[Keeper]] = {}
+        self._next: dict[_Kind, asyncio.Task[Keeper]] = {}
         self._keepers: set[Keeper] = set()
 
-    async def take(self, image: Image, mounts: tuple[str, ...]) -> tuple[Keeper, Forked]:
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
         """A child and who keeps it. Raises SandboxFailed."""
-        ahead = self._next.pop((image, mounts), None)
+        ahead = self._next.pop(_kind(image, mounts), None)
         keeper = None
         if ahead is not None:
             with contextlib.suppress(SandboxFailed):
@@ -36,9 +44,9 @@ class Fresh:
             keeper.retire()
         return keeper, child
 
-    def prepare(self, image: Image, mounts: tuple[str, ...]) -> None:
+    def prepare(self, image: Image, mounts: Mapping[str, str]) -> None:
         """Start the next, if none is ready; what was ready for others makes room."""
-        kind = image, mounts
+        kind = _kind(image, mounts)
         if kind not in self._next:
             for each in list(self._next):
                 self._drop(self._next.pop(each))
@@ -54,10 +62,10 @@ class Fresh:
         await asyncio.gather(*(keeper.close() for keeper in self._keepers))
         self._keepers.clear()
 
-    def _launch(self, image: Image, mounts: tuple[str, ...]) -> asyncio.Task[Keeper]:
+    def _launch(self, image: Image, mounts: Mapping[str, str]) -> asyncio.Task[Keeper]:
         return asyncio.get_running_loop().create_task(self._launched(image, mounts))
 
-    async def _launched(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+    async def _launched(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
         keeper = await self._start(image, mounts)
         self._keepers = {each for each in self._keepers if not each.is_gone} | {keeper}
         keeper.park(1)
@@ -76,6 +84,10 @@ class Fresh:
     def _drop(self, task: asyncio.Task[Keeper]) -> None:
         task.cancel()
         task.add_done_callback(_retire)
+
+
+def _kind(image: Image, mounts: Mapping[str, str]) -> _Kind:
+    return _Kind(image, frozenset(mounts.items()))
 
 
 def _retire(task: asyncio.Task[Any]) -> None:

@@ -5,6 +5,7 @@ Done by its own process, in a mount namespace that this has just made, before it
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -13,6 +14,7 @@ import struct
 from pathlib import Path
 
 from ramet.isolation.linux import calls
+from ramet.isolation.linux.beneath import open_beneath, open_without_links
 from ramet.isolation.room import IN_MEMORY, SECRETS, Assignment, Room, outermost
 
 PROXY = "/run/ramet/proxy.sock"
@@ -43,9 +45,9 @@ class Furniture:
 
     def place(self, given: Assignment) -> None:
         """Bring in what belongs to this agent, take away what does not."""
-        proxy = None if given.proxy is None else self._of_runs(given.proxy)
-        workspace = self._of_runs(given.workspace, os.O_DIRECTORY)
-        shelf = None if given.shelf is None else self._of_runs(given.shelf, os.O_DIRECTORY)
+        proxy = None if given.proxy is None else self._of_runs(given.proxy, is_folder=False)
+        workspace = self._of_runs(given.workspace, is_folder=True)
+        shelf = None if given.shelf is None else self._of_runs(given.shelf, is_folder=True)
         os.close(self._runs)
         for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
             if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
@@ -70,7 +72,7 @@ class Furniture:
     def _cover(self, path: str, options: str) -> None:
         """Put an empty file system over a folder, and back what is needed of it."""
         needed = {*self._room.runtime, *self._room.mounts, self._room.runs}
-        held = [(each, os.open(each, _PATH)) for each in sorted(needed) if each.startswith(f"{path}/")]
+        held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
         between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
         between = {folder for folder in between if folder != path}
@@ -85,10 +87,19 @@ class Furniture:
         for folder in between:
             _restrict(folder, calls.MS_RDONLY)
 
-    def _of_runs(self, path: str, flags: int = 0) -> int:
-        """Something in the folder of all workspaces, which is covered by now."""
-        name = os.path.relpath(path, self._room.runs)
-        return os.open(name, _PATH | os.O_NOFOLLOW | flags, dir_fd=self._runs)
+    def _handle_of(self, path: str) -> int:
+        """What is to be put back. In the host's root a mount is opened where it lies, through no link."""
+        if self._room.walls != "bwrap" and path in self._room.mounts:
+            return open_without_links(self._room.mounts[path])
+        return os.open(path, _PATH)
+
+    def _of_runs(self, path: str, *, is_folder: bool) -> int:
+        """Something in the folder of all workspaces, which is covered by now; no link is followed to it."""
+        fd = open_beneath(self._runs, os.path.relpath(path, self._room.runs))
+        if is_folder and not stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return fd
 
 
 def _bind(fd: int, path: str) -> None:

@@ -12,15 +12,17 @@ from ramet.isolation.linux import calls
 
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  #: the same on all machines
 _CLONE, _CLOEXEC = 1, os.O_CLOEXEC
-_EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH = 0x1000, 0x8000, 0x4
+_EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x1000, 0x8000, 0x4, 0x40
 _RDONLY, _IDMAP = 0x1, 0x10_0000
-_HERE = -100
 
 
-def show_as(path: str, uid: int, gid: int) -> bool:
-    """Mount `path` over itself, with what is root's as this user's; False where the file system cannot do that."""
+def show_as(place: int, uid: int, gid: int) -> bool:
+    """Mount what a handle stands for over itself, with what is root's as this user's.
+
+    Returns False where the file system cannot do that.
+    """
     try:
-        tree = calls.syscall("open_tree", _OPEN_TREE, _HERE, os.fsencode(path), _CLONE | _CLOEXEC | _RECURSIVE)
+        tree = calls.syscall("open_tree", _OPEN_TREE, place, b"", _CLONE | _CLOEXEC | _RECURSIVE | _EMPTY_PATH)
     except OSError:
         return False
     try:
@@ -29,7 +31,7 @@ def show_as(path: str, uid: int, gid: int) -> bool:
             attributes = b"".join(each.to_bytes(8, "little") for each in (_RDONLY | _IDMAP, 0, 0, users))
             flags = _EMPTY_PATH | _RECURSIVE
             calls.syscall("mount_setattr", _MOUNT_SETATTR, tree, b"", flags, attributes, len(attributes))
-            calls.syscall("move_mount", _MOVE_MOUNT, tree, b"", _HERE, os.fsencode(path), _FROM_EMPTY_PATH)
+            calls.syscall("move_mount", _MOVE_MOUNT, tree, b"", place, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH)
         finally:
             os.close(users)
     except OSError:

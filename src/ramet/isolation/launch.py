@@ -15,14 +15,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, NoReturn
 
 from ramet.isolation import packets
 from ramet.isolation.idmap import show_as
 from ramet.isolation.linux import calls, ids
-from ramet.isolation.room import APART
-from ramet.isolation.way import open_way
+from ramet.isolation.linux.beneath import open_without_links
+from ramet.isolation.room import APART, BIND_HANDLE
+from ramet.isolation.way import handle_of, open_way
 
 _NAMESPACES = (
     calls.CLONE_NEWUSER
@@ -35,6 +36,7 @@ _NAMESPACES = (
 )
 
 _F_SETSIG = 10
+_NO_SOURCES: Mapping[str, str] = {}
 
 
 class Launch(NamedTuple):
@@ -50,6 +52,7 @@ class Launch(NamedTuple):
     bwrap: str = ""  #: its path
     arguments: tuple[str, ...] = ()  #: of bwrap
     files: Mapping[str, str] = {}  #: made inside by bwrap: path to content
+    sources: Mapping[str, str] = {}  #: of mounts among the paths, and of themselves: see `isolation.mounts`
 
 
 def main(control: int, leash: int) -> NoReturn:
@@ -60,7 +63,7 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     launch = Launch(*told.body)
     if launch.uid is not None and launch.gid is not None:
-        become(launch.uid, launch.gid, launch.paths, launch.granted)
+        become(launch.uid, launch.gid, launch.paths, launch.granted, launch.sources)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 is none")
     if launch.walls not in APART:  # A zygote without a pid namespace has others to end before itself.
@@ -79,19 +82,34 @@ def main(control: int, leash: int) -> NoReturn:
     os.execve(launch.argv[0], launch.argv, {})
 
 
-def become(uid: int, gid: int, paths: Collection[str], granted: Iterable[str] = ()) -> None:
-    """Turn from root into an ordinary user who comes to `paths`, and reads what it was granted."""
-    open_way(paths, uid, gid)
+def become(
+    uid: int, gid: int, paths: Collection[str], granted: Iterable[str] = (), sources: Mapping[str, str] = _NO_SOURCES
+) -> None:
+    """Turn from root into an ordinary user who comes to `paths`, and reads what it was granted. Raises OSError.
+
+    A path in `sources` is a mount: no link is followed to it, but for one that an operator granted.
+    """
+    open_way(paths, uid, gid, sources)
     for path in granted:
-        within = [(each, os.open(each, os.O_PATH | os.O_CLOEXEC)) for each in paths if each.startswith(f"{path}/")]
-        is_shown = show_as(path, uid, gid)
-        for each, fd in within:  # As they were: a workspace is to be written.
-            if is_shown:
-                calls.mount(f"/proc/self/fd/{fd}", each, None, calls.MS_BIND | calls.MS_REC)
-            os.close(fd)
+        if (place := handle_of(path, sources)) is not None:
+            _show(path, place, uid, gid, paths, sources)
+            os.close(place)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+
+
+def _show(path: str, place: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
+    """Show a granted path to the user; what else is needed below it stays as it was: a workspace is to be written."""
+    within = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
+    is_shown = show_as(place, uid, gid)
+    for each, fd in within:
+        if fd is None:
+            continue
+        if is_shown and (target := handle_of(each, sources)) is not None:
+            calls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{target}", None, calls.MS_BIND | calls.MS_REC)
+            os.close(target)
+        os.close(fd)
 
 
 def _with_arguments(launch: Launch) -> list[str]:
@@ -99,8 +117,22 @@ def _with_arguments(launch: Launch) -> list[str]:
     arguments: list[str] = []
     for path, content in launch.files.items():  # First: the root becomes read-only in the end.
         arguments += ["--ro-bind-data", str(_memory(content)), path]
-    given = _memory("".join(f"{argument}\0" for argument in (*arguments, *launch.arguments)))
+    arguments += _with_handles(launch.arguments)
+    given = _memory("".join(f"{argument}\0" for argument in arguments))
     return ["bwrap", "--args", str(given), "--", *launch.argv]
+
+
+def _with_handles(arguments: Iterable[str]) -> Iterator[str]:
+    """The same with a handle, which is inherited, in place of each source that bwrap takes by descriptor."""
+    before = ""
+    for argument in arguments:
+        if before == BIND_HANDLE:
+            fd = open_without_links(argument)
+            os.set_inheritable(fd, True)
+            yield str(fd)
+        else:
+            yield argument
+        before = argument
 
 
 def _memory(content: str) -> int:

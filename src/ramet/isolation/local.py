@@ -87,13 +87,13 @@ class LocalBackend(Forking):
         )
         self._probe = probe
 
-    async def start_zygote(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
         """See `Forking`. In a pod, one that was forked of the program makes room for it."""
         if self._pod is not None and (waiting := ahead.take()) is not None:
             await in_thread(waiting.end, name="ramet-wait")
         return await super().start_zygote(image, mounts)
 
-    async def _start_shared(self, image: Image, mounts: tuple[str, ...]) -> Keeper:
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> Keeper:
         waiting = None if self._pod is None else ahead.take()
         if waiting is None:
             return await super()._start_shared(image, mounts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -23,7 +23,8 @@ ROTATE_PAUSE_S = 10.0  #: between two rotations because an agent crashed: else c
 
 _log = logging.getLogger(__name__)
 
-Start = Callable[[Image, tuple[str, ...]], Awaitable[Keeper]]
+#: Starts a zygote with these mounts: their sources by path.
+Start = Callable[[Image, Mapping[str, str]], Awaitable[Keeper]]
 
 
 @dataclass(eq=False)
@@ -31,19 +32,19 @@ class _Shelf:
     """One kind of zygote."""
 
     image: Image
-    mounts: frozenset[str]
+    mounts: Mapping[str, str]  #: with their sources: of the same path two runs may have been granted another
     keeper: Keeper | None = None
     starting: asyncio.Task[Keeper] | None = None
     used: float = 0.0
     blown: float = field(default=float("-inf"))  #: when it was last rotated because of a crash
     tainted: bool = False
 
-    def serves(self, image: Image, mounts: frozenset[str], kept: Sequence[str]) -> bool:
+    def serves(self, image: Image, mounts: Mapping[str, str], kept: Sequence[str]) -> bool:
         """Whether its children can have these mounts: all are there, and the others can be taken away alone."""
         return (
             image == self.image
-            and mounts <= self.mounts
-            and not any(_touch(extra, path) for extra in self.mounts - mounts for path in (*mounts, *kept))
+            and mounts.items() <= self.mounts.items()
+            and not any(_touch(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *kept))
         )
 
 
@@ -57,16 +58,15 @@ class Pool:
         self._tasks: set[asyncio.Task[Keeper]] = set()
         self._closed = False
 
-    async def take(self, image: Image, mounts: Sequence[str]) -> tuple[Keeper, Forked]:
+    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[Keeper, Forked]:
         """A child and who keeps it. Raises SandboxFailed."""
         if self._closed:
             raise SandboxFailed("the backend is closed")
-        wanted = frozenset(mounts)
         now = asyncio.get_running_loop().time()
-        shelf = next((shelf for shelf in self._shelves if shelf.serves(image, wanted, self._kept)), None)
+        shelf = next((shelf for shelf in self._shelves if shelf.serves(image, mounts, self._kept)), None)
         if shelf is None:
             self._make_room()
-            shelf = _Shelf(image, wanted)
+            shelf = _Shelf(image, dict(mounts))
             self._shelves.append(shelf)
         shelf.used = now
         keeper = shelf.keeper
@@ -125,7 +125,7 @@ class Pool:
 
     async def _replace(self, shelf: _Shelf) -> Keeper:
         try:
-            keeper = await self._start(shelf.image, tuple(sorted(shelf.mounts)))
+            keeper = await self._start(shelf.image, shelf.mounts)
         finally:
             shelf.starting = None
         self._keepers = {each for each in self._keepers if not each.is_gone}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 #: In bubblewrap's root; in the host's root, in namespaces; in neither, alone in a pod or beside others.
@@ -11,6 +12,7 @@ APART: frozenset[str] = frozenset({"bwrap", "namespaces"})
 #: Where temporary files go that are kept in memory.
 IN_MEMORY = ("/tmp", "/dev/shm")
 SECRETS = "/run/secrets"
+BIND_HANDLE = "--ro-bind-fd"  #: of bwrap, where it has that option
 
 
 class Room(NamedTuple):
@@ -19,13 +21,14 @@ class Room(NamedTuple):
     walls: Walls
     runs: str  #: the folder that holds the workspaces of all
     runtime: tuple[str, ...]  #: folders and files that a Python needs, at their paths on the host
-    mounts: tuple[str, ...]  #: read-only folders that a child may be granted
+    mounts: Mapping[str, str]  #: read-only folders that a child may be granted: their sources (`isolation.mounts`)
     image: str
     has_landlock: bool = True
     has_seccomp: bool = True
     in_memory: tuple[str, ...] = IN_MEMORY  #: of these folders, those that are a child's own
     has_secrets: bool = True  #: whether there is a folder in memory for them
     has_endpoints: bool = True  #: whether a child can be kept to its proxy
+    identities: Mapping[str, Sequence[int]] = {}  #: of mounts: st_dev and st_ino, as the host has seen them
 
     @property
     def is_apart(self) -> bool:
@@ -41,7 +44,7 @@ class Assignment(NamedTuple):
     workspace: str
     cwd: str
     tmp: str  #: where temporary files go
-    mounts: tuple[str, ...]
+    mounts: Mapping[str, str]
     secrets: dict[str, str]
     proxy: str | None
     shelf: str | None  #: a folder of the host's, to be read; what is put there later is seen

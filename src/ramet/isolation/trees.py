@@ -41,9 +41,12 @@ class Entry(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A descriptor of the folder at `path`. Raises OSError, also if it is a link."""
-    fd = _open_folder(str(path), None)
+def opened(path: Path, folder: int | None = None) -> Iterator[int]:
+    """A descriptor of the folder at `path`, from an open folder if one is given. Raises OSError, also if it is a link.
+
+    The descriptor of a folder may be a handle (O_PATH).
+    """
+    fd = _open_folder(str(path), folder)
     try:
         yield fd
     finally:

@@ -6,16 +6,23 @@ and in it, at their own paths, what is needed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
 from ramet.isolation.linux import calls
+from ramet.isolation.linux.beneath import open_without_links
+
+_HANDLE = os.O_PATH | os.O_CLOEXEC
 
 
-def open_way(paths: Iterable[str], uid: int, gid: int) -> None:
-    """Let a user come to every one of `paths`, in this process and what it starts. Raises OSError."""
+def open_way(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str]) -> None:
+    """Let a user come to every one of `paths`, in this process and what it starts. Raises OSError.
+
+    Of a path in `sources` the source is what the user comes to: a path without a symbolic link.
+    """
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
     shut: dict[str, list[str]] = {}
@@ -25,7 +32,7 @@ def open_way(paths: Iterable[str], uid: int, gid: int) -> None:
     for folder, needed in shut.items():
         if not any(PurePath(folder).is_relative_to(other) for other in shut if other != folder):
             also = [path for other in shut for path in shut[other] if PurePath(other).is_relative_to(folder)]
-            _replace(folder, sorted({*needed, *also}, key=lambda path: (path.count("/"), path)))
+            _replace(folder, sorted({*needed, *also}, key=lambda path: (path.count("/"), path)), sources)
 
 
 def first_shut(path: str, uid: int, gid: int) -> str | None:
@@ -41,9 +48,26 @@ def first_shut(path: str, uid: int, gid: int) -> str | None:
     return None
 
 
-def _replace(folder: str, needed: Iterable[str]) -> None:
+def handle_of(path: str, sources: Mapping[str, str]) -> int | None:
+    """Return a handle of what lies at a path now, where that is a mount; None at a link that an operator granted.
+
+    Raises OSError: ELOOP for a link anywhere else in a path of `sources`.
+    """
+    if path not in sources:
+        return os.open(path, _HANDLE)
+    try:
+        return open_without_links(path)
+    except OSError as error:
+        if error.errno != errno.ELOOP or sources[path] == path:
+            raise
+        return None
+
+
+def _replace(folder: str, needed: Iterable[str], sources: Mapping[str, str]) -> None:
     """Mount an empty folder over one, and back into it what is needed."""
-    held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in needed if Path(path).exists()]
+    held = [(path, open_without_links(sources[path])) for path in needed if path in sources]
+    held += [(path, os.open(path, _HANDLE)) for path in needed if path not in sources and Path(path).exists()]
+    held.sort(key=lambda each: (each[0].count("/"), each[0]))
     calls.mount("tmpfs", folder, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     for path, fd in held:
         if not os.path.lexists(path):
@@ -53,5 +77,7 @@ def _replace(folder: str, needed: Iterable[str]) -> None:
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.touch()
-        calls.mount(f"/proc/self/fd/{fd}", path, None, calls.MS_BIND | calls.MS_REC)
+        if (target := handle_of(path, sources)) is not None:
+            calls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{target}", None, calls.MS_BIND | calls.MS_REC)
+            os.close(target)
         os.close(fd)

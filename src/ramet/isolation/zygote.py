@@ -7,6 +7,7 @@ makes a pid namespace, whose first process only reaps and whose second is the ag
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import gc
 import os
@@ -76,6 +77,7 @@ def main(control: int, leash: int) -> NoReturn:
     room = Room(*begun.body)
     if room.is_apart:
         _put_on(leash)
+    check_mounts(room)
     load(room.image)
     gates = Gates.of(room)
     if room.walls != "pod":  # There, one agent does not make up for it.
@@ -95,6 +97,16 @@ def _put_on(leash: int) -> None:
     fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([leash], [], [], 0)[0]:  # It had gone before.
         os._exit(0)
+
+
+def check_mounts(room: Room) -> None:
+    """See that what bwrap has bound is what the host looked at: it may have been found by its name. Raises OSError."""
+    if room.walls != "bwrap":
+        return
+    for path, identity in room.identities.items():
+        found = os.stat(path)  # noqa: PTH116
+        if [found.st_dev, found.st_ino] != list(identity):
+            raise OSError(errno.ESTALE, "a mount was exchanged while it was bound", path)
 
 
 def load(image: str) -> None:

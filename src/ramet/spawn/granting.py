@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ramet.agent.composition.steps import Composed
@@ -50,6 +50,8 @@ def granted(
     if above is not None:
         left = parent.seconds_left(services.clock.monotonic())
         grant, clamps = narrow(above, policy or Policy(), seconds_left=left)
+        if policy is not None and policy.readonly_mounts:
+            _check_mounts(grant.readonly_mounts, parent, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
     if policy is None and services.placement is not None:
         policy = services.placement.children
@@ -58,6 +60,24 @@ def granted(
     if services.placement is None:
         raise InvalidValue("policy", type(policy).__name__, "none here: this tree has no sandboxes")
     return grant_root(policy), ()
+
+
+def mount_roots_of(parent: Run | None, grant: Grant | None, services: Services) -> Mapping[str, str]:
+    """The mounts that the operator granted, above a newborn or to it, and where each led then."""
+    if parent is not None and (parent.grant is not None or parent.bound is not None):
+        return parent.mount_roots
+    if grant is None or not grant.readonly_mounts or services.placement is None:
+        return {}
+    return services.placement.mount_roots(grant.readonly_mounts)
+
+
+def _check_mounts(mounts: Sequence[str], parent: Run, services: Services) -> None:
+    """Raise SpawnRefused for a mount of a child that its parent has by name only."""
+    assert services.placement is not None, "who has a grant has a place"
+    try:
+        services.placement.check_mounts(mounts, parent.mount_roots)
+    except InvalidValue as problem:
+        raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
 
 
 def bound_of(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import safe_name
 from ramet.core.limits import SpawnLimits
 from ramet.core.policy import Grant
+from ramet.isolation.linux.beneath import open_without_links
+from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, Share
 from ramet.spawn.granting import Clamp, bound_of, capsule_of, check_may_spawn, granted, with_time_of
 from ramet.spawn.run import Run
@@ -177,11 +181,24 @@ def _cwd(parent: Run, request: SpawnRequest) -> pathlib.Path:
         return parent.context.cwd
     if "\0" in request.cwd or len(request.cwd) > 4096:
         raise InvalidValue("cwd", request.cwd, "a folder's path")
-    if parent.grant is not None:  # A guest's word: no look at the disk; inside, the folder is there or the start fails.
-        return _inside(parent.context.cwd, request.cwd)
+    if parent.grant is not None:  # A guest's word: inside, the folder is there or the start fails.
+        return _without_links(parent, _inside(parent.context.cwd, request.cwd), request.cwd)
     cwd = (parent.context.cwd / request.cwd).resolve()
     if not cwd.is_relative_to(parent.context.cwd.resolve()) or not cwd.is_dir():
         raise InvalidValue("cwd", request.cwd, "a folder below the parent's own")
+    return cwd
+
+
+def _without_links(parent: Run, cwd: pathlib.Path, asked: str) -> pathlib.Path:
+    """The same folder. The host reads instructions there: raise InvalidValue if a mount's link leads to it."""
+    source = source_below(str(cwd), parent.mount_roots)
+    try:
+        if source is not None:
+            os.close(open_without_links(source))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            accepted = "a folder below the parent's own: it leads through a symbolic link"
+            raise InvalidValue("cwd", asked, accepted) from error
     return cwd
 
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -100,6 +100,8 @@ class Run:
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
     grant: Grant | None = None  #: what its sandbox may do; None: it works in the host
+    #: Of the operator's grant above it, or its own: where each mount led then (`ramet.isolation.mounts`).
+    mount_roots: Mapping[str, str] = field(default_factory=dict)
     bound: Grant | None = None  #: of a composition with a policy: what its steps may do at most
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None

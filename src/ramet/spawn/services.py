@@ -57,6 +57,12 @@ class Placement(Protocol):
     def env(self, run: RunInfo, grant: Grant) -> dict[str, str]:
         """The variables that it sees."""
 
+    def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
+        """Where the mounts lead that an operator grants now: see `ramet.isolation.mounts.roots_of`."""
+
+    def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
+        """Raise InvalidValue for a mount that no run may have, or that a link leads to from a root."""
+
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for, at the latest before the runtime has stopped."""
 

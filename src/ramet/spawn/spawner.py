@@ -34,7 +34,7 @@ from ramet.isolation.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import Place
 from ramet.spawn.births import described
-from ramet.spawn.granting import bound_of, capsule_of, with_time_of
+from ramet.spawn.granting import bound_of, capsule_of, mount_roots_of, with_time_of
 from ramet.spawn.plan import Plan, check_tools, plan_birth, spawnable, system_messages
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
@@ -271,6 +271,7 @@ class Spawner:
             gates=(*gates, *gates_of(agent.hooks)),
             compaction=compaction,
             grant=plan.grant,
+            mount_roots=mount_roots_of(parent, plan.grant or plan.bound, services),
             bound=plan.bound,
             capsule=plan.capsule,
             timed_from=services.clock.monotonic(),

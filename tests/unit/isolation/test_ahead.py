@@ -29,7 +29,7 @@ from ramet.isolation.room import Room
 
 async def main():
     waiting = ahead.take()
-    room = Room("none", "/nowhere", runtime.find().folders, (), "bare", has_landlock=False, has_seccomp=False)
+    room = Room("none", "/nowhere", runtime.find().folders, {}, "bare", has_landlock=False, has_seccomp=False)
     keeper = await Keeper.of(*waiting, room)
     child = await keeper.take()
     place = Path("/proc", str(keeper.pid))
@@ -65,7 +65,7 @@ async def main():
     os.write(waiting.printed, b"what it says last")
     waiting.process.kill()
     try:
-        await Keeper.of(*waiting, Room("none", "/nowhere", (), (), "bare"))
+        await Keeper.of(*waiting, Room("none", "/nowhere", (), {}, "bare"))
     except SandboxFailed as error:
         print(error)
 

@@ -22,7 +22,7 @@ import json, os, sys
 sys.path[:0] = json.loads(sys.argv[1])[:1]
 from ramet.isolation.launch import become
 shown = json.loads(sys.argv[2])
-become(shown["user"], shown["user"], shown["paths"], shown["granted"])
+become(shown["user"], shown["user"], shown["paths"], shown["granted"], shown["sources"])
 def look(path):
     try:
         return sorted(os.listdir(path)) if os.path.isdir(path) else open(path).read()
@@ -41,9 +41,28 @@ print(json.dumps({"seen": seen, "ids": [*os.getresuid(), *os.getresgid(), *os.ge
 
 
 def as_user(
-    *, paths: list[Path], look: list[Path], granted: list[Path] | None = None, write: list[Path] | None = None
+    *,
+    paths: list[Path],
+    look: list[Path],
+    granted: list[Path] | None = None,
+    write: list[Path] | None = None,
+    sources: dict[Path, Path] | None = None,
 ) -> Any:
     """What an ordinary user sees that root has become, with a way to `paths`."""
+    ran = becoming(paths=paths, look=look, granted=granted, write=write, sources=sources)
+    assert ran.returncode == 0, ran.stderr.decode()
+    return json.loads(ran.stdout)
+
+
+def becoming(
+    *,
+    paths: list[Path],
+    look: list[Path],
+    granted: list[Path] | None = None,
+    write: list[Path] | None = None,
+    sources: dict[Path, Path] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """A process of root that becomes an ordinary user, and looks."""
     found = runtime.find()
     shown = {
         "user": USER,
@@ -51,16 +70,15 @@ def as_user(
         "granted": [*map(str, granted or [])],
         "look": [*map(str, look)],
         "write": [*map(str, write or [])],
+        "sources": {str(path): str(source) for path, source in (sources or {}).items()},
     }
-    ran = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-I", "-c", SEEN, json.dumps(found.path), json.dumps(shown)],
         capture_output=True,
         check=False,
         timeout=60,
         extra_groups=[USER + 1],
     )
-    assert ran.returncode == 0, ran.stderr.decode()
-    return json.loads(ran.stdout)
 
 
 def folder(path: Path, mode: int = 0o755, **files: str) -> Path:
@@ -148,6 +166,54 @@ def test_what_is_needed_inside_of_what_is_granted_stays_as_it_is(tmp_path: Path)
     written = as_user(paths=[project, runs], granted=[project], look=[], write=[runs / "new", project / "new"])
 
     assert written["written"] == {str(runs / "new"): "written", str(project / "new"): "Read-only file system"}
+
+
+@needs_root
+def test_files_that_only_another_user_may_read_are_not_shown_with_a_granted_folder(tmp_path: Path) -> None:
+    """Issue 16, line 8: a granted folder shows what is root's own, as it shows an ordinary user's own."""
+    shut = folder(tmp_path / "project", 0o700, own="of root", others="of somebody else")
+    for name in ("own", "others"):
+        (shut / name).chmod(0o600)
+    os.chown(shut / "others", USER + 7, USER + 7)
+
+    seen = as_user(paths=[shut], granted=[shut], look=[shut / "own", shut / "others"])["seen"]
+
+    assert seen == {str(shut / "own"): "of root", str(shut / "others"): "PermissionError"}
+
+
+@needs_root
+def test_a_granted_link_is_come_to_at_its_own_path(tmp_path: Path) -> None:
+    """Issue 16, line 1: an operator's link below a folder that is shut shows what it led to when it was granted."""
+    shut = folder(tmp_path / "home", 0o700)
+    real = folder(tmp_path / "real", 0o700, file="text")
+    (shut / "link").symlink_to(real)
+
+    seen = as_user(
+        paths=[shut / "link", real],
+        granted=[shut / "link", real],
+        look=[shut / "link" / "file", real / "file"],
+        sources={shut / "link": real, real: real},
+    )["seen"]
+
+    assert set(seen.values()) == {"text"}
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+def test_a_source_that_is_a_link_by_now_is_not_shown(tmp_path: Path, mode: int) -> None:
+    """Issue 16, line 1: nothing is started, whether or not the folder around it is shut."""
+    repo = folder(tmp_path / "repo", mode)
+    keys = folder(tmp_path / "keys", 0o700, id="key")
+    source = repo / "sub"
+    source.symlink_to(keys)
+    look = [source / "id", keys / "id"]
+
+    assert "key" in as_user(paths=[source, keys], granted=[source, keys], look=look)["seen"].values()
+    ran = becoming(paths=[source], granted=[source], look=look, sources={source: source})
+
+    assert ran.returncode != 0
+    assert b"Too many levels of symbolic links" in ran.stderr
+    assert b"key" not in ran.stdout
 
 
 def launched(launch: Launch) -> subprocess.CompletedProcess[bytes]:

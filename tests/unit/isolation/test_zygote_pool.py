@@ -36,8 +36,17 @@ KEPT = ("/venv", "/project/.ramet/runs")
 def test_a_zygote_serves_who_needs_no_more_than_it_has_and_can_do_without_the_rest(
     has: tuple[str, ...], needs: tuple[str, ...], serves: bool
 ) -> None:
-    assert _Shelf("bare", frozenset(has)).serves("bare", frozenset(needs), KEPT) is serves
-    assert not _Shelf("llm", frozenset(has)).serves("bare", frozenset(needs), KEPT)
+    mounted, wanted = ({path: path for path in each} for each in (has, needs))
+    assert _Shelf("bare", mounted).serves("bare", wanted, KEPT) is serves
+    assert not _Shelf("llm", mounted).serves("bare", wanted, KEPT)
+
+
+def test_a_zygote_whose_mount_lies_elsewhere_does_not_serve() -> None:
+    """The operator of one run granted a link there, and that of another one what the link leads to now."""
+    shelf = _Shelf("bare", {"/link": "/first"})
+
+    assert shelf.serves("bare", {"/link": "/first"}, KEPT)
+    assert not shelf.serves("bare", {"/link": "/second"}, KEPT)
 
 
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))
@@ -81,12 +90,12 @@ def test_the_end_of_packets_is_told(ends: tuple[socket.socket, socket.socket]) -
 
 
 def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket.socket]) -> None:
-    room = Room("bwrap", "/runs", ("/venv",), ("/a", "/b"), "bare")
+    room = Room("bwrap", "/runs", ("/venv",), {"/a": "/b/a"}, "bare", identities={"/a": [1, 2]})
     packets.send(ends[0], "room", room)
     packet = packets.receive(ends[1])
     assert packet is not None
     crossed = Room(*packet.body)
-    crossed = crossed._replace(runtime=tuple(crossed.runtime), mounts=tuple(crossed.mounts))
+    crossed = crossed._replace(runtime=tuple(crossed.runtime))
     assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from ramet.agent.definition import Agent
 from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.limits import SpawnLimits
+from ramet.core.policy import Policy
 from ramet.host.session import Session
 from ramet.models.scripted import ScriptedModel
 from ramet.spawn.plan import Plan, as_agent, plan_birth
@@ -137,3 +139,21 @@ def test_what_code_hands_over_becomes_a_definition() -> None:
     assert as_agent({"name": "b", "system_prompt": "Be brief."}).instructions == "Be brief."
     assert (as_agent(dig).name, as_agent(dig).function) == ("dig", dig)
     assert as_agent(lambda: None).name == "lambda"
+
+
+def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path: Path) -> None:
+    """Issue 16, line 1: its instructions would be read by the host from where the link leads."""
+    repo, other = tmp_path / "repo", tmp_path / "other"
+    (repo / "below").mkdir(parents=True)
+    (other / "below").mkdir(parents=True)
+    (other / ".git").mkdir()
+    (other / "AGENTS.md").write_text("Words of another project.")
+    (repo / "link").symlink_to(other)
+    policy = Policy(readonly_mounts=(str(repo),), allow_sub_agents=True)
+    session = Session(ScriptedModel([]), root_policy=policy, cwd=repo, backend="local")
+    agent = Agent(name="a", instructions="Look around.")
+
+    assert planned(session, SpawnRequest(agent=agent, cwd="below")).cwd == repo / "below"
+    for cwd in ("link", "link/below", str(repo / "link")):
+        with pytest.raises(InvalidValue, match="symbolic link"):
+            planned(session, SpawnRequest(agent=agent, cwd=cwd))

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from ramet.core.errors import Gone, IsolationUnavailable, RametError, SandboxFailed
 from ramet.core.policy import Isolation
+from ramet.isolation import mounts
 from ramet.isolation.admission import absolute
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.kubernetes import manifest
@@ -53,8 +54,12 @@ class Described(Struct, frozen=True, kw_only=True):
 
 def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | None) -> manifest.Berth:
     """What a run asks of its pod. `places` are the mounts that its image has, and where: these do not travel."""
-    mounts = [Path(absolute(each)) for each in spec.grant.readonly_mounts]
-    mounts = [each for each in mounts if not any(each.is_relative_to(path) for path in places)]
+    sources = mounts.located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots)
+    travel = {
+        each: Path(source)
+        for each, source in sources.items()
+        if not any(Path(each).is_relative_to(path) for path in places)
+    }
     team = spec.grant.reservation.name if spec.grant.reservation is not None else ""
     return manifest.Berth(
         name=new_name(),
@@ -64,9 +69,9 @@ def berth_of(spec: SandboxSpec, places: Mapping[str, str], runtime_class: str | 
         about=About(tree=spec.tree, team=team, path=spec.path),
         image="bare" if spec.grant.isolation is Isolation.FRESH else spec.image,  # That imports all of it by itself.
         runtime_class=runtime_class,
-        folders=tuple(str(each) for each in mounts if each.is_dir()),
-        files=(*(str(each) for each in mounts if not each.is_dir()), *places),
-        size_mb=sum(map(_size_mb, mounts)),
+        folders=tuple(each for each, source in travel.items() if source.is_dir()),
+        files=(*(each for each, source in travel.items() if not source.is_dir()), *places),
+        size_mb=sum(map(_size_mb, travel.values())),
     )
 
 

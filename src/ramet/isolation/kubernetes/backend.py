@@ -215,8 +215,9 @@ class KubernetesBackend:
         workspace, mounts, _ = paths_of(spec, runs)
         if not spec.workspace.is_dir():
             raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
-        for mount in mounts:
-            if runs == mount or runs.startswith(f"{mount}/"):
+        real = Path(os.path.realpath(runs))
+        for mount, source in mounts.items():
+            if real.is_relative_to(source):
                 raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
         cwd = Path(workspace if spec.cwd is None else absolute(spec.cwd))
         if not any(cwd.is_relative_to(each) for each in (workspace, *mounts)) or not cwd.is_dir():

@@ -116,6 +116,10 @@ class Rules:
             for path in paths:
                 _grant(self._fd, path, rights & self._handled)
 
+    def grant_opened(self, fd: int) -> None:
+        """Leave the rights of `execute` on what a descriptor stands for, and below."""
+        _grant_opened(self._fd, fd, (_READ | _EXECUTE) & self._handled)
+
     def connect(self, *ports: int) -> None:
         """Leave the right to connect to these TCP ports, of any address. Raises OSError where TCP is not decided."""
         for port in ports:
@@ -146,9 +150,13 @@ def _grant(ruleset: int, path: Path, rights: int) -> None:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return
         opened.callback(os.close, fd)
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            rights &= _ON_FILES
-        calls.syscall("landlock_add_rule", _ADD_RULE, ruleset, _PATH_BENEATH, _Beneath(rights, fd), 0)
+        _grant_opened(ruleset, fd, rights)
+
+
+def _grant_opened(ruleset: int, fd: int, rights: int) -> None:
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        rights &= _ON_FILES
+    calls.syscall("landlock_add_rule", _ADD_RULE, ruleset, _PATH_BENEATH, _Beneath(rights, fd), 0)
 
 
 class _Ruleset(ctypes.Structure):

@@ -12,11 +12,13 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, OutputTooLarge
 from ramet.isolation import trees
+from ramet.isolation.linux.beneath import open_without_links
 from ramet.wire import tar
 
 MAX_DEPTH = 128  #: folders below the one that travels
@@ -24,6 +26,8 @@ MAX_TOLD = 20  #: names that are told, of what did not travel
 _MAX_PART = 255  #: bytes of a name
 _CHUNK = 256 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_HANDLE = getattr(os, "O_PATH", _FILE) | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _YOUNG_NS = 100_000_000  #: what was changed so recently may change once more without looking so
 _TICK_NS = 10_000_000  #: by which a folder's time must differ to be seen to
@@ -47,9 +51,12 @@ def look(folder: Path) -> Known:
         return {entry.path: _seen(entry.stat) for entry in entries if entry.stat is not None}
 
 
-def pack(place: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int) -> Packed:
+def pack(
+    place: Path, out: Callable[[bytes], object], known: Known | None = None, *, max_bytes: int, is_source: bool = False
+) -> Packed:
     """Pack a folder, or a single file as a member ".", but for what is as it was `known` to be.
 
+    The place itself is no link; a source of a mount has none on the way to it either, or ELOOP is raised.
     Raises OutputTooLarge for more content than `max_bytes`, OSError, and what `out` raises.
     """
     before, now, refused = known or {}, Known(), list[str]()
@@ -58,12 +65,14 @@ def pack(place: Path, out: Callable[[bytes], object], known: Known | None = None
     def say(name: str, found: os.stat_result, opened: Callable[[], int]) -> None:
         _say_file(out, name, found, opened, left, max_bytes)
 
-    if not place.is_dir():
-        found = place.stat()
-        say(".", found, lambda: os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-        out(tar.END)
-        return Packed(now, (), max_bytes - left[0], ())
-    with trees.opened(place) as root, contextlib.closing(trees.walk(root, max_depth=MAX_DEPTH)) as entries:
+    with (
+        _opened(place, is_source=is_source) as root,
+        contextlib.closing(trees.walk(root, max_depth=MAX_DEPTH)) as entries,
+    ):
+        if not stat.S_ISDIR((found := os.fstat(root)).st_mode):
+            say(".", found, lambda: os.dup(root))
+            out(tar.END)
+            return Packed(now, (), max_bytes - left[0], ())
         for entry in entries:
             if entry.stat is None:
                 if entry.problem:
@@ -265,6 +274,24 @@ class _Target:
         trees.remove(fd, name)
         os.mkdir(name, 0o700, dir_fd=fd)
         return os.open(name, _FOLDER, dir_fd=fd)
+
+
+@contextmanager
+def _opened(place: Path, *, is_source: bool) -> Iterator[int]:
+    """A folder or file to be read, which is no link. Raises OSError."""
+    handle = open_without_links(str(place)) if is_source else os.open(place, _HANDLE | os.O_NOFOLLOW)
+    try:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            with trees.opened(Path(), handle) as root:
+                yield root
+            return
+        file = os.open(f"/proc/self/fd/{handle}", _FILE) if hasattr(os, "O_PATH") else os.dup(handle)
+        try:
+            yield file
+        finally:
+            os.close(file)
+    finally:
+        os.close(handle)
 
 
 def _say_file(

@@ -26,6 +26,7 @@ from ramet.core.errors import (
 from ramet.core.policy import Isolation
 from ramet.isolation.admission import absolute
 from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.mounts import located
 from ramet.isolation.remote import messages
 from ramet.isolation.remote.asking import Questions, told
 from ramet.isolation.remote.boxed import RemoteSandbox
@@ -296,8 +297,9 @@ def _check(spec: SandboxSpec) -> None:
     """What only this side can see."""
     if not spec.workspace.is_dir():
         raise InvalidValue("workspace", str(spec.workspace), "a folder")
-    for mount in spec.grant.readonly_mounts:
-        if Path(absolute(mount)) in Path(absolute(spec.workspace)).parents:
+    workspace = spec.workspace.resolve()
+    for mount, source in located(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
+        if workspace != Path(source) and workspace.is_relative_to(source):
             raise InvalidValue("readonly_mounts", mount, "a folder that no workspace of another machine is in")
     if spec.shelf is not None and not spec.shelf.is_dir():
         raise InvalidValue("shelf", str(spec.shelf), "a folder")

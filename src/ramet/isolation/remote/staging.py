@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, OutputTooLarge, ProtocolError, SandboxFailed
-from ramet.isolation import disk
+from ramet.isolation import disk, mounts
 from ramet.isolation.admission import absolute
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.remote import files
@@ -49,12 +50,13 @@ class Staging:
         if not await in_thread(lambda: _is_empty(self._spec.workspace), name="ramet-folder"):
             await self._put(Path(absolute(self._spec.workspace)), max_bytes=self._room)
         left = _MAX_SENT
-        for mount in self._spec.grant.readonly_mounts:
-            place = Path(absolute(mount))
-            if any(place.is_relative_to(each) for each in there) or not place.exists():  # noqa: ASYNC240
+        sources = mounts.located(map(absolute, self._spec.grant.readonly_mounts), self._spec.mount_roots)
+        for mount, source in sources.items():
+            place = Path(mount)
+            if any(place.is_relative_to(each) for each in there) or not os.path.lexists(source):  # noqa: ASYNC240
                 continue  # In the machine's image, or it may be.
             try:
-                left -= await self._put(place, max_bytes=left)
+                left -= await self._put(place, source=Path(source), max_bytes=left)
             except OutputTooLarge:
                 most = f"at most {_MAX_SENT >> 20} MiB of all mounts: put what is larger into an image"
                 raise InvalidValue("readonly_mounts", mount, most) from None
@@ -129,14 +131,19 @@ class Staging:
         for stream in list(self._streams):
             self._drop(stream)
 
-    async def _put(self, place: Path, *, max_bytes: int) -> int:
-        """Have a folder or file there, at its own path; how many bytes were sent. Raises OutputTooLarge."""
+    async def _put(self, place: Path, *, source: Path | None = None, max_bytes: int) -> int:
+        """Have a folder or file there, at its own path; how many bytes were sent. Of a mount it is the source.
+
+        Raises OutputTooLarge, InvalidValue for a source that is a link or leads through one by now.
+        """
         stream = self._new_stream()
         departure = self._streams[stream] = Departure(self._number, stream, self._post)
         asked = asyncio.ensure_future(
             self._questions.ask(lambda ask: Put(ask=ask, number=self._number, stream=stream, root=str(place)))
         )
-        packing = asyncio.ensure_future(departure.packed(place, None, max_bytes=max_bytes))
+        packing = asyncio.ensure_future(
+            departure.packed(source or place, None, max_bytes=max_bytes, is_source=source is not None)
+        )
         try:
             await asyncio.wait((asked, packing), return_when=asyncio.FIRST_COMPLETED)
             if asked.done() and asked.result()[0].value is False:  # It is as the machine's image has it.
@@ -145,6 +152,8 @@ class Staging:
             await asked
             return packed.size
         except OSError as error:
+            if source is not None and error.errno == errno.ELOOP:
+                raise mounts.refusal(str(place), error) from error
             raise SandboxFailed(f"{place} could not be sent: {error}") from error
         finally:
             self._drop(stream)

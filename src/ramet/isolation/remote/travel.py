@@ -76,13 +76,13 @@ class Departure:
         """See `Outgoing.grant`."""
         self._outgoing.grant(size)
 
-    async def packed(self, place: Path, known: Known | None, *, max_bytes: int) -> Packed:
+    async def packed(self, place: Path, known: Known | None, *, max_bytes: int, is_source: bool = False) -> Packed:
         """See `files.pack`; all of it was sent when this returns."""
         fd, self._theirs = self._theirs, -1
 
         def work() -> Packed:
             with os.fdopen(fd, "wb", _BUFFER) as sink:
-                return files.pack(place, sink.write, known, max_bytes=max_bytes)
+                return files.pack(place, sink.write, known, max_bytes=max_bytes, is_source=is_source)
 
         packed = await in_thread(work, name="ramet-pack")
         await self._sent

@@ -246,6 +246,8 @@ class FunctionAgent:
         if self._policy is not None and run.grant is not None:
             shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
             run.grant = grant_root(self._policy)
+            placement = self._opening.runtime.sandboxes.placement()
+            run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
 
     def _in_the_host(self, call: Call) -> Agent:

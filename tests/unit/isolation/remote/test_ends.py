@@ -18,6 +18,7 @@ from ramet.core.errors import Gone, InvalidValue, ProtocolError, SandboxFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation
 from ramet.isolation.contract import Exit, SandboxSpec
+from ramet.isolation.mounts import roots_of
 from ramet.isolation.remote import messages
 from ramet.isolation.remote.boxed import RemoteSandbox
 from ramet.isolation.remote.inside import serve
@@ -199,20 +200,42 @@ async def test_a_machine_tells_no_errors_but_a_sandboxs(kind: str, tmp_path: Pat
 
 
 async def test_what_is_too_large_to_travel_is_refused_by_name(tmp_path: Path) -> None:
-    """A mount above the limit; one around the workspace; a workspace that is not there."""
-    folder = tmp_path / "runs" / "work"
+    """A mount around the workspace, by its name or by a link; a workspace that is not there."""
+    folder, link = tmp_path / "runs" / "work", tmp_path / "link"
     folder.mkdir(parents=True)
+    link.symlink_to(tmp_path)
     async with two_ends() as (ours, theirs):
         machine = Machine(ours)
         await say(theirs, HELLO)
         for grant, workspace, field in (
             (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
+            (Grant(readonly_mounts=(str(link),)), folder, "readonly_mounts"),
             (Grant(), tmp_path / "none", "workspace"),
         ):
             with pytest.raises(InvalidValue) as refusal:
                 await machine.start(SandboxSpec(run="run", grant=grant, workspace=workspace))
             assert refusal.value.field == field
         await machine.close()
+
+
+@pytest.mark.parametrize("asked", ["link", "link/below", "file"])
+async def test_a_mount_behind_a_symbolic_link_does_not_travel(asked: str, tmp_path: Path) -> None:
+    """Issue 16, line 1: not to a pod either; it is refused by name before the machine is told to start anything."""
+    folder, repo, other = tmp_path / "runs" / "work", tmp_path / "repo", tmp_path / "other"
+    for each in (folder, repo, other / "below"):
+        each.mkdir(parents=True)
+    (other / "key").write_text("key")
+    (repo / "link").symlink_to(other)
+    (repo / "file").symlink_to(other / "key")
+    grant, roots = Grant(readonly_mounts=(str(repo / asked),)), roots_of([str(repo)])
+    async with two_ends() as (ours, theirs):
+        machine = Machine(ours)
+        await say(theirs, HELLO)
+        with pytest.raises(InvalidValue, match="symbolic link") as refusal:
+            await machine.start(SandboxSpec(run="run", grant=grant, workspace=folder, mount_roots=roots))
+        await machine.close()
+
+    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", str(repo / asked))
 
 
 COMMANDS: st.SearchStrategy[Word] = st.one_of(

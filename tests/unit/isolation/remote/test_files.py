@@ -158,6 +158,25 @@ def test_a_single_file_travels_too(tmp_path: Path) -> None:
     assert (tmp_path / "two").read_text() == "text"
 
 
+def test_the_source_of_a_mount_travels_through_no_link(tmp_path: Path, there: Path) -> None:
+    """A folder or file at a path that has become a link, or leads through one, is an error: nothing of it is read."""
+    real = tmp_path.resolve() / "real"
+    (real / "below").mkdir(parents=True)
+    (real / "below" / "file").write_text("text")
+    (real.parent / "link").symlink_to("real")
+    (real / "name").symlink_to("below/file")
+    told = bytearray()
+
+    for path in ("link", "link/below", "link/below/file", "real/name"):
+        with pytest.raises(OSError, match="symbolic links"):
+            files.pack(real.parent / path, told.extend, max_bytes=MOST, is_source=True)
+    assert not told
+
+    files.pack(real / "below", told.extend, max_bytes=MOST, is_source=True)
+    unpacked(bytes(told), there)
+    assert (there / "file").read_text() == "text"
+
+
 def test_what_is_no_file_stays_and_is_told(here: Path) -> None:
     os.mkfifo(here / "fifo")
     (here / "file").touch()

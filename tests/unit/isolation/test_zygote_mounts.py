@@ -1,0 +1,20 @@
+"""What a zygote checks of the mounts that bubblewrap has made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ramet.isolation.room import Room
+from ramet.isolation.zygote import check_mounts
+
+
+def test_a_mount_that_was_exchanged_while_it_was_bound_is_refused(tmp_path: Path) -> None:
+    """The host compares nothing itself: only the zygote sees what the bind led to."""
+    path, about = str(tmp_path), tmp_path.stat()
+    room = Room("bwrap", "/runs", (), {path: path}, "bare", identities={path: [about.st_dev, about.st_ino]})
+
+    check_mounts(room)
+    with pytest.raises(OSError, match="exchanged"):
+        check_mounts(room._replace(identities={path: [about.st_dev, about.st_ino + 1]}))
