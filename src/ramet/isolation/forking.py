@@ -30,7 +30,7 @@ from ramet.isolation.forked import Forked
 from ramet.isolation.fresh import Fresh
 from ramet.isolation.keeper import Keeper
 from ramet.isolation.launch import Launch
-from ramet.isolation.mounts import identities_of
+from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.pool import Pool
 from ramet.isolation.probe import Finding, level_of, machine
 from ramet.isolation.reserved import Limits, Reserved, together
@@ -221,6 +221,8 @@ class Forking:
         """One more, for whoever then owns it. Raises SandboxFailed, InvalidValue for a mount that is a link by now."""
         owner = self._make_runs()
         room = self._room._replace(mounts=mounts, image=image, identities=identities_of(mounts))
+        if mounts:
+            room = room._replace(states=states_in(mounts, self._runs))
         uid, gid = owner or (None, None)
         shut = tuple(folder for folder in room.runtime if not _is_open(folder))
         sources = {source: source for source in mounts.values()} | dict(mounts)

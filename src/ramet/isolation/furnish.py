@@ -11,10 +11,12 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 from ramet.isolation.linux import calls
 from ramet.isolation.linux.beneath import open_beneath, open_without_links
+from ramet.isolation.mounts import is_private_name
 from ramet.isolation.room import IN_MEMORY, SECRETS, Assignment, Room, outermost
 
 PROXY = "/run/ramet/proxy.sock"
@@ -37,9 +39,15 @@ class Furniture:
         self._room = room
         self._own = [path for path in IN_MEMORY if Path(path).is_dir()]
         self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
+        self._states: list[str] = []
         self._put_back: set[str] = set()
         for path in self._own:
             self._cover(path, f"{_size(_PARKED_MB)},mode=1777")
+        # In the host's root an operator's link leads to the same folder.
+        self._states = sorted({os.path.realpath(path) for path in room.states if Path(path).is_dir()})
+        for path in self._states:
+            self._cover(path, f"{_size(1)},mode=755", keeping=_public_entries(path))
+            _restrict(path, calls.MS_RDONLY)
         for path in ("/run", room.runs):
             self._cover(path, f"{_size(1)},mode=755")
 
@@ -69,9 +77,9 @@ class Furniture:
             _raise_loopback()
         _restrict("/run", calls.MS_RDONLY)
 
-    def _cover(self, path: str, options: str) -> None:
-        """Put an empty file system over a folder, and back what is needed of it."""
-        needed = {*self._room.runtime, *self._room.mounts, self._room.runs}
+    def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
+        """Put an empty file system over a folder, and back what is needed of it, and what is to be kept."""
+        needed = {*self._room.runtime, *self._room.mounts, self._room.runs, *keeping}
         held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
         between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
@@ -91,6 +99,8 @@ class Furniture:
         """What is to be put back. In the host's root a mount is opened where it lies, through no link."""
         if self._room.walls != "bwrap" and path in self._room.mounts:
             return open_without_links(self._room.mounts[path])
+        if os.path.dirname(path) in self._states:  # noqa: PTH120
+            return open_without_links(path)
         return os.open(path, _PATH)
 
     def _of_runs(self, path: str, *, is_folder: bool) -> int:
@@ -100,6 +110,20 @@ class Furniture:
             os.close(fd)
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return fd
+
+
+def _public_entries(state: str) -> list[str]:
+    """What a project keeps in the kernel's folder: no links, for they would be followed."""
+    try:
+        with os.scandir(state) as entries:
+            return [
+                each.path
+                for each in entries
+                if not is_private_name(each.name)
+                and (each.is_dir(follow_symlinks=False) or each.is_file(follow_symlinks=False))
+            ]
+    except PermissionError:
+        return []
 
 
 def _bind(fd: int, path: str) -> None:

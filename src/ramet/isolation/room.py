@@ -28,6 +28,7 @@ class Room(NamedTuple):
     in_memory: tuple[str, ...] = IN_MEMORY  #: of these folders, those that are a child's own
     has_secrets: bool = True  #: whether there is a folder in memory for them
     has_endpoints: bool = True  #: whether a child can be kept to its proxy
+    states: tuple[str, ...] = ()  #: where mounts show the kernel's own folder: nothing private of it is to be seen
     identities: Mapping[str, Sequence[int]] = {}  #: of mounts: st_dev and st_ino, as the host has seen them
 
     @property

@@ -95,7 +95,7 @@ def test_a_room_and_its_like_cross_as_they_are(ends: tuple[socket.socket, socket
     packet = packets.receive(ends[1])
     assert packet is not None
     crossed = Room(*packet.body)
-    crossed = crossed._replace(runtime=tuple(crossed.runtime))
+    crossed = crossed._replace(runtime=tuple(crossed.runtime), states=tuple(crossed.states))
     assert crossed._replace(in_memory=tuple(crossed.in_memory)) == room
 
 
