@@ -78,6 +78,7 @@ class Forking:
         self._groups = 0
         self._reserved = Reserved()
         self._limits = pod.Limits()
+        self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._dog = Watchdog()
         self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
@@ -194,8 +195,8 @@ class Forking:
         probe = level_of(findings, self.name)
         walls: Walls = "bwrap"
         if self.name == "local":
-            is_apart = self.wants_namespaces and all(findings[name].works for name in _APART)
-            walls = "namespaces" if is_apart else "none"
+            walls = "namespaces" if self.wants_namespaces and is_apart(findings) else "none"
+            self._has_read_only_root = findings["read_only_root"].works
         self._room = self._room._replace(
             walls=walls, has_landlock=findings["landlock"].works, has_seccomp=findings["seccomp"].works
         )
@@ -229,6 +230,7 @@ class Forking:
         paths = tuple(dict.fromkeys((*_with_real((*room.runtime, room.runs)), *sources)))
         granted = tuple(dict.fromkeys((*sources, *_with_real(shut))))
         launch = Launch(room.walls, uid, gid, paths, granted, os.getpid(), sources=sources)
+        launch = launch._replace(is_read_only=self._has_read_only_root)
         if room.walls == "bwrap":
             program = bubblewrap.find() or ""
             by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
@@ -343,6 +345,11 @@ class Forking:
     def _look_at(self, keeper: Keeper, exit: Exit) -> None:
         if exit.code in CRASHES:
             self._pool.crashed(keeper)
+
+
+def is_apart(found: Mapping[str, Finding]) -> bool:
+    """Return whether a process can be in namespaces of its own without bubblewrap."""
+    return all(found[name].works for name in _APART)
 
 
 def _limits(grant: Grant) -> Limits:

@@ -62,7 +62,7 @@ class Furniture:
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
         _bind(workspace, given.workspace)
         if self._room.walls != "bwrap":  # Whose binds are so already.
-            _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV)
+            _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
         if shelf is not None and given.shelf is not None:
             _bind(shelf, given.shelf)
             _restrict(given.shelf, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
@@ -137,11 +137,14 @@ def _bind(fd: int, path: str) -> None:
     os.close(fd)
 
 
-def _restrict(path: str, flags: int) -> None:
-    """Add to the flags of a mount. Those that it has cannot be taken off here, and are to be named."""
+def _restrict(path: str, flags: int, *, off: int = 0) -> None:
+    """Add to the flags of a mount, and take off those that were set in this user namespace.
+
+    Others cannot be taken off, and are to be named.
+    """
     has = os.statvfs(path).f_flag
     times = calls.MS_RELATIME if has & _ST_RELATIME else has & _ST_NO_TIMES or _MS_STRICTATIME
-    calls.mount("none", path, None, calls.MS_REMOUNT | calls.MS_BIND | has & _ST_SAFE | times | flags)
+    calls.mount("none", path, None, calls.MS_REMOUNT | calls.MS_BIND | has & _ST_SAFE & ~off | times | flags)
 
 
 def _size(size_mb: int) -> str:

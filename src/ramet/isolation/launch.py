@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 
 from ramet.isolation import packets
 from ramet.isolation.idmap import show_as
-from ramet.isolation.linux import calls, ids
+from ramet.isolation.linux import calls, ids, mounts
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.room import APART, BIND_HANDLE
 from ramet.isolation.way import handle_of, open_way
@@ -53,6 +53,7 @@ class Launch(NamedTuple):
     arguments: tuple[str, ...] = ()  #: of bwrap
     files: Mapping[str, str] = {}  #: made inside by bwrap: path to content
     sources: Mapping[str, str] = {}  #: of mounts among the paths, and of themselves: see `isolation.mounts`
+    is_read_only: bool = False  #: whether the host's root is, in namespaces without bwrap
 
 
 def main(control: int, leash: int) -> NoReturn:
@@ -78,7 +79,7 @@ def main(control: int, leash: int) -> NoReturn:
     if launch.walls == "bwrap":
         os.execve(launch.bwrap, _with_arguments(launch), {})
     if launch.walls == "namespaces":
-        _enter_namespaces()
+        _enter_namespaces(is_read_only=launch.is_read_only)
     os.execve(launch.argv[0], launch.argv, {})
 
 
@@ -143,7 +144,7 @@ def _memory(content: str) -> int:
     return fd
 
 
-def _enter_namespaces() -> None:
+def _enter_namespaces(*, is_read_only: bool) -> None:
     """Be the first process of namespaces of our own; whoever we were waits for our end, and ends us with itself."""
     uid, gid = os.getuid(), os.getgid()
     calls.unshare(_NAMESPACES)
@@ -155,5 +156,7 @@ def _enter_namespaces() -> None:
         os._exit(abs(os.waitstatus_to_exitcode(status)))
     os.setsid()  # Out of the group that is killed: the first of a namespace ignores that.
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
+    if is_read_only:  # Before /proc: children write their maps of users there.
+        mounts.make_read_only()
     calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
     calls.sethostname("sandbox")

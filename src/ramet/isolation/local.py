@@ -13,13 +13,15 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy import Isolation
 from ramet.isolation import ahead
 from ramet.isolation.contract import Exit, Image
-from ramet.isolation.forking import Forking, OnThreshold
+from ramet.isolation.forking import Forking, OnThreshold, is_apart
 from ramet.isolation.keeper import Keeper
 from ramet.isolation.linux.trials import beside
 from ramet.isolation.pod import Pod, limits
 from ramet.isolation.probe import Finding, findings, machine
 from ramet.isolation.room import Assignment
 
+_NAMESPACES = "Let `local` use namespaces, and allow its user all kinds of them and a /proc in them."
+_ROOT = "Set securityContext.readOnlyRootFilesystem of the container."
 _LIMITS = "Set resources.limits of the container, and podPidsLimit of the kubelet."
 
 
@@ -58,7 +60,12 @@ class LocalBackend(Forking):
 
     def _look(self) -> Mapping[str, Finding]:
         if not self._wants_pod:
-            return super()._look()
+            found = super()._look()
+            if self.wants_namespaces and is_apart(found):
+                return found
+            tried = found["read_only_root"]
+            detail, remedy = tried.detail or "no namespaces are used", tried.remedy or _NAMESPACES
+            return {**found, "read_only_root": Finding(False, detail, remedy)}
         self._limits = limits()
         limited = {
             "cgroup_cpu": self._limits.cpu_cores,
@@ -68,6 +75,7 @@ class LocalBackend(Forking):
         # No namespace is asked for: what else could be tried is of no use here.
         found = findings(beside.found()) or machine()
         self._bounds_tcp = found["landlock_tcp"].works
+        found = {**found, "read_only_root": Finding(bool(os.statvfs("/").f_flag & os.ST_RDONLY), "", _ROOT)}
         return {**found, **{name: Finding(most is not None, "", _LIMITS) for name, most in limited.items()}}
 
     def _try(self) -> None:

@@ -42,6 +42,7 @@ _LANDLOCK = ("landlock", "landlock_tcp", "landlock_scopes")
 MECHANISMS = (
     *_NAMESPACES,
     "proc_mount",
+    "read_only_root",
     "processes_per_namespace",
     "seccomp",
     *_LANDLOCK,
@@ -59,7 +60,11 @@ _NEEDED: Mapping[str, tuple[Isolation, tuple[str, ...]]] = {
 }
 
 #: What a backend does otherwise where it is missing: limits by rlimits and a watchdog, no /proc, one gate less.
-_OF_USE: Mapping[str, tuple[str, ...]] = {"bwrap": ("proc_mount", *_LANDLOCK, *_CGROUPS), "local": _CGROUPS}
+#: Without a read-only root, a guest of `local` may change modes and times of files that its user owns.
+_OF_USE: Mapping[str, tuple[str, ...]] = {
+    "bwrap": ("proc_mount", *_LANDLOCK, *_CGROUPS),
+    "local": ("read_only_root", *_CGROUPS),
+}
 
 
 class Finding(NamedTuple):
@@ -140,6 +145,8 @@ def _remedy(name: str, detail: str) -> str:
             return _no_user_namespaces() or _in_a_container("creating namespaces")
         case "proc_mount":
             return _in_a_container("mounting /proc (systempaths=unconfined, or procMount: Unmasked)")
+        case "read_only_root":
+            return _no_user_namespaces() or _in_a_container("making mounts read-only (mount_setattr, or a remount)")
         case "seccomp":
             return "Run on Linux 4.14 or newer with CONFIG_SECCOMP_FILTER, on x86_64 or aarch64."
         case "landlock":

@@ -116,6 +116,14 @@ def test_without_bubblewrap_it_is_said_what_to_install(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_without_namespaces_the_probe_says_that_the_root_is_not_read_only(bare: Site) -> None:
+    """The level is that of `local`; what is missing is named, with a remedy."""
+    assert bare.probe.level is Isolation.L1
+    assert bare.probe.mechanisms["read_only_root"] is False
+    assert "read_only_root" in bare.probe.missing
+    assert "namespaces" in bare.probe.remedy
+
+
 # ---- who it is ------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -156,6 +157,32 @@ def test_what_is_forbidden_is_found_missing_with_a_remedy(call: str, missing: st
 
     assert not without[missing].works
     assert remedy in without[missing].remedy
+
+
+def test_a_root_that_only_pretends_to_be_read_only_is_found_out() -> None:
+    """The kernel says yes and does nothing: the mode of a file can still be changed."""
+    pretended = found(answers={_number("mount_setattr"): 0})
+
+    assert not pretended["read_only_root"].works
+    assert "changing the mode of a file" in pretended["read_only_root"].detail
+    assert pretended["read_only_root"].remedy
+
+
+def test_an_older_kernel_makes_the_root_read_only_mount_by_mount() -> None:
+    """Without mount_setattr, each mount is remounted."""
+    older = found(answers={_number("mount_setattr"): errno.ENOSYS})
+
+    assert older["read_only_root"].works
+
+
+def test_without_user_namespaces_local_says_that_the_root_is_not_read_only() -> None:
+    """The level stays; what is missing is named, with what a person can do about it."""
+    without = found(user=(0, 0), before=_with_sysctl("user/max_user_namespaces"))
+    offered = probe.level_of(without, "local")
+
+    assert offered.level is Isolation.L1
+    assert "read_only_root" in offered.missing
+    assert "sysctl user.max_user_namespaces" in offered.remedy
 
 
 def test_without_bubblewrap_the_line_that_installs_it_is_named(tmp_path: pathlib.Path) -> None:

@@ -24,6 +24,7 @@ MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_NOSYMFOLLOW = 0x100
 MS_NOATIME = 0x400
+MS_NODIRATIME = 0x800
 MS_BIND = 0x1000
 MS_MOVE = 0x2000
 MS_REC = 0x4000
@@ -32,6 +33,11 @@ MS_PRIVATE = 0x4_0000
 MS_SLAVE = 0x8_0000
 MS_SHARED = 0x10_0000
 MS_RELATIME = 0x20_0000
+MS_STRICTATIME = 0x100_0000
+
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
 
 MNT_FORCE = 0x1
 MNT_DETACH = 0x2
@@ -104,6 +110,24 @@ def openat2(folder: int, path: Path, flags: int, resolve: int) -> int:
     """
     how = _OpenHow(flags, 0, resolve)
     return syscall("openat2", _OPENAT2, folder, os.fsencode(path), how, ctypes.sizeof(how))
+
+
+def open_tree(path: Path) -> int:
+    """Return a descriptor of a copy of all mounts at and below `path`, which is mounted nowhere yet."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
+    return syscall("open_tree", _OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
+
+
+def mount_setattr(target: Path | int, attributes: int) -> None:
+    """Set `attributes` (MOUNT_ATTR_*) on all mounts at and below a path or a descriptor; needs Linux 5.12."""
+    fd, path, flags = (target, b"", _AT_EMPTY_PATH) if isinstance(target, int) else (_AT_FDCWD, os.fsencode(target), 0)
+    given = attributes.to_bytes(8, "little") + bytes(24)  # struct mount_attr
+    syscall("mount_setattr", _MOUNT_SETATTR, fd, path, flags | _AT_RECURSIVE, given, len(given))
+
+
+def move_mount(fd: int, target: Path) -> None:
+    """Mount what `open_tree` returned on `target`."""
+    syscall("move_mount", _MOVE_MOUNT, fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def pidfd_open(pid: int) -> int:

@@ -8,9 +8,10 @@ import os
 import pathlib
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Mapping
 
-from ramet.isolation.linux import calls, rlimits
+from ramet.isolation.linux import calls, mounts, rlimits
 from ramet.isolation.linux.trials.apart import NotKept, enter, in_child, refused
 
 _FORKS = 8  #: more than are allowed, and never more than this
@@ -122,6 +123,23 @@ def _proc_mount() -> str:
     return ""
 
 
+def _read_only_root() -> str:
+    fd, path = tempfile.mkstemp(prefix="ramet-probe-")
+    os.close(fd)
+
+    def inside() -> None:
+        enter(calls.CLONE_NEWNS)
+        mounts.make_read_only()
+        refused(lambda: os.chmod(path, 0o644), "changing the mode of a file", errno.EROFS)  # noqa: PTH101
+        os.close(os.open(os.devnull, os.O_WRONLY))
+
+    try:
+        in_child(inside)
+    finally:
+        os.unlink(path)  # noqa: PTH108
+    return ""
+
+
 def _processes_per_namespace() -> str:
     enter()
     rlimits.apply(nproc=_FORKS // 2)
@@ -151,5 +169,6 @@ TRIALS: Mapping[str, Callable[[], str]] = {
     "uts_namespaces": _uts_namespaces,
     "cgroup_namespaces": _cgroup_namespaces,
     "proc_mount": _proc_mount,
+    "read_only_root": _read_only_root,
     "processes_per_namespace": _processes_per_namespace,
 }
