@@ -67,7 +67,7 @@ class Gates(NamedTuple):
                     unix=network,
                     unmapped=unmapped,
                     sessions=room.walls != "none",
-                    queues=room.walls != "none",
+                    queues=unmapped and room.walls != "none",
                     others=room.is_apart,
                     served=room.is_apart,
                 )

@@ -328,6 +328,7 @@ class Forking:
                 has_cpu_cgroup=child.cgroup.has_cpu if child.cgroup else cores is not None and cores <= grant.cpu_cores,
                 in_memory=() if is_apart else self._room.in_memory,
                 by_session=self._room.walls == "none",
+                in_own_network=is_apart,
                 on_threshold=lambda what, value, limit: self._pass_on(run, what, value, limit),
             )
         return None

@@ -27,6 +27,7 @@ _FILES_PER_MIB = 128  #: of a tmpfs: an empty file costs the kernel about 1 KiB 
 _PARKED_MB = 64  #: of /tmp, until the size is known
 _ST_SAFE = calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC  #: the same bits in statvfs(3)
 _ST_RELATIME, _ST_NO_TIMES, _MS_STRICTATIME = 0x1000, 0xC00, 0x100_0000
+_TCP_BUFFER = "4096 65536 212992"  #: bytes at least, at first, at most
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
@@ -75,6 +76,8 @@ class Furniture:
         if proxy is not None:
             _bind(proxy, PROXY)
             _raise_loopback()
+            if not given.unmapped:
+                _bound_tcp()
         _restrict("/run", calls.MS_RDONLY)
 
     def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
@@ -159,6 +162,12 @@ def _hand_over(secrets: dict[str, str]) -> None:
         fd = os.open(f"{SECRETS}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
         with os.fdopen(fd, "w") as file:
             file.write(value)
+
+
+def _bound_tcp() -> None:
+    """Keep buffers of TCP about as small as others: by themselves they grow to megabytes each, which nobody counts."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        Path("/proc/sys/net/ipv4", name).write_text(_TCP_BUFFER)
 
 
 def _raise_loopback() -> None:

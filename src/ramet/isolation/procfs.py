@@ -91,6 +91,26 @@ def private_mb(one: Stat) -> float:
     return sum(fields) / 1024 if fields else resident_mb(one)
 
 
+def page_tables_mb(one: Stat) -> float:
+    """Return what the page tables of a process take, in MiB: no part of its resident memory."""
+    return sum(_fields(one, "status", (b"VmPTE:",))) / 1024
+
+
+def descriptor_slots(one: Stat) -> int:
+    """Return how many descriptors a process has room for, at least as many as are open. Everybody may see it."""
+    return sum(_fields(one, "status", (b"FDSize:",)))
+
+
+def descriptors_in_queue(pid: int, fd: str) -> int:
+    """Return how many descriptors were sent to a Unix socket and not received; 0 for any other file."""
+    return _number(f"{pid}/fdinfo/{fd}", b"scm_fds:")
+
+
+def sockets_of_network(pid: int) -> int:
+    """Return how many sockets there are in the network namespace of a process, those in flight included."""
+    return _number(f"{pid}/net/sockstat", b"sockets: used")
+
+
 def tasks_beside(parent: int) -> int:
     """Processes and threads of our user that are not below `parent`: what RLIMIT_NPROC counts, as far as it is seen."""
     uid, above, threads = os.getuid(), dict[int, int](), dict[int, int]()
@@ -169,6 +189,14 @@ def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> list[int]:
         if found := [int(line.split()[1]) for line in lines if line.startswith(wanted)]:
             return found
     return []
+
+
+def _number(name: str, before: bytes) -> int:
+    """Return the number at the end of the first line that begins so; 0 if there is none."""
+    for line in _read(name).splitlines():
+        if line.startswith(before):
+            return int(line.split()[-1])
+    return 0
 
 
 def _threads(pid: int) -> list[str]:

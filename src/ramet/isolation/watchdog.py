@@ -5,7 +5,8 @@ limits are soft: what happens between two looks is bounded by rlimits and by the
 are measured in a thread, one at a time.
 
 Memory is what is no file's (RssAnon, RssShmem, swap), less what the zygote had when it forked. Summed over a tree that
-counts shared pages once for each process; so near the limit each process is asked for its part of them.
+counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
+control group holds memory, the kernel's memory for sockets and page tables is added.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Literal, NamedTuple
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone
 from ramet.core.policy import Grant
-from ramet.isolation import disk, procfs
+from ramet.isolation import disk, kernel_memory, procfs
 from ramet.isolation.brake import Brake
 from ramet.isolation.contract import Metrics
 from ramet.isolation.procfs import Stat
@@ -66,13 +67,14 @@ class Watched:
         has_cpu_cgroup: bool,
         in_memory: Sequence[str],
         by_session: bool,
+        in_own_network: bool,
         kill: Callable[[str], object],
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
         self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
         self._workspace, self._baseline_mb = workspace, baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
-        self._in_memory, self._by_session = in_memory, by_session
+        self._in_memory, self._by_session, self._in_own_network = in_memory, by_session, in_own_network
         self._kill, self._on_threshold = kill, on_threshold
         spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
         self._brake = Brake(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
@@ -178,12 +180,17 @@ class Watched:
 
     def _check_memory(self, usage: _Usage) -> None:
         limit, processes = self._grant.memory_mb, usage.tree.values()
-        memory = sum(map(procfs.resident_mb, processes)) - self._baseline_mb
+        kernel = 0.0 if self._has_memory_cgroup else self._kernel_mb(usage)
+        memory = sum(map(procfs.resident_mb, processes)) - self._baseline_mb + kernel
         if memory >= THRESHOLD * limit:
-            memory = sum(map(procfs.private_mb, processes)) - self._baseline_mb
+            memory = sum(map(procfs.private_mb, processes)) - self._baseline_mb + kernel
         self._tell("memory", memory, limit)
         if memory > limit and not self._has_memory_cgroup:
-            self._end("oom", f"it used {memory:.0f} MiB of memory; policy.memory_mb is {limit}")
+            part = "" if memory - kernel > limit else f", {kernel:.0f} of them for sockets and page tables"
+            self._end("oom", f"it used {memory:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
+
+    def _kernel_mb(self, usage: _Usage) -> float:
+        return kernel_memory.held_mb(self._root.pid, usage.tree, in_own_network=self._in_own_network)
 
     def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
         times = self._times
@@ -267,6 +274,7 @@ class Watchdog:
         has_cpu_cgroup: bool = False,
         in_memory: Sequence[str] = (),
         by_session: bool = False,
+        in_own_network: bool = False,
         on_threshold: Callable[[str, float, float], object] | None = None,
     ) -> Watched:
         """Watch a process and all below it; it must be alive, or not be reaped yet. Raises Gone.
@@ -276,6 +284,7 @@ class Watchdog:
         `adopter` is the pid of who becomes the parent of those below that lose theirs, and of nobody else; where that
         is the parent of other sandboxes, too, they are known `by_session`, which `pid` began and nobody leaves.
         `in_memory` are folders, each a file system of its own, that may hold `grant.tmpfs_size_mb`.
+        `in_own_network` says that nobody else is in the network namespace of the process.
         """
         self._loop = self._loop or asyncio.get_running_loop()
         root, keeper = procfs.stat(pid), None if adopter is None else procfs.stat(adopter)
@@ -292,6 +301,7 @@ class Watchdog:
             has_cpu_cgroup=has_cpu_cgroup,
             in_memory=in_memory,
             by_session=by_session,
+            in_own_network=in_own_network,
             kill=kill,
             on_threshold=on_threshold,
         )

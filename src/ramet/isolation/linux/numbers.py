@@ -13,6 +13,7 @@ NEWEST = 469
 _JUDGED = {
     "clone": (56, 220),
     "clone3": (435, 435),
+    "fcntl": (72, 25),
     "ioctl": (16, 29),
     "mknod": (133, None),
     "mknodat": (259, 33),
@@ -21,13 +22,18 @@ _JUDGED = {
     "seccomp": (317, 277),
     "sendmmsg": (307, 269),
     "sendmsg": (46, 211),
+    "landlock_create_ruleset": (444, 444),
     "sendto": (44, 206),
+    "setsockopt": (54, 208),
     "socket": (41, 198),
     "socketpair": (53, 199),
 }
 
 #: Memory that is in no process: shared memory by descriptor and by key.
 UNMAPPED = {"memfd_create": (319, 279), "shmget": (29, 194)}
+
+#: Having a pipe or a socket hold pages of a file: a few bytes pin a folio of up to megabytes, also of a removed file.
+PINNING = {"sendfile": (40, 71), "splice": (275, 76), "tee": (276, 77)}
 
 #: Leaving a group of processes, by which they could all be ended.
 SESSIONS = {"setsid": (112, 157), "setpgid": (109, 154)}
@@ -83,6 +89,7 @@ DENIED = {
     # large pieces of kernel that nothing here needs
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
+    "io_setup": (206, 0),  # Its contexts are counted for the whole machine (fs.aio-max-nr).
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -145,7 +152,7 @@ def of(machine: str) -> Machine:
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
     column, audit, has_x32 = known[machine]
-    tables = {**_JUDGED, **UNMAPPED, **SESSIONS, **QUEUES, **OTHERS, **DENIED}
+    tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **DENIED}
     return Machine(
         audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
     )

@@ -34,6 +34,9 @@ _SCHEDULERS = (0, 3, 5)  #: other, batch, idle: none of them real-time
 _RESET_ON_FORK = 0x4000_0000
 _ALL_OF_A_USER = {"setpriority": 2, "ioprio_set": 3}  #: PRIO_USER, IOPRIO_WHO_USER
 _MSG_FASTOPEN = 0x2000_0000
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8, 32, 33)  #: SO_SNDBUF, SO_RCVBUF, and both with FORCE
+_F_SETPIPE_SZ = 1031
 
 _LOAD, _JEQ, _JGT, _JGE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  #: offsets in struct seccomp_data; a low half comes first on both machines
@@ -59,11 +62,14 @@ def program(
 
     `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
     had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
-    which rlimits cannot bound: memfd_create and shmget. Without `sessions`, nobody leaves its group of processes.
-    Without `queues`, there are no message queues and semaphores, which others of the same user would have, too.
+    which rlimits cannot bound: memfd_create and shmget, larger pipes, and pages that a pipe pins. Programs that get
+    EINVAL from splice, tee or sendfile read and write instead. Without `sessions`, nobody leaves its group of
+    processes. Without `queues`, there are no message queues and semaphores: others of the same user would have them,
+    too, and their memory belongs to no process.
     Without `others`, nobody changes limits, priority, place or scheduling of another by its pid, or of all its user's.
     Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
     which Landlock does not see.
+    The size of a socket's buffer is never set: the kernel is not asked, and the caller is told of success.
     `kill` ends a process where it would else get EPERM.
     """
     known = numbers.of(machine or os.uname().machine)
@@ -81,6 +87,8 @@ def program(
         code += [(_JGE, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     code += [(_JGT, 0, 1, numbers.NEWEST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
+    # Rulesets are memory of the kernel that only a control group counts. Programs that look for Landlock go on without.
+    code += _when(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
     code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE), *_only((0,), deny)])
     code += _when(number["socket"], _sockets(inet, unix, served, no_family))
     if not served:
@@ -91,6 +99,11 @@ def program(
     if not unix:
         pairs += [*_argument(1, _SOCK_TYPE), *_only((_STREAM, _SEQPACKET), no_family)]
     code += _when(number["socketpair"], [*pairs, *_return(_ALLOW)])
+    code += _when(number["setsockopt"], _options())
+    if not unmapped:
+        code += _when(number["fcntl"], [*_argument(1), *_none_of((_F_SETPIPE_SZ,), deny)])
+        for name in numbers.PINNING:
+            code += _when(number[name], _return(_ERRNO | errno.EINVAL))
     code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
     scheduler = [] if others else [*_argument(0), *_only((0,), deny, done=False)]
     scheduler += [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)]
@@ -146,6 +159,17 @@ def _sockets(inet: bool, unix: bool, served: bool, no_family: int) -> _Code:
             code += [*_argument(0), (_JEQ, 0, len(plain), family), *plain]
     code += [*_argument(0), *_only((_AF_UNIX,), no_family)] if unix else _return(no_family)
     return code
+
+
+def _options() -> _Code:
+    """Allow every option of a socket; answer the sizes of its buffers, and set none."""
+    return [
+        *_argument(1),
+        (_JEQ, 1, 0, _SOL_SOCKET),
+        *_return(_ALLOW),
+        *_argument(2),
+        *_none_of(_BUFFER_SIZES, _ERRNO),
+    ]
 
 
 def _when(number: int, then: _Code) -> _Code:

@@ -112,6 +112,14 @@ def described(asked: Asked, call: Call) -> Verdict:
             refused = not asked.served and bool(low[2] & 0x2000_0000)
         case "listen":
             refused = not asked.served
+        case "setsockopt" if low[1] == 1 and low[2] in (7, 8, 32, 33):
+            return 0
+        case "fcntl":
+            refused = low[1] == 1031 and not asked.unmapped
+        case "sendfile" | "splice" | "tee" if not asked.unmapped:
+            return errno.EINVAL
+        case "landlock_create_ruleset":
+            return errno.ENOSYS
         case _:
             refused = (
                 name in numbers.DENIED
@@ -124,7 +132,30 @@ def described(asked: Asked, call: Call) -> Verdict:
 
 asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 8)
 FLAGS = (calls.CLONE_NEWUSER, calls.CLONE_NEWPID, calls.CLONE_NEWNS | 17, 0x0001_0F00, 0x003D_0F00, 0xFFFF_FFFF)
-SMALL = (0, 1, 2, 3, 5, 6, 10, 17, 40, 0x802, 0x8_0001, 0x2180, 0x6180, 0x8180, 0x2000_0000, 0x4000_0000, 0x4000_0001)
+SMALL = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    6,
+    7,
+    8,
+    10,
+    17,
+    32,
+    33,
+    40,
+    1031,
+    0x802,
+    0x8_0001,
+    0x2180,
+    0x6180,
+    0x8180,
+    0x2000_0000,
+    0x4000_0000,
+    0x4000_0001,
+)
 interesting = st.sampled_from([*SMALL, *FLAGS, 0x5412, 0x5413, 0x541C, 0x541D, 0x5423])
 args = st.tuples(*[st.builds(lambda low, high: high << 32 | low, interesting, st.sampled_from([0, 1, 7]))] * 6)
 
@@ -165,6 +196,41 @@ def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
     assert len(names) > 60
     known = numbers.of(machine).number
     assert {name: known.get(name) for name in names} == names
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_whose_memory_nothing_counts_are_refused(machine: str) -> None:
+    """Contexts of asynchronous I/O are the whole machine's; rulesets of Landlock are memory of the kernel."""
+    program = Asked(machine, *[True] * 8)._replace(kill=False).program
+    io_setup = {"x86_64": 206, "aarch64": 0}[machine]
+
+    assert verdict(program, Call(io_setup, (1, 0, 0, 0, 0, 0), AUDIT[machine])) == errno.EPERM
+    assert verdict(program, Call(444, (0, 0, 0, 0, 0, 0), AUDIT[machine])) == errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_size_of_a_socket_buffer_is_answered_with_success_and_not_set(machine: str) -> None:
+    """All four names of it at the level of the socket, and no other option or level."""
+    number = {"x86_64": 54, "aarch64": 208}[machine]
+    program = Asked(machine, *[True] * 8)._replace(kill=False).program
+
+    def said(level: int, option: int) -> Verdict:
+        return verdict(program, Call(number, (3, level, option, 0, 4, 0), AUDIT[machine]))
+
+    assert {option for option in range(80) if said(1, option) == 0} == {7, 8, 32, 33}
+    assert {said(level, option) for level in (0, 6, 41) for option in (7, 8, 32, 33)} == {ALLOW}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_pages_are_pinned_by_pipes_only_where_a_control_group_counts_them(machine: str) -> None:
+    """Without one, splice, tee and sendfile say that the file cannot do it; a pipe keeps its size."""
+    numbers_of = {"x86_64": (275, 276, 40, 72), "aarch64": (76, 77, 71, 25)}[machine]
+    calls_made = [Call(number, (3, 1031, 4096, 0, 0, 0), AUDIT[machine]) for number in numbers_of]
+    free = Asked(machine, *[True] * 8)._replace(kill=False)
+    shut = free._replace(unmapped=False)
+
+    assert [verdict(shut.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
+    assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 4
 
 
 def test_a_machine_whose_numbers_are_not_known_is_refused() -> None:

@@ -1,0 +1,67 @@
+"""Memory that the kernel holds for a tree of processes and that no resident size shows: socket buffers and page tables.
+
+Only a control group counts it exactly. What a socket holds cannot be seen from outside, so each is charged with what a
+full one takes. A socket that is sent over another one and closed has no descriptor any more. In a network namespace of
+its own it is counted all the same; elsewhere the queue that it waits in says how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ramet.isolation import procfs
+from ramet.isolation.procfs import Stat
+
+_BUFFER = Path("/proc/sys/net/core/wmem_default")
+_BUFFER_BYTES = 212_992  #: Linux's own default
+_FULL = 2  #: times the size of its buffer: what a socket takes that is filled with large packets until it blocks
+_MIB = 1024 * 1024
+
+
+def held_mb(root: int, tree: Mapping[int, Stat], *, in_own_network: bool) -> float:
+    """Return what sockets and page tables of these processes may take, in MiB.
+
+    `root` is the pid of one of them. `in_own_network` says that nobody else is in its network namespace.
+    """
+    sockets = procfs.sockets_of_network(root) if in_own_network else _sockets(tree.values())
+    return sockets * socket_mb() + sum(map(procfs.page_tables_mb, tree.values()))
+
+
+@functools.cache
+def socket_mb() -> float:
+    """Return what one full socket takes, in MiB, whose buffer has the default size."""
+    size = _BUFFER_BYTES
+    with contextlib.suppress(OSError, ValueError):  # Not shown in some containers.
+        size = int(_BUFFER.read_text())
+    return size * _FULL / _MIB
+
+
+def _sockets(processes: Iterable[Stat]) -> int:
+    """Count sockets that processes have open, and descriptors that wait in the queues of these."""
+    seen: set[str] = set()
+    more = 0
+    for one in processes:
+        try:
+            names = os.listdir(f"{procfs.PROC}/{one.pid}/fd")  # noqa: PTH208 - only the names
+        except PermissionError:  # A process that hides its descriptors is charged with all that it may have.
+            more += procfs.descriptor_slots(one)
+            continue
+        except OSError:
+            continue
+        for name in names:
+            link = _link(one.pid, name)
+            if link.startswith("socket:") and link not in seen:
+                seen.add(link)
+                more += procfs.descriptors_in_queue(one.pid, name)
+    return len(seen) + more
+
+
+def _link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"{procfs.PROC}/{pid}/fd/{name}")  # noqa: PTH115 - no path, and a hot one
+    except OSError:
+        return ""

@@ -1,0 +1,106 @@
+"""What the kernel holds for real processes: sockets by their descriptors, those in flight, and page tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ramet.isolation import kernel_memory, procfs
+
+READY = "; print('ready', flush=True); sys.stdin.read()"
+PAIRS = "import os, socket, sys; pairs = [socket.socketpair() for _ in range(10)]"
+SHARED = PAIRS + "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))"
+IN_FLIGHT = (
+    PAIRS
+    + """
+for pair in pairs[1:]:
+    socket.send_fds(pairs[0][0], [b"x"], [end.fileno() for end in pair])
+    [end.close() for end in pair]
+0"""
+)
+SPARSE = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+start = libc.mmap(None, ctypes.c_size_t(4 << 30), 1, 0x4022, -1, ctypes.c_long(0))
+libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(4 << 30), 15)
+[ctypes.string_at(start + offset, 1) for offset in range(0, 4 << 30, 2 << 20)]"""
+
+Start = Callable[..., int]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python process that does something and waits; its pid."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def begin(script: str, *before: str) -> int:
+        command = [*before, sys.executable, "-ISc", script + READY]
+        made.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert made[-1].stdout is not None
+        assert made[-1].stdout.readline() == b"ready\n"
+        return made[-1].pid
+
+    yield begin
+    for each in made:
+        each.communicate()
+
+
+def sockets(pid: int, *, in_own_network: bool = False) -> int:
+    """How many sockets are charged to a process and all below it."""
+    tree = procfs.tree(pid)
+    tables = sum(map(procfs.page_tables_mb, tree.values()))
+    held = kernel_memory.held_mb(pid, tree, in_own_network=in_own_network) - tables
+    return round(held / kernel_memory.socket_mb())
+
+
+def test_sockets_are_counted_by_their_descriptors(start: Start) -> None:
+    """Ten pairs are twenty sockets; pipes and files are none."""
+    assert sockets(start("import sys")) == 0
+    assert sockets(start(PAIRS)) == 20
+
+
+def test_a_socket_of_two_processes_counts_once(start: Start) -> None:
+    assert sockets(start(SHARED)) == 20
+
+
+def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> None:
+    """Nine pairs have no descriptor any more, and wait in the queue of the tenth."""
+    assert sockets(start(IN_FLIGHT)) == 20
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
+def test_in_a_network_of_its_own_every_socket_is_counted(start: Start) -> None:
+    """Also those that are in flight, whatever holds them."""
+    assert sockets(start(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
+
+
+def test_page_tables_are_counted(start: Start) -> None:
+    """One page of each 2 MiB of 4 GiB: 2048 tables of 4 KiB, and next to nothing that is resident."""
+    pid = start(SPARSE)
+    about = procfs.stat(pid)
+    assert about is not None
+
+    assert 8 <= procfs.page_tables_mb(about) < 10
+    assert kernel_memory.held_mb(pid, {pid: about}, in_own_network=False) >= 8
+
+
+def test_processes_that_are_gone_hold_nothing() -> None:
+    me = procfs.stat(os.getpid())
+    assert me is not None
+    gone = me._replace(pid=2**22 + 1)
+
+    for in_own_network in (True, False):
+        assert kernel_memory.held_mb(gone.pid, {gone.pid: gone}, in_own_network=in_own_network) == 0
+
+
+def test_a_process_that_hides_its_descriptors_has_as_many_slots_as_are_seen() -> None:
+    """The number of slots is no secret, and never below the number of descriptors."""
+    me = procfs.stat(os.getpid())
+    assert me is not None
+
+    assert procfs.descriptor_slots(me) >= len(os.listdir("/proc/self/fd"))  # noqa: PTH208
