@@ -108,6 +108,22 @@ def test_59_60_services_on_unix_sockets_are_not_reached(kernel: Kernel) -> None:
     assert_refused(tried, "ENOENT", "EACCES", "EPERM", "ECONNREFUSED", "EAFNOSUPPORT")
 
 
+def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_of_the_host(kernel: Kernel) -> None:
+    """60: one in a mount, and on `local` one anywhere: the kernel's own socket obeys whoever is its user."""
+    folder = kernel.base / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)  # The kernel may be another user's.
+    path = str(folder / "service.sock")
+    kernel.play("listen", key="in a mount", address=path)
+    control = kernel.control(network.unix_sockets, [path], [])
+    assert worked(control[f"stream {path}"])
+
+    endpoints = {} if kernel.user == "bare" else {"allowed_endpoints": ["example.org:443"]}  # It can have none.
+    tried = kernel.attack(network.unix_sockets, [path], [], readonly_mounts=[str(folder)], **endpoints)
+
+    assert_refused(tried, "EAFNOSUPPORT")
+
+
 def test_neg_10_a_name_that_an_agent_takes_impersonates_nobody(kernel: Kernel) -> None:
     """NEG-10: a socket that an agent opens is not found by the host, nor by another agent."""
     name = f"ramet-squatted-{kernel.backend}-{kernel.user}"

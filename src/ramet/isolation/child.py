@@ -49,7 +49,7 @@ def live(gates: Gates, fds: Sequence[int]) -> NoReturn:
             channel.sendall(FAILED + f"{type(error).__name__}: {error}"[:2000].encode())
             raise
         if given is not None:
-            code = _work(given, channel, relay)
+            code = _work(gates, given, channel, relay)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -69,6 +69,8 @@ def run_beside(gates: Gates, agent: int, given: Assignment, argv: list[str], fds
         if os.read(word, 1):
             networked = given.proxy is not None
             gates.shut_inside(given, gates.rules(tcp=networked and gates.room.is_apart))
+            if networked:
+                gates.forbid_unix_sockets()
             _turn_output(output)
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
@@ -177,11 +179,12 @@ def _turn_output(output: Sequence[int]) -> None:
         os.close(fd)
 
 
-def _work(given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
+def _work(gates: Gates, given: Assignment, channel: socket.socket, relay: Callable[[], None]) -> int:
     """Call the entry point; its exit code."""
     try:
         if given.proxy is not None:
             relay()
+            gates.forbid_unix_sockets()
         return _code(_entry(given.entry)(channel))
     except MemoryError:
         return OUT_OF_MEMORY

@@ -55,12 +55,14 @@ class Gates(NamedTuple):
     read: tuple[str, ...]
     execute: tuple[str, ...]
     write: tuple[str, ...]
+    without_unix: bytes = b""  #: a filter for a process whose relay runs: no socket that connects to a path
 
     @classmethod
     def of(cls, room: Room) -> Gates:
         """For the children of this process."""
-        programs = {}
+        programs, without_unix = {}, b""
         if room.has_seccomp:
+            without_unix = seccomp.program(inet=True, unix=False)
             programs = {
                 (network, unmapped): seccomp.program(
                     inet=network,
@@ -77,7 +79,9 @@ class Gates(NamedTuple):
         read = ("/etc",) if room.walls == "bwrap" else tuple(filter(os.path.exists, _ETC))
         read += ("/proc", "/run") if room.is_apart else _PROC
         system = [str(path) for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink()]
-        return cls(room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory)
+        return cls(
+            room, _data_size(), programs, read, (*system, *room.runtime), room.in_memory, without_unix=without_unix
+        )
 
     def rules(self, *, tcp: bool = False) -> landlock.Rules | None:
         """What any child may do with files; what is its own is still to be granted."""
@@ -128,6 +132,14 @@ class Gates(NamedTuple):
             rules.close()
         if self.programs:
             seccomp.install(self.programs[networked, given.unmapped])
+
+    def forbid_unix_sockets(self) -> None:
+        """Forbid sockets that could connect to a path, for good. The relay, which connects to the proxy's, is apart.
+
+        Landlock does not decide over them, and a service of the host may obey whoever is its user.
+        """
+        if self.without_unix:
+            seccomp.install(self.without_unix)
 
     def _grant_mounts(self, given: Assignment, rules: landlock.Rules) -> None:
         """Grant each mount where it lies in the host's root, or where it was put back over a folder in memory."""
