@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ramet.core.errors import ProtocolError
@@ -13,6 +14,8 @@ from ramet.wire.requests import Approve, Decided, FireHook, HookWord, Intend, Wo
 
 #: Bytes of what a guest tells the hooks of an event.
 MAX_PAYLOAD = 8 * 1024 * 1024
+#: Characters of a question that a guest asks in its own words.
+MAX_QUESTION = 1000
 
 #: What a guest may say in the payload of a hook, by event and type; the rest the host knows.
 _SAID: dict[str, dict[str, type]] = {
@@ -28,6 +31,11 @@ _SAID: dict[str, dict[str, type]] = {
 _MATCHED = {"Notification": "notification_type", "PreCompact": "trigger"}
 
 
+def quoted(text: str) -> str:
+    """A guest's words in one line and in quotation marks, so that nothing in them looks like words of the host."""
+    return json.dumps(text[:MAX_QUESTION], ensure_ascii=False)
+
+
 class Gates:
     """The gates of one conversation."""
 
@@ -39,20 +47,24 @@ class Gates:
         self._asking: set[str] = set()  #: calls about which a person is being asked
 
     async def approve(self, request: Approve, calls: ReplyCalls) -> Word:
-        """Ask for a person's word on a call; a no means that the call is not charged. Raises ProtocolError."""
+        """Ask for a person's word on a call; a no means that the call is not charged. Raises ProtocolError.
+
+        The person, approvers and hooks are shown the tool and the arguments of the reply; those that the guest tells
+        are not looked at. Words of the guest's own are quoted.
+        """
         call_id = CallId(request.call_id or "")
         call, tool = calls.call(call_id), calls.tool(call_id)
         if call_id in self._asking:
             raise ProtocolError(f"a person is being asked about call {call_id[:100]!r} already")
-        question, args = self._questions.pop(call_id, None), call["args"]
-        if question is None:  # No hook wants to know: a tool asks by itself.
-            question, args = request.question, request.args
+        question = self._questions.pop(call_id, None)
+        if question is None:  # No hook wants to know: a tool asks by itself, in words that nobody has checked.
+            question = f"the sandbox asks: {quoted(request.question)}"
         allowed = False
         if self._context.approve is not None:
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # whose question it is
             self._asking.add(call_id)
             try:
-                allowed = await self._context.approve(self._context, tool=tool, question=question, args=args)
+                allowed = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
             finally:
                 self._asking.discard(call_id)
                 current_call.reset(token)
