@@ -1,0 +1,127 @@
+"""Files that an untrusted repository puts where ramet writes: links are not followed, foreign repositories not used."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+from ramet.isolation.git import NoWorktree
+from ramet.isolation.worktree import create, finish
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def git(where: pathlib.Path, *args: str) -> str:
+    """Run git as a user would; raises if it fails."""
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
+    done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def made(path: pathlib.Path) -> pathlib.Path:
+    """A repository with one commit."""
+    path.mkdir()
+    (path / "a.txt").write_text("one\n")
+    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "start")
+    return path
+
+
+def names(folder: pathlib.Path) -> list[str]:
+    """What is in a folder."""
+    return sorted(each.name for each in folder.iterdir())
+
+
+@pytest.fixture
+def repo(tmp_path: pathlib.Path) -> pathlib.Path:
+    return made(tmp_path / "repo")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder of the user's with one file, in which nothing may be made or changed."""
+    path = tmp_path / "elsewhere"
+    path.mkdir()
+    (path / "profile").write_text("the user's own\n")
+    return path
+
+
+@pytest.mark.parametrize("name", [".ramet", ".ramet/worktrees"])
+async def test_a_folder_for_worktrees_that_is_a_link_is_refused(
+    repo: pathlib.Path, elsewhere: pathlib.Path, name: str
+) -> None:
+    """A checkout does not land in a folder of the repository's choice."""
+    (repo / name).parent.mkdir(exist_ok=True)
+    (repo / name).symlink_to(elsewhere)
+
+    with pytest.raises(NoWorktree, match="symbolic link"):
+        await create(repo, "a")
+
+    assert names(elsewhere) == ["profile"]
+
+
+async def test_a_list_of_excluded_files_that_is_a_link_is_not_written_through(
+    repo: pathlib.Path, elsewhere: pathlib.Path
+) -> None:
+    """A line for git does not land in a file of the repository's choice."""
+    exclude = repo / ".git" / "info" / "exclude"
+    exclude.unlink()
+    exclude.symlink_to(elsewhere / "profile")
+
+    with pytest.raises(NoWorktree, match="symbolic link"):
+        await create(repo, "a")
+
+    assert (elsewhere / "profile").read_text() == "the user's own\n"
+
+
+async def test_a_lock_that_is_a_link_is_not_created_through(repo: pathlib.Path, elsewhere: pathlib.Path) -> None:
+    """No file is made at a place of the repository's choice."""
+    (repo / ".git" / "ramet-worktrees.lock").symlink_to(elsewhere / "new")
+
+    with pytest.raises(NoWorktree, match="symbolic link"):
+        await create(repo, "a")
+
+    assert not (elsewhere / "new").exists()
+
+
+async def test_a_folder_that_claims_another_repository_is_refused(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A `.git` file that names a repository which does not know of this folder gives no right to write there."""
+    claimant = tmp_path / "claimant"
+    claimant.mkdir()
+    (claimant / ".git").write_text(f"gitdir: {repo / '.git'}\n")
+
+    with pytest.raises(NoWorktree, match="ramet trust"):
+        await create(claimant, "a")
+
+    assert git(repo, "branch", "--list", "ramet/*") == ""
+
+
+async def test_a_repository_that_borrows_another_s_configuration_is_refused(
+    repo: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """A `commondir` file does the same as a `.git` file."""
+    claimant = made(tmp_path / "claimant")
+    (claimant / ".git" / "commondir").write_text(str(repo / ".git"))
+
+    with pytest.raises(NoWorktree, match="ramet trust"):
+        await create(claimant, "a")
+
+    assert git(repo, "branch", "--list", "ramet/*") == ""
+
+
+async def test_other_worktrees_of_the_user_stay_registered(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Only what is ramet's is removed, also where another worktree's folder cannot be seen at the moment."""
+    away = tmp_path / "away"
+    git(repo, "worktree", "add", "--quiet", "-b", "mine", str(away))
+    hidden = away.rename(tmp_path / "unplugged")
+    child = await create(repo, "a")
+    shutil.rmtree(child.path)
+
+    await finish(child)
+
+    hidden.rename(away)
+    assert git(away, "rev-parse", "--abbrev-ref", "HEAD") == "mine"
