@@ -266,7 +266,7 @@ def outcome(made: Hostile, refusals: list[str]) -> dict[str, object]:
 async def every(base: pathlib.Path, without: str, names: list[str]) -> dict[str, dict[str, object]]:
     """What ran of each repository."""
     if without:
-        vars(git_module)["_LAUNCHER"] = WITHOUT[without]
+        git_module._LAUNCHER = WITHOUT[without]
     found: dict[str, dict[str, object]] = {}
     with socket.create_server(("127.0.0.1", 0)) as server:
         for name in names or BUILDERS:

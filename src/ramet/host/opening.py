@@ -27,6 +27,7 @@ from ramet.host.dynamic.memory import HostMemory
 from ramet.host.gateway import Gateway
 from ramet.host.journal import Journal
 from ramet.host.kept_results import KeptResults
+from ramet.host.project import git_of
 from ramet.host.prompts import Prompts
 from ramet.host.recipes import recipe
 from ramet.host.recorder import Recorder
@@ -186,6 +187,7 @@ class Opening:
             after=recorder.after,
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
+            git=git_of(self.user_dir),
         )
         return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes, plan.gate)
 

@@ -12,9 +12,15 @@ from ramet.agent.files.definitions import Definitions, load_definitions
 from ramet.agent.files.places import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.agent.files.trust import is_trusted
+from ramet.isolation.git import Git
 
 USER_SETTINGS = "settings.json"
 UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet trust DIR"
+
+
+def git_of(user_dir: pathlib.Path | None) -> Git:
+    """Git that runs unconfined in the repositories that a user trusts as they are at that moment, and nowhere else."""
+    return Git() if user_dir is None else Git(trusts=lambda folder: is_trusted(folder, user_dir))
 
 
 class Project(Mapping[str, Agent]):

@@ -15,9 +15,10 @@ from ramet.core.events import RunSpawned
 from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
+from ramet.host.project import git_of
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
 from ramet.isolation import worktree
-from ramet.isolation.git import NoWorktree
+from ramet.isolation.git import Git, NoWorktree
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
@@ -76,7 +77,7 @@ class Taking:
         if story.is_over:
             await left.close(owner.clock.now())
             return None
-        await _restore_worktrees(story)
+        await _restore_worktrees(story, git_of(owner.user_dir))
         plan = left.plan(self.supplied, owner.user_dir)
         opened = owner.open_tree(plan)
         try:
@@ -94,12 +95,12 @@ class Taking:
         return opened.tree.handle(root)
 
 
-async def _restore_worktrees(story: TreeStory) -> None:
+async def _restore_worktrees(story: TreeStory, git: Git) -> None:
     """Who had answered in one that was removed since nothing had changed there has its end still to come."""
     for run, repo in _without_folder(story):
         made = run.birth["worktree"]
         try:
-            await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"])
+            await worktree.restore(repo, made["path"], branch=made["branch"], base=made["base"], git=git)
         except (NoWorktree, OSError) as problem:  # That it is missing is said by who looks for it.
             _log.warning("the worktree of %s cannot be made anew: %s", run.path, problem)
 

@@ -1,29 +1,54 @@
-"""git, asked without its surprises: no hooks, no prompts, no pagers, none of our environment, bounded in time."""
+"""Git, with no hooks, no prompts, no pagers and none of our environment, bounded in time.
+
+In a repository that the user trusts git runs as it is. In any other it runs in a sandbox (`git_sandbox`), where no
+program of the repository's configuration is run, and one that runs nevertheless reaches nothing.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pathlib
+import re
+import secrets
 import shutil
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import within
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import environment, run
+from ramet.concurrency.processes import Ended, environment, run
 from ramet.core.errors import RametError
+from ramet.isolation import git_files, runtime
+from ramet.isolation.git_sandbox import options, user_settings
+from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Folder, Request, mark_line
+from ramet.tools.git_checkout import Checkout
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
-#: The user's configuration is read (it may say which folders are safe), but nothing in it that runs programs of a
-#: repository's choice; whoever works in a worktree can write to the repository's own configuration.
-_OPTIONS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.pager=cat", "gc.auto=0", "maintenance.auto=false")
+_ENV: Mapping[str, str] = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    # Reflogs name somebody; who that is must not depend on how a machine is set up.
+    "GIT_AUTHOR_NAME": "ramet",
+    "GIT_AUTHOR_EMAIL": "ramet@localhost",
+    "GIT_COMMITTER_NAME": "ramet",
+    "GIT_COMMITTER_EMAIL": "ramet@localhost",
+}
 _GRACE_S = 5.0  #: git removes its lock files on SIGTERM, which the user's own git would trip over
 _MAX_OUTPUT = 1 << 20
 _LOCK_POLL_S = 0.02
+_OLDEST = (2, 38)  #: before it git passes over safe.bareRepository without a word
+_LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git_sandbox.launcher import main; main()"
+_SOURCE = str(pathlib.Path(__file__).resolve().parents[2])
+_ROOT = pathlib.Path("/")
+_versions: dict[str, str] = {}  #: what programs say that are new enough
+_TRUST = "trust the repository if you know what it runs: ramet trust DIR"
 
 
 class NoWorktree(RametError):
@@ -37,61 +62,184 @@ class NoWorktree(RametError):
         super().__init__(f"no git worktree for {repo}: {reason}; {remedy}")
 
 
+class _Ran(NamedTuple):
+    """One process that has ended, with what it printed and what it complained of."""
+
+    printed: str
+    said: str
+    ended: Ended
+
+
+class Done(NamedTuple):
+    """What commands printed, up to the first that failed, and how that one did."""
+
+    outputs: list[str]
+    failure: NoWorktree | None
+
+
+def trusts_none(folder: pathlib.Path) -> bool:
+    """Say of every folder that nobody trusts it."""
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Git:
-    """How git is called: its environment, its time, and what stops it."""
+    """How git is called: its environment, its time, what stops it, and whose programs it may run."""
 
     clock: Clock = field(default_factory=SystemClock)
     abort: AbortController | None = None
     timeout_s: float = 120.0  #: for one command; checking out a large repository takes long
     environ: Mapping[str, str] | None = None  #: None is this process's environment
+    trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder as it is now
 
-    async def __call__(self, where: pathlib.Path, *args: str) -> str:
-        """The output of one command. Raises NoWorktree if it fails, Aborted if it is stopped; it is gone then."""
-        environ = os.environ if self.environ is None else self.environ
-        program = shutil.which("git", path=environ.get("PATH"))
+    async def __call__(
+        self, where: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
+    ) -> str:
+        """Return the output of one command; see `each`. Raises what `each` raises, and NoWorktree if it fails."""
+        done = await self.each(where, [Command(args)], at_repository=at_repository, write=write)
+        if done.failure is not None:
+            raise done.failure
+        return done.outputs[0]
+
+    async def each(
+        self,
+        where: Checkout,
+        commands: Sequence[Command],
+        *,
+        at_repository: bool = False,
+        write: Iterable[pathlib.Path] = (),
+    ) -> Done:
+        """Run commands in a checkout, or in its repository without any working tree, up to the first that fails.
+
+        `write` are folders beside the repository that the commands write to. Raises NoWorktree for commands that
+        cannot be confined, Aborted if they are stopped; when this returns or raises, no process of them is left.
+        """
+        program = self._program(where)
+        top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
+        env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
+        env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
+        if self._is_trusted(where):
+            return await self._each_unconfined(where, program, commands, top, env)
+        await self._check(program, where)
+        user = await self._user(program, where)
+        owner = where.common_dir.stat()
+        request = Request(
+            program=program,
+            commands=tuple(commands),
+            mark=secrets.token_hex(16),
+            cwd=str(top),
+            uid=owner.st_uid,
+            gid=owner.st_gid,
+            parent=os.getpid(),
+            cpu_s=int(self.timeout_s) + 10,
+            write=tuple(_folder(where, each) for each in (where.common_dir, *write)),
+            read=(*user.files, *(() if at_repository else (str(where.top),))),
+            execute=user_settings.program_folders(program, self._environ, but=[where.top, where.main, *write]),
+            user=user.settings,
+        )
+        launcher = [sys.executable, "-I", "-S", "-B", *runtime.bytecode(), "-c", _LAUNCHER, _SOURCE]
+        ran = await self._run(where, launcher, _ROOT, env, stdin=request.encode())
+        *outputs, _ = ran.printed.split(mark_line(request.mark))
+        return Done(outputs, self._failure(where, commands[min(len(outputs), len(commands) - 1)].args[0], ran))
+
+    async def _each_unconfined(
+        self, where: Checkout, program: str, commands: Sequence[Command], top: pathlib.Path, env: Mapping[str, str]
+    ) -> Done:
+        fixed = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
+        outputs: list[str] = []
+        for args, stdin in commands:
+            ran = await self._run(where, [program, *fixed, *args], top, env, stdin=stdin.encode())
+            if (failure := self._failure(where, args[0], ran)) is not None:
+                return Done(outputs, failure)
+            outputs.append(ran.printed)
+        return Done(outputs, None)
+
+    @property
+    def _environ(self) -> Mapping[str, str]:
+        return os.environ if self.environ is None else self.environ
+
+    def _env(self) -> dict[str, str]:
+        return {**environment(_PASSED, self._environ), **_ENV}
+
+    def _program(self, where: Checkout) -> str:
+        program = shutil.which("git", path=self._environ.get("PATH"))
         if program is None:
-            raise NoWorktree(where, "git is not installed", "install git, or leave out isolation='worktree'")
-        env = environment(_PASSED, environ) | {
-            "LC_ALL": "C",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_OPTIONAL_LOCKS": "0",
-            # Reflogs name somebody; who that is must not depend on how a machine is set up.
-            "GIT_AUTHOR_NAME": "ramet",
-            "GIT_AUTHOR_EMAIL": "ramet@localhost",
-            "GIT_COMMITTER_NAME": "ramet",
-            "GIT_COMMITTER_EMAIL": "ramet@localhost",
-        }
-        options = [part for option in _OPTIONS for part in ("-c", option)]
+            raise NoWorktree(where.top, "git is not installed", "install git, or leave out isolation='worktree'")
+        return program
+
+    def _is_trusted(self, where: Checkout) -> bool:
+        """Whether the user trusts it, and it is the user's: another owner could change it at any moment."""
+        return any(map(self.trusts, where.folders)) and where.common_dir.stat().st_uid == os.geteuid()
+
+    async def _check(self, program: str, where: Checkout) -> None:
+        """Raise NoWorktree for what cannot be done without trust."""
+        if not where.is_own:
+            raise NoWorktree(where.top, where.borrowed, _TRUST)
+        if not sys.platform.startswith("linux"):
+            raise NoWorktree(where.top, f"git cannot be confined on {sys.platform}", _TRUST)
+        said = _versions.get(program, "")
+        if not said:
+            said = (await self._run(where, [program, "version"], _ROOT, self._env(), forks=False)).printed
+        found = re.search(r"(\d+)\.(\d+)", said)
+        if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+            needed = ".".join(map(str, _OLDEST))
+            raise NoWorktree(where.top, f"{said.strip()} is older than {needed}", f"install git {needed}, or {_TRUST}")
+        _versions[program] = said
+
+    async def _user(self, program: str, where: Checkout) -> user_settings.UserSettings:
+        argv, env = [program, *user_settings.COMMAND], {**self._env(), **user_settings.ENV}
+        ran = await self._run(where, argv, _ROOT, env, forks=False)
+        if (failure := self._failure(where, "config", ran)) is not None:
+            raise failure
+        return user_settings.of(ran.printed, self._environ)
+
+    async def _run(
+        self,
+        where: Checkout,
+        argv: list[str],
+        cwd: pathlib.Path,
+        env: Mapping[str, str],
+        *,
+        stdin: bytes = b"",
+        forks: bool = True,
+    ) -> _Ran:
         output, complaint = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
         try:
             ended = await run(
-                [program, *options, *args],
+                argv,
                 clock=self.clock,
                 timeout_s=self.timeout_s,
-                cwd=where,
+                cwd=cwd,
                 env=env,
+                stdin=stdin,
                 stdout=output,
                 stderr=complaint,
                 abort=self.abort,
                 grace_s=_GRACE_S,
+                forks=forks,
             )
         except OSError as error:
-            raise NoWorktree(where, f"git cannot run there: {error}", "name a folder that exists") from None
-        if ended.why == "timeout":
-            reason = f"git {args[0]} took longer than {self.timeout_s:g} s"
-            raise NoWorktree(where, reason, "try again, or raise timeout_s")
-        if ended.code != 0:
-            said = complaint.data().decode(errors="replace").strip()[-1_000:]
-            reason = f"git {args[0]} failed: {said or f'exit status {ended.code}'}"
-            raise NoWorktree(where, reason, "see git's own words", code=ended.code)
-        return output.data().decode(errors="surrogateescape")
+            raise NoWorktree(where.top, f"git cannot run there: {error}", "name a folder that exists") from None
+        said = complaint.data().decode(errors="replace").strip()[-1_000:]
+        return _Ran(output.data().decode(errors="surrogateescape"), said, ended)
+
+    def _failure(self, where: Checkout, name: str, ran: _Ran) -> NoWorktree | None:
+        """How a command failed that has ended; None if it did not."""
+        if ran.ended.why == "timeout":
+            reason = f"git {name} took longer than {self.timeout_s:g} s"
+            return NoWorktree(where.top, reason, "try again, or raise timeout_s")
+        if (code := ran.ended.code) == UNCONFINED:
+            return NoWorktree(where.top, f"git cannot be confined on this machine: {ran.said}", _TRUST)
+        if code != 0:
+            reason = f"git {name} failed: {ran.said or f'exit status {code}'}"
+            return NoWorktree(where.top, reason, "see git's own words", code=code)
+        return None
 
     @asynccontextmanager
     async def alone_in(self, common_dir: pathlib.Path) -> AsyncIterator[None]:
         """Hold the repository's worktree lock, against other tasks and other processes alike: git's own may fail."""
         try:
-            fd = os.open(common_dir / "ramet-worktrees.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = git_files.open_lock(common_dir, "ramet-worktrees.lock")
         except OSError as error:
             raise NoWorktree(common_dir, str(error), "make the repository writable") from None
         try:
@@ -115,3 +263,11 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _folder(where: Checkout, path: pathlib.Path) -> Folder:
+    """A folder as it is now: the sandbox refuses another one at its path."""
+    found = path.lstat()
+    if path.resolve() != path:
+        raise NoWorktree(where.top, f"{path} leads through a symbolic link", "name the folder itself")
+    return Folder(str(path), found.st_dev, found.st_ino)

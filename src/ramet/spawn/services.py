@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.agent.compaction import Compaction
@@ -19,6 +19,7 @@ from ramet.core.ids import RunId
 from ramet.core.policy import Grant, Policy
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolder
+from ramet.isolation.git import Git
 from ramet.spawn.reuse import Results
 from ramet.spawn.run import Run
 from ramet.tools.context import Approve, Ask, Hooks, RunInfo, Safety, SpawnRequest, ToolProcesses, ToolUseContext
@@ -138,3 +139,4 @@ class Services:
     authoring: Authoring | None = None  #: None: agents write no agents down
     results: Results | None = None  #: of equal calls; None: everything is worked on
     memory: Memory | None = None  #: None: agents keep no state
+    git: Git = field(default_factory=Git)  #: what makes worktrees; by default it trusts no repository

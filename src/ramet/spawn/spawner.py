@@ -169,11 +169,12 @@ class Spawner:
         if plan.isolation != "worktree":
             return None
         await parent.context.settled()
-        made = await worktree.create(plan.cwd, plan.name or plan.agent.name)
+        git = self._services.git
+        made = await worktree.create(plan.cwd, plan.name or plan.agent.name, git=git)
         try:
             self._check_living(parent)  # It may have been stopped while git worked.
         except SpawnRefused:
-            await worktree.finish(made)
+            await worktree.finish(made, git=git)
             raise
         return made
 

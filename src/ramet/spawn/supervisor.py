@@ -409,7 +409,7 @@ class Supervisor:
         if run.worktree is None:
             return
         made, run.worktree = run.worktree, None
-        finishing = asyncio.create_task(worktree.finish(made))
+        finishing = asyncio.create_task(worktree.finish(made, git=self._services.git))
         try:
             await asyncio.wait([finishing])
         finally:

@@ -266,7 +266,8 @@ async def test_a_creation_that_is_cut_off_leaves_no_process_no_copy_and_no_branc
 ) -> None:
     """The repository is as before, without a lock file that the user's own git would trip over."""
     clock, abort, pid = FakeClock(), AbortController(), pid_in(slow_checkout)
-    creating = asyncio.ensure_future(create(repo, "slow", git=Git(clock=clock, abort=abort, timeout_s=30)))
+    trusting = Git(clock=clock, abort=abort, timeout_s=30, trusts=lambda _: True)
+    creating = asyncio.ensure_future(create(repo, "slow", git=trusting))
     await eventually(lambda: pid() and clock.sleeping)
     if how == "timeout":
         await clock.advance(30)

@@ -53,6 +53,31 @@ OTHERS = {
 #: Sending, by the place of its flags among the arguments.
 SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 
+#: Changing modes, owners, times and attributes of files, which Landlock does not decide.
+METADATA = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+
 #: Refused whatever the arguments.
 DENIED = {
     # namespaces
@@ -152,7 +177,7 @@ def of(machine: str) -> Machine:
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
     column, audit, has_x32 = known[machine]
-    tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **DENIED}
+    tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **METADATA, **DENIED}
     return Machine(
         audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
     )

@@ -55,6 +55,7 @@ def program(
     queues: bool = True,
     others: bool = True,
     served: bool = True,
+    metadata: bool = True,
     kill: bool = False,
     machine: str | None = None,
 ) -> bytes:
@@ -70,6 +71,7 @@ def program(
     Without `served`, inet is for who connects by TCP: no UDP, nobody listens, and no connection is made by sending,
     which Landlock does not see.
     The size of a socket's buffer is never set: the kernel is not asked, and the caller is told of success.
+    Without `metadata`, modes, owners, times and attributes of files stay as they are.
     `kill` ends a process where it would else get EPERM.
     """
     known = numbers.of(machine or os.uname().machine)
@@ -118,7 +120,7 @@ def program(
             judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
             code += _when(number[name], judged)
     denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
-    denied += () if queues else numbers.QUEUES
+    denied += [*(() if queues else numbers.QUEUES), *(() if metadata else numbers.METADATA)]
     for name in denied:
         if name in number:
             code += _when(number[name], _return(deny))

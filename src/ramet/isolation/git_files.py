@@ -1,0 +1,92 @@
+"""Files and folders that ramet itself makes in a repository: no link of the repository is followed.
+
+Whoever makes them as root gives them to the owner of the repository.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_EXCLUDE = 1 << 20
+
+
+def make_folder(root: Path, below: Path) -> None:
+    """Make `root/below`, and each folder on the way that is missing. Raises OSError, also for a link on the way."""
+    with _opened(root, below):
+        pass
+
+
+def open_lock(folder: Path, name: str) -> int:
+    """Open a lock file in `folder`, made if it is missing. Raises OSError, also for a link."""
+    with _opened(folder, Path()) as fd:
+        return _open_file(fd, name, 0o600)
+
+
+def add_line(root: Path, below: Path, line: str) -> None:
+    """Add a line to the file `root/below`, unless it is there. Raises OSError, also for a link on the way."""
+    with _opened(root, below.parent) as folder:
+        fd = _open_file(folder, below.name, 0o644)
+    with os.fdopen(fd, "r+b") as file:
+        content = file.read(_MAX_EXCLUDE)
+        if line.encode() not in content.splitlines():
+            file.seek(0, os.SEEK_END)
+            gap = b"" if not content or content.endswith(b"\n") else b"\n"
+            file.write(gap + line.encode() + b"\n")
+
+
+@contextmanager
+def _opened(root: Path, below: Path) -> Iterator[int]:
+    fd = os.open(root, _FOLDER)
+    try:
+        for name in below.parts:
+            inner = _enter(fd, name)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _enter(folder: int, name: str) -> int:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        _refuse_link(folder, name)
+        return os.open(name, _FOLDER, dir_fd=folder)
+    fd = os.open(name, _FOLDER, dir_fd=folder)
+    _give(fd, folder)
+    return fd
+
+
+def _open_file(folder: int, name: str, mode: int) -> int:
+    _refuse_link(folder, name)
+    fd = os.open(name, _FILE, mode, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"{name} is not a regular file")
+    _give(fd, folder)
+    return fd
+
+
+def _refuse_link(folder: int, name: str) -> None:
+    """Name a link as the reason; who makes one after this is refused by O_NOFOLLOW."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, f"{name} is a symbolic link; ramet writes to files and folders only")
+
+
+def _give(fd: int, folder: int) -> None:
+    """Give what root has made to the owner of the folder that it is in."""
+    owner, found = os.fstat(folder), os.fstat(fd)
+    if os.geteuid() == 0 and found.st_uid == 0 and found.st_nlink <= 2 and owner.st_uid != 0:
+        os.fchown(fd, owner.st_uid, owner.st_gid)

@@ -1,0 +1,82 @@
+"""What a sandbox for git is asked for: data that the host and the launcher share."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple, Self
+
+#: The exit status of a launcher that could not confine git, and so did not start it.
+UNCONFINED = 121
+_HEAD = 8  #: digits of the length before a request
+
+
+class Setting(NamedTuple):
+    """One entry of git's configuration; a value of None is a key that stands alone."""
+
+    key: str
+    value: str | None
+
+
+class Folder(NamedTuple):
+    """A folder that git may write to, and which one it was when it was checked."""
+
+    path: str
+    device: int
+    inode: int
+
+
+class Command(NamedTuple):
+    """One git command, and what it reads."""
+
+    args: tuple[str, ...]
+    stdin: str = ""
+
+
+class Request(NamedTuple):
+    """Git commands, to be run one after another up to the first that fails."""
+
+    program: str  #: the path of git
+    commands: tuple[Command, ...]
+    mark: str  #: a line after the output of each command, which nobody can guess
+    cwd: str
+    uid: int  #: who owns the repository
+    gid: int
+    parent: int  #: pid of the host
+    cpu_s: int
+    write: tuple[Folder, ...]
+    read: tuple[str, ...]
+    execute: tuple[str, ...]
+    user: tuple[Setting, ...]  #: what the user's own configuration says; see `user_settings`
+
+    def encode(self) -> bytes:
+        """This request as bytes with their length before them."""
+        data = json.dumps(self).encode()
+        return f"{len(data):0{_HEAD}}".encode() + data
+
+    @classmethod
+    def receive(cls, fd: int) -> Self:
+        """Read one request, and nothing that follows it. Raises ValueError for an end before the end."""
+        found = cls(*json.loads(_exactly(fd, int(_exactly(fd, _HEAD)))))
+        return found._replace(
+            commands=tuple(Command(tuple(args), stdin) for args, stdin in found.commands),
+            write=tuple(Folder(*each) for each in found.write),
+            read=tuple(found.read),
+            execute=tuple(found.execute),
+            user=tuple(Setting(*each) for each in found.user),
+        )
+
+
+def mark_line(mark: str) -> str:
+    """What stands after the output of each command."""
+    return f"\n{mark}\n"
+
+
+def _exactly(fd: int, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        piece = os.read(fd, length - len(data))
+        if not piece:
+            raise ValueError("the request ends too early")
+        data += piece
+    return data

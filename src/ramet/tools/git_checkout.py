@@ -1,0 +1,127 @@
+"""A git checkout: a working tree and its repository, found by reading files, without running git.
+
+Git believes what it finds: a `.git` file may name any repository of this machine. Here a repository is a working tree's
+own only if it lies in the working tree or names the working tree itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.core.errors import RametError
+
+_MAX_POINTER = 64 * 1024
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NoCheckout(RametError):
+    """A folder that is in no working tree of git; `remedy` says what the reader can do."""
+
+    def __init__(self, folder: Path, reason: str, remedy: str) -> None:
+        self.folder, self.reason, self.remedy = folder, reason, remedy
+        super().__init__(f"{folder}: {reason}; {remedy}")
+
+
+class Checkout(NamedTuple):
+    """A folder in a working tree. All paths are real ones."""
+
+    top: Path  #: of the working tree
+    prefix: Path  #: from the top to the folder
+    git_dir: Path  #: of this working tree
+    common_dir: Path  #: of the repository; another one only for a linked worktree
+    is_own: bool  #: the repository lies in the working tree, or names it
+    borrowed: str = ""  #: why it is not its own, or what it needs of others
+
+    @property
+    def main(self) -> Path:
+        """The main working tree; this one, where the repository has no main one."""
+        return self.common_dir.parent if self.common_dir.name == ".git" else self.top
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where a person may have trusted this checkout: from the folder up to the top, here and in the main tree."""
+        parts = self.prefix.parts
+        below = [Path(*parts[:length]) for length in range(len(parts), -1, -1)]
+        tops = dict.fromkeys((self.top, self.main) if self.is_own else (self.top,))
+        return tuple(top / each for top in tops for each in below)
+
+
+def find(folder: Path) -> Checkout:
+    """The checkout that holds `folder`. Raises NoCheckout, and OSError for a folder that cannot be reached."""
+    real = folder.resolve(strict=True)
+    for top in (real, *real.parents):
+        if _is_repository(top):
+            raise NoCheckout(folder, "it is in no working tree", "name a folder that was checked out")
+        pointer = top / ".git"
+        if not os.path.lexists(pointer):
+            continue
+        if pointer.is_dir() and not _is_repository(pointer):
+            continue  # Git goes on upward, too.
+        return _of(folder, top, real.relative_to(top))
+    raise NoCheckout(folder, "it is in no git repository", "run `git init` there and commit once")
+
+
+def _of(folder: Path, top: Path, prefix: Path) -> Checkout:
+    pointer = top / ".git"
+    git_dir = (pointer if pointer.is_dir() else _named(folder, top, pointer)).resolve()
+    common_dir = git_dir
+    if os.path.lexists(git_dir / "commondir"):
+        common_dir = (git_dir / _line(git_dir / "commondir")).resolve()
+    if not _is_repository(common_dir):
+        raise NoCheckout(folder, f"{pointer} names no git repository", "repair it: git worktree repair")
+    reason = _foreign(top, git_dir, common_dir)
+    return Checkout(top, prefix, git_dir, common_dir, not reason, reason)
+
+
+def _named(folder: Path, top: Path, pointer: Path) -> Path:
+    try:
+        word, _, path = _line(pointer).partition(": ")
+    except OSError as error:
+        raise NoCheckout(folder, f"{pointer} cannot be read: {error.strerror}", "repair it") from None
+    if word != "gitdir" or not path:
+        raise NoCheckout(folder, f"{pointer} names no git repository", "repair it: git worktree repair")
+    return top / path
+
+
+def _foreign(top: Path, git_dir: Path, common_dir: Path) -> str:
+    """Why this is not the working tree's own repository; empty if it is."""
+    pointer = top / ".git"
+    if git_dir == common_dir == pointer:
+        reason = ""
+    elif git_dir.parent != common_dir / "worktrees" or git_dir.is_relative_to(top):
+        reason = f"its repository is elsewhere, at {git_dir}"
+    elif not _is_named_by(git_dir, pointer):
+        reason = f"the repository at {common_dir} does not know it"
+    else:
+        reason = ""
+    if not reason and len({each.stat().st_uid for each in (top, git_dir, common_dir)}) > 1:
+        reason = "its files and its repository have different owners"
+    if not reason and os.path.lexists(common_dir / "objects" / "info" / "alternates"):
+        reason = "its repository uses objects of another one"
+    return reason
+
+
+def _is_named_by(git_dir: Path, pointer: Path) -> bool:
+    try:
+        named = Path(git_dir, _line(git_dir / "gitdir"))
+    except OSError:
+        return False
+    return named.name == ".git" and named.parent.resolve() == pointer.parent
+
+
+def _is_repository(folder: Path) -> bool:
+    return os.path.lexists(folder / "HEAD") and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+
+
+def _line(path: Path) -> str:
+    """The one line of a file. Raises OSError."""
+    fd = os.open(path, _FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(0, "it is not a regular file", str(path))
+        return os.fsdecode(os.read(fd, _MAX_POINTER)).strip("\n")
+    finally:
+        os.close(fd)

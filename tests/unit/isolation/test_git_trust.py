@@ -1,0 +1,189 @@
+"""Whose programs git runs: the user's own, those of a trusted repository, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ramet.agent.files.trust import trust
+from ramet.concurrency.cancel import AbortController
+from ramet.core.errors import Aborted
+from ramet.host.project import git_of
+from ramet.isolation import git as git_module
+from ramet.isolation.git import Git, NoWorktree
+from ramet.isolation.worktree import create, finish
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def git(where: pathlib.Path, *args: str) -> str:
+    """Run git as a user would; raises if it fails."""
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
+    done = subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A repository with one commit, whose attributes name a filter."""
+    path = tmp_path / "repo"
+    path.mkdir()
+    (path / "a.txt").write_text("one\n")
+    (path / ".gitattributes").write_text("*.txt filter=named\n")
+    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "start")
+    return path
+
+
+@pytest.fixture
+def environ(tmp_path: pathlib.Path) -> dict[str, str]:
+    """The environment of a user with a home that is still empty."""
+    home = tmp_path / "user"
+    home.mkdir()
+    return {"PATH": os.environ["PATH"], "HOME": str(home)}
+
+
+def configure(environ: dict[str, str], key: str, value: str) -> None:
+    """Set a key of the user's own configuration."""
+    subprocess.run(["git", "config", "--global", key, value], env=environ, check=True)
+
+
+def ignore_everywhere(environ: dict[str, str], pattern: str) -> None:
+    """Write the user's own list of ignored files."""
+    ignored = pathlib.Path(environ["HOME"], ".config", "git", "ignore")
+    ignored.parent.mkdir(parents=True)
+    ignored.write_text(f"{pattern}\n")
+
+
+async def test_filters_of_the_user_work_in_an_untrusted_repository(repo: pathlib.Path, environ: dict[str, str]) -> None:
+    """Such as those of git LFS; a change that only a filter makes is no change."""
+    configure(environ, "filter.named.smudge", "sed s/one/ONE/")
+    configure(environ, "filter.named.clean", "sed s/ONE/one/")
+    configure(environ, "filter.named.required", "true")
+
+    child = await create(repo, "a", git=Git(environ=environ))
+
+    assert (child.path / "a.txt").read_text() == "ONE\n"
+    os.utime(child.path / "a.txt", (1, 1))
+    assert await finish(child, git=Git(environ=environ)) is None
+
+
+async def test_a_repository_cannot_replace_a_filter_of_the_user(repo: pathlib.Path, environ: dict[str, str]) -> None:
+    """The user's command stays where both have a filter of one name."""
+    configure(environ, "filter.named.smudge", "sed s/one/ONE/")
+    git(repo, "config", "filter.named.smudge", f"touch {repo}/.git/ran; cat")
+
+    child = await create(repo, "a", git=Git(environ=environ))
+
+    assert (child.path / "a.txt").read_text() == "ONE\n"
+    assert not (repo / ".git" / "ran").exists()
+    await finish(child, git=Git(environ=environ))
+
+
+async def test_files_that_the_user_ignores_everywhere_are_no_change(
+    repo: pathlib.Path, environ: dict[str, str]
+) -> None:
+    """The user's list of ignored files is seen in the sandbox."""
+    ignore_everywhere(environ, "*.swp")
+    child = await create(repo, "a", git=Git(environ=environ))
+    (child.path / "x.swp").write_text("")
+
+    assert await finish(child, git=Git(environ=environ)) is None
+
+
+async def test_trust_in_a_folder_above_a_repository_is_no_trust_in_it(
+    repo: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Whoever trusts the folder of all projects has not looked at what is cloned there later."""
+    user_dir = tmp_path / "user_dir"
+    git(repo, "config", "filter.named.smudge", "sed s/one/RAN/")
+    trust(repo.parent, user_dir)
+
+    child = await create(repo, "a", git=git_of(user_dir))
+
+    assert (child.path / "a.txt").read_text() == "one\n"
+    await finish(child, git=git_of(user_dir))
+
+
+async def test_a_worktree_in_the_sandbox_that_is_stopped_leaves_nothing(
+    repo: pathlib.Path, environ: dict[str, str]
+) -> None:
+    """No process, no copy, no branch, and no lock file of git."""
+    seconds, abort = "271828", AbortController()
+    configure(environ, "filter.named.smudge", f"sleep {seconds}")
+    creating = asyncio.ensure_future(create(repo, "a", git=Git(environ=environ, abort=abort)))
+    await eventually(lambda: sleepers(seconds))
+
+    abort.abort("user")
+
+    with pytest.raises(Aborted):
+        await creating
+    assert not sleepers(seconds)
+    assert git(repo, "branch", "--list", "ramet/*") == ""
+    assert names(repo / ".ramet" / "worktrees") == []
+    assert names(repo / ".git", "*.lock") == ["ramet-worktrees.lock"]
+
+
+def names(folder: pathlib.Path, pattern: str = "*") -> list[str]:
+    """What is in a folder."""
+    return sorted(each.name for each in folder.glob(pattern))
+
+
+def sleepers(seconds: str) -> list[str]:
+    """Processes that sleep for so long."""
+    found = []
+    for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = each.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"sleep", seconds.encode()]:
+            found.append(each.parent.name)
+    return found
+
+
+async def test_git_that_is_too_old_is_refused_without_trust(repo: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Before 2.38 git passes over safe.bareRepository without a word."""
+    old = tmp_path / "bin" / "git"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho git version 2.37.7\n")
+    old.chmod(0o755)
+
+    with pytest.raises(NoWorktree, match=r"git version 2\.37\.7 is older than 2\.38.*ramet trust"):
+        await create(repo, "a", git=Git(environ={"PATH": f"{old.parent}:{os.environ['PATH']}"}))
+
+
+async def test_git_that_cannot_be_confined_is_refused_without_trust(
+    repo: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither namespaces nor Landlock: the error says why, and what a person can do."""
+    unconfined = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git_sandbox import launcher, confinement; "
+        "from ramet.isolation.linux import landlock; landlock.abi = lambda: 0; "
+        "confinement.attempts = lambda: (confinement._without_namespaces,); launcher.main()"
+    )
+    monkeypatch.setattr(git_module, "_LAUNCHER", unconfined)
+
+    with pytest.raises(NoWorktree, match=r"cannot be confined on this machine: .*Landlock.*ramet trust DIR"):
+        await create(repo, "a")
+
+    assert names(repo / ".ramet" / "worktrees") == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has sandboxes")
+async def test_a_repository_that_names_too_many_programs_is_refused(repo: pathlib.Path) -> None:
+    """No command line or environment of the repository's size."""
+    text = "".join(f'[filter "f{number}"]\nclean = x\n' for number in range(3000))
+    with (repo / ".git" / "config").open("a") as file:
+        file.write(text)
+
+    with pytest.raises(NoWorktree, match="names 3000 programs"):
+        await create(repo, "a")
