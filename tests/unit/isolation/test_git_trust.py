@@ -99,6 +99,24 @@ async def test_files_that_the_user_ignores_everywhere_are_no_change(
     assert await finish(child, git=Git(environ=environ)) is None
 
 
+async def test_filters_of_a_trusted_repository_run_until_its_configuration_changes(
+    repo: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Trust is in the configuration as it was looked at."""
+    user_dir = tmp_path / "user_dir"
+    git(repo, "config", "filter.named.smudge", "sed s/one/TRUSTED/")
+    trust(repo, user_dir)
+
+    child = await create(repo, "a", git=git_of(user_dir))
+    git(repo, "config", "filter.named.smudge", "sed s/one/CHANGED/")
+    other = await create(repo, "b", git=git_of(user_dir))
+
+    assert (child.path / "a.txt").read_text() == "TRUSTED\n"
+    assert (other.path / "a.txt").read_text() == "one\n"
+    for each in (child, other):
+        await finish(each, git=git_of(user_dir))
+
+
 async def test_trust_in_a_folder_above_a_repository_is_no_trust_in_it(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -1,7 +1,8 @@
 """Whether a folder may run code: opening one is code execution as soon as its hooks and servers are believed.
 
 A person trusts a folder as it is. What is remembered is a hash over everything in it that names a command, and over the
-scripts that those commands name; any change there takes the trust away. Commands reach further than that (`npm test`
+scripts that those commands name; any change there takes the trust away. The configuration of the git repository that
+the folder is in counts as well. Commands reach further than that (`npm test`
 runs what package.json says): the hash shows that the *commands* are those that were looked at.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ramet.agent.files import frontmatter
 from ramet.agent.files.agentfile import MAX_FILE
+from ramet.agent.files.git_programs import git_programs
 from ramet.agent.files.places import Found, agent_files, project_places
 from ramet.agent.files.reading import Unreadable, read_text, real_path
 from ramet.core.errors import InvalidValue
@@ -55,7 +57,7 @@ class Verdict(NamedTuple):
 def what_would_run(folder: Path) -> tuple[Runnable, ...]:
     """Everything that trusting `folder` would switch on. Raises Unreadable if that cannot be known."""
     root = real_path(folder)
-    found = {*_settings(root), *_agents(root)}
+    found = {*_settings(root), *_agents(root), *_git(root)}
     return tuple(sorted(found))
 
 
@@ -139,6 +141,13 @@ def _agents(root: Path) -> Iterator[Runnable]:
                         canonical = json.dumps(content, sort_keys=True, default=repr)
                         yield Runnable(name, _summary({what: content}), _hash(f"{key} {canonical}".encode()))
                         yield from _scripts(root, content)
+
+
+def _git(root: Path) -> Iterator[Runnable]:
+    for found in git_programs(root):
+        name = found.path.relative_to(root).as_posix() if found.path.is_relative_to(root) else str(found.path)
+        yield Runnable(name, _showable(found.what)[:2000], _hash(found.counted.encode()))
+        yield from _scripts(root, list(found.values))
 
 
 def _scripts(root: Path, content: Any) -> Iterator[Runnable]:

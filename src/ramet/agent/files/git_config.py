@@ -1,0 +1,116 @@
+"""Git's configuration files, as git reads them, without git: which keys they set, and which of those may run programs.
+
+What is not understood is an error. Whoever guessed would show a person something else than what git does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?[ \t]*\]')
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_BLANK = re.compile(r"(?:\s|[#;][^\n]*(?:\n|\Z))*")
+_ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": ""}
+
+#: Keys whose values git neither runs nor reads as the name of a file to obey. Everything else counts.
+_HARMLESS = re.compile(
+    r"(?:branch|color)\..*"
+    r"|remote\..*\.(?:url|pushurl|fetch|push|mirror|prune|prunetags|tagopt|promisor|partialclonefilter|gh-resolved)"
+    r"|core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|"
+    r"eol|safecrlf|checkstat|trustctime|quotepath|abbrev|compression|bigfilethreshold|untrackedcache|preloadindex|"
+    r"sparsecheckout|sparsecheckoutcone|splitindex|multipackindex|commitgraph|longpaths|sharedrepository|whitespace)"
+    r"|(?:advice|author|column|commit|committer|feature|fetch|gc|index|log|pack|pull|push|rebase|receive|rerere|stash|"
+    r"status|tag|user|versionsort)\.[^.]*"
+    r"|submodule\..*\.(?:url|active|branch|ignore|shallow)|submodule\.active"
+    r"|extensions\.(?:objectformat|compatobjectformat|partialclone|refstorage|worktreeconfig|relativeworktrees)"
+    r"|merge\.(?:ff|conflictstyle|log|renames|renamelimit|stat|verbosity)"
+    r"|diff\.(?:algorithm|renames|renamelimit|mnemonicprefix|noprefix|colormoved|context|submodule)"
+    r"|lfs\.(?:repositoryformatversion|.*\.(?:access|locksverify))",
+    re.DOTALL,
+)
+_INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
+
+
+class NotUnderstood(ValueError):
+    """A configuration that git would refuse, or that is written as nobody writes it."""
+
+
+class Entry(NamedTuple):
+    """One key with its value; section and name are in lower case, as git lists them."""
+
+    key: str
+    value: str | None
+
+    @property
+    def may_run(self) -> bool:
+        """Whether git may run something because of it, or obey another file."""
+        return not _HARMLESS.fullmatch(self.key)
+
+    @property
+    def is_include(self) -> bool:
+        """Whether its value is the name of another configuration file."""
+        return _INCLUDE.fullmatch(self.key) is not None
+
+
+def parse(text: str) -> Iterator[Entry]:
+    """Every entry of a configuration file, in order. Raises NotUnderstood."""
+    at, section = _skip(text, 0), ""
+    while at < len(text):
+        if found := _SECTION.match(text, at):
+            name, sub = found.group(1).lower(), found.group(2)
+            section = name if sub is None else f"{name}.{_unescaped(sub)}"
+            at = _skip(text, found.end())
+            continue
+        name_found = _NAME.match(text, at)
+        if not name_found or not section:
+            raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} is not understood")
+        value, at = _value(text, name_found.end())
+        yield Entry(f"{section}.{name_found.group().lower()}", value)
+        at = _skip(text, at)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+class _Value(NamedTuple):
+    value: str | None
+    end: int
+
+
+def _value(text: str, at: int) -> _Value:
+    while at < len(text) and text[at] in " \t":
+        at += 1
+    if at >= len(text) or text[at] == "\n":
+        return _Value(None, at)
+    if text[at] != "=":
+        raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} is not understood")
+    found, kept, is_quoted, at = "", 0, False, at + 1
+    while at < len(text) and (is_quoted or text[at] not in "#;\n"):
+        each = text[at]
+        at += 1
+        if each == '"':
+            is_quoted = not is_quoted
+            kept = len(found)
+        elif each == "\\":
+            if text[at : at + 1] not in _ESCAPES:
+                raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} has an unknown escape")
+            found += _ESCAPES[text[at]]
+            kept, at = len(found), at + 1
+        elif each == "\n":
+            break
+        elif found or is_quoted or not each.isspace():
+            found += each
+            kept = len(found) if is_quoted or not each.isspace() else kept
+    if is_quoted:
+        raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} has a quote without an end")
+    while at < len(text) and text[at] != "\n":
+        at += 1
+    return _Value(found[:kept], at)

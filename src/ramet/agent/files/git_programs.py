@@ -1,0 +1,83 @@
+"""What git would run in a folder because of the repository's own configuration: a part of what trust is about.
+
+Hooks are not in it: ramet's git never runs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.agent.files import git_config
+from ramet.agent.files.reading import Unreadable, read_text
+from ramet.tools.git_checkout import NoCheckout, find
+
+MAX_CONFIG = 1024 * 1024
+_MAX_FILES = 100  #: of one repository's configuration, includes counted
+
+
+class GitFile(NamedTuple):
+    """A file of git's configuration that names something to run, or another such file."""
+
+    path: Path
+    what: str  #: for a person to read
+    counted: str  #: what must not change
+    values: tuple[str, ...]  #: each may be a command
+
+
+def git_programs(folder: Path) -> Iterator[GitFile]:
+    """Every such file of the repository that `folder` is in; none where it is in none. Raises Unreadable."""
+    try:
+        checkout = find(folder)
+    except NoCheckout:
+        return
+    except OSError as error:
+        raise Unreadable(folder, f"its git repository cannot be looked at: {error.strerror}") from None
+    common = checkout.common_dir
+    waiting = [common / "config", common / "config.worktree", checkout.git_dir / "config.worktree"]
+    waiting += sorted((common / "worktrees").glob("*/config.worktree"))
+    seen: dict[Path, None] = {}
+    while waiting:
+        path = Path(os.path.normpath(waiting.pop(0)))
+        if path in seen:
+            continue
+        seen[path] = None
+        if len(seen) > _MAX_FILES:
+            raise Unreadable(common / "config", f"it includes more than {_MAX_FILES} files")
+        if not os.path.lexists(path):
+            if path.parent != common and path.name != "config.worktree":
+                yield GitFile(path, "an included file that is not there", "", ())
+            continue
+        entries = _entries(path)
+        waiting += [_included(path, each.value) for each in entries if each.is_include and each.value]
+        if counted := [each for each in entries if each.may_run]:
+            what = "git: " + "; ".join(f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in counted)
+            values = tuple(each.value for each in counted if each.value and not each.is_include)
+            yield GitFile(path, what, json.dumps(counted), values)
+    yield from _attributes(common / "info" / "attributes")
+
+
+def _attributes(path: Path) -> Iterator[GitFile]:
+    if os.path.lexists(path):
+        text = read_text(path, limit=MAX_CONFIG).text
+        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        if lines:
+            yield GitFile(path, "git attributes: " + "; ".join(lines), text, ())
+
+
+def _entries(path: Path) -> list[git_config.Entry]:
+    try:
+        return list(git_config.parse(read_text(path, limit=MAX_CONFIG).text))
+    except git_config.NotUnderstood as error:
+        raise Unreadable(path, f"this git configuration is not understood: {error}") from None
+
+
+def _included(path: Path, name: str) -> Path:
+    """The file that an include names; git counts from the file that includes it."""
+    try:
+        return path.resolve().parent / Path(name).expanduser()
+    except RuntimeError:  # a user who is not there
+        return path.parent / name
