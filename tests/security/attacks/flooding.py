@@ -1,0 +1,107 @@
+"""Floods of requests whose replies are much larger than the requests, on the own channel, with no reply read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import select
+import sys
+import time
+from typing import Any
+
+from tests.security.attacks.channel import HEAD, _answer, _exactly, _write, find, message
+
+STUCK = "the host has stopped reading"
+
+
+def leave_file(size: int) -> None:
+    """A child that leaves one large file."""
+    pathlib.Path("large.bin").write_bytes(bytes(size))
+
+
+def return_text(size: int) -> str:
+    """A child that returns a large value."""
+    return "x" * size
+
+
+def flood(kind: str, size: int, number: int) -> None:
+    """Send `number` requests of a kind, read no reply, say how it went, then do nothing for ever."""
+    fd = find()
+    question = _prepare(fd, kind, size)
+    os.set_blocking(fd, False)
+    sys.stdout.write(_sent(fd, question, number))
+    sys.stdout.flush()
+    while True:
+        time.sleep(60)
+
+
+def read_late(size: int, number: int) -> list[list[int]]:
+    """Send requests for a checkpoint until the host stops reading; read each reply afterwards: its id and its size."""
+    fd = find()
+    question = _prepare(fd, "load_checkpoint", size)
+    os.set_blocking(fd, False)
+    rest = _pending(fd, question, number)
+    os.set_blocking(fd, True)
+    replies: list[list[int]] = []
+    while len(replies) < number:
+        if rest and select.select([], [fd], [], 0)[1]:
+            os.set_blocking(fd, False)
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(fd, rest) :]
+        control, body = HEAD.unpack(_exactly(fd, HEAD.size))
+        said = _exactly(fd, control)
+        replies.append([int(said.split(b'"id":')[1].split(b",")[0].rstrip(b"}")), len(_exactly(fd, body))])
+    return replies
+
+
+def _sent(fd: int, question: dict[str, Any], number: int) -> str:
+    return STUCK if _pending(fd, question, number) else "the host has taken all requests"
+
+
+def _pending(fd: int, question: dict[str, Any], number: int) -> bytes:
+    """Write as much of all requests as the host takes; returns what it did not take."""
+    numbered = question["type"] != "watch"
+    rest = b"".join(_padded({**question, "id": 1_000 + at} if numbered else question) for at in range(number))
+    while rest and select.select([], [fd], [], 2.0)[1]:
+        with contextlib.suppress(BlockingIOError):
+            rest = rest[os.write(fd, rest) :]
+    return rest
+
+
+def _padded(said: dict[str, Any]) -> bytes:
+    """A message of 4 KiB: a flood of them does not fit into the buffers of a socket."""
+    control = json.dumps(said).encode().ljust(4096)
+    return HEAD.pack(len(control), 0) + control
+
+
+def _prepare(fd: int, kind: str, size: int) -> dict[str, Any]:
+    """Make what a flood asks for; returns the request."""
+    if kind == "load_checkpoint":
+        from ramet.wire import values
+
+        json_size, body = values.encode("x" * size)
+        _write(fd, message({"type": "save_checkpoint", "id": 1, "json_size": json_size}, body))
+        assert _answer(fd, 1).get("error") is None
+        return {"type": "load_checkpoint"}
+    child = _child(fd, leave_file if kind == "read_artifact" else return_text, size)
+    if kind == "read_artifact":
+        question = {"type": "read_artifact", "run": child, "name": "large.bin"}
+        _write(fd, message({**question, "id": 2}))
+        assert _answer(fd, 2).get("error") is None
+        return question
+    _write(fd, message({"type": "watch", "run": child}))
+    control, body_size = HEAD.unpack(_exactly(fd, HEAD.size))
+    assert b'"status":"completed"' in _exactly(fd, control)
+    assert len(_exactly(fd, body_size)) >= size
+    return {"type": "watch", "run": child}
+
+
+def _child(fd: int, function: Any, size: int) -> str:
+    from ramet.wire import capsule
+
+    packed = capsule.pack(function, (size,), {})
+    asked = {"type": "spawn", "id": 1, "function": packed.name, "capsule_tag": packed.tag, "heavy": packed.is_heavy}
+    _write(fd, message(asked, packed.data))
+    return str(_answer(fd, 1)["data"]["run"])
