@@ -29,6 +29,7 @@ from ramet.spawn.door import Door
 from ramet.spawn.errands import Errands
 from ramet.spawn.inside import MAX_TOOL_LISTS, Conversation
 from ramet.spawn.run import Run
+from ramet.tools.context import ToolUseContext
 from ramet.tools.workspace import workspace_tools
 from ramet.wire import frames, requests
 from ramet.wire.frames import FrameReader
@@ -655,3 +656,30 @@ async def test_whatever_is_asked_is_a_question_or_a_protocol_error(body: bytes) 
 
 async def _no_piece(piece: bytes) -> None:
     raise AssertionError("nobody asked for pieces")
+
+
+async def test_recorded_bytes_wait_for_the_disk(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind 1 MiB of records nothing is read before they are on the disk: until then they are in memory."""
+    may_settle, is_settling, answered = asyncio.Event(), asyncio.Event(), list[bool]()
+
+    async def settled(_: ToolUseContext) -> None:
+        is_settling.set()
+        await may_settle.wait()
+
+    async def record_much(guest: Guest) -> None:
+        monkeypatch.setattr(ToolUseContext, "settled", settled)
+        for _ in range(2):
+            guest.tell(human("x" * 600_000))
+        guest.ask(requests.ListRuns)
+        answering = asyncio.ensure_future(guest.answer())
+        await is_settling.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        answered.append(answering.done())
+        may_settle.set()
+        await answering
+        await guest.reply(messages=[0])
+
+    await besieged(["Done."], record_much, tmp_path)
+
+    assert answered == [False]

@@ -22,12 +22,23 @@ _HEADER = struct.Struct("!8sHQQ")
 _DIGEST = 32
 _LARGEST = 2**63 - 1
 _DRAFT = ".draft-"
+_CHUNK = 1024 * 1024
 
 
 class Checkpoint(NamedTuple):
     """What a run kept: a value as `ramet.wire.values` encodes it, and a version that is the run's own."""
 
     body: bytes
+    json_size: int
+    version: int
+
+
+class OpenCheckpoint(NamedTuple):
+    """One whose digest was right, as an open file that its owner closes: the body is `size` bytes from `offset`."""
+
+    fd: int
+    offset: int
+    size: int
     json_size: int
     version: int
 
@@ -62,20 +73,47 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
 
 def load(file: Path) -> Checkpoint | None:
     """The one in place, None if there is none. Raises Damaged for anything that `save` did not leave, and OSError."""
+    found = open_whole(file)
+    if found is None:
+        return None
     try:
-        data = file.read_bytes()
+        return Checkpoint(os.pread(found.fd, found.size, found.offset), found.json_size, found.version)
+    finally:
+        os.close(found.fd)
+
+
+def open_whole(file: Path) -> OpenCheckpoint | None:
+    """Open the one in place once its digest is right; None if there is none. Never holds all of it in memory.
+
+    Raises Damaged for anything that `save` did not leave, and OSError.
+    """
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    try:
+        return _checked(fd, file)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _checked(fd: int, file: Path) -> OpenCheckpoint:
     start = _HEADER.size + _DIGEST
-    if len(data) < start or not data.startswith(_MAGIC):
+    head = os.pread(fd, start, 0)
+    if len(head) < start or not head.startswith(_MAGIC):
         raise Damaged("the checkpoint", file, "it is no checkpoint, or only the beginning of one")
-    header, body = data[: _HEADER.size], data[start:]
+    header = head[: _HEADER.size]
     _, form, version, json_size = _HEADER.unpack(header)
     if form > _FORMAT:
         raise Damaged("the checkpoint", file, f"its format {form} is of a newer version of ramet")
-    if data[_HEADER.size : start] != _digest(header, body):
+    digest, end = hashlib.blake2b(header, digest_size=_DIGEST), start
+    while piece := os.pread(fd, _CHUNK, end):
+        digest.update(piece)
+        end += len(piece)
+    if head[_HEADER.size :] != digest.digest():
         raise Damaged("the checkpoint", file, "its bytes are not those that were written")
-    return Checkpoint(body, json_size, version)
+    return OpenCheckpoint(fd, start, end - start, json_size, version)
 
 
 def clear_drafts(folder: Path) -> None:

@@ -30,7 +30,7 @@ from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.isolation import checkpoint, trees
-from ramet.isolation.checkpoint import Checkpoint
+from ramet.isolation.checkpoint import Checkpoint, OpenCheckpoint
 
 KEEP_DAYS, KEEP_COUNT = 30.0, 1000
 _SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
@@ -114,6 +114,10 @@ class RunFolder:
     def load_checkpoint(self) -> Checkpoint | None:
         """The value that was kept last. Raises Damaged rather than give a part of it."""
         return checkpoint.load(self.path / "checkpoint")
+
+    def open_checkpoint(self) -> OpenCheckpoint | None:
+        """The same, as an open file that the caller closes."""
+        return checkpoint.open_whole(self.path / "checkpoint")
 
     def clear_workspace(self) -> None:
         """Give the run an empty workspace, for another attempt; whatever was in it is removed, or out of the way.

@@ -9,39 +9,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
+from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire import frames, requests
+from ramet.spawn.outbound import Body, Outbound
+from ramet.wire import requests
 from ramet.wire.frames import Frame, FrameReader
-from ramet.wire.requests import Answer, Done, PerformTask, Request, Said, Spawn, Told
+from ramet.wire.requests import Answer, Done, PerformTask, Request, Said, Spawn, Told, Watch
 
 #: Requests a second that a guest may make for ever, and how many at once after a rest.
 RATE_PER_S, BURST = 200.0, 400.0
 #: Requests being worked on; births have a bound of their own in the policy.
 MAX_IN_FLIGHT = 64
-#: Bytes of bodies being worked on.
-MAX_BYTES_IN_FLIGHT = frames.MAX_BODY
-#: Bytes that wait for the guest to read them, before whoever has more to tell must wait.
-MAX_OUTBOUND = 8 * 1024 * 1024
+#: Bytes of requests being worked on, unless a single request is larger; and what a request counts beside its bytes.
+MAX_BYTES_IN_FLIGHT, REQUEST_BYTES = 16 * 1024 * 1024, 4 * 1024
 
 
 class Reply(NamedTuple):
     """What a request is answered with."""
 
     data: Any = None
-    body: bytes = b""
+    body: Body = b""
+
+
+class LargeReply(NamedTuple):
+    """A reply that may be much larger than its request: made when it can be sent, one at a time."""
+
+    make: Callable[[], Awaitable[Reply]]
 
 
 class Service(Protocol):
     """What is behind the door."""
 
-    async def answer(self, request: Request, body: bytes) -> Reply:
+    async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Do what is asked. What it raises of ramet's own errors is told to the guest."""
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
-        """Take what needs no answer, at once and in order; what it returns goes on beside. Raises ProtocolError."""
+        """Take what needs no answer, at once and in order. Raises ProtocolError.
+
+        A coroutine that it returns goes on beside. Until that is done nothing more is read, unless it is of a `Watch`.
+        """
 
     def failed(self, error: Exception) -> tuple[Any, dict[str, Any]]:
         """An error as the guest is told it."""
@@ -57,9 +66,10 @@ class Finished(NamedTuple):
 class Door(asyncio.Protocol):
     """Open from `open` to `close`. `over` is its end: the guest's last word, or None if it left without one."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, clock: Clock | None = None) -> None:
         self._service = service
         self._loop = asyncio.get_running_loop()
+        self._outbound = Outbound(clock or SystemClock(), on_room=self._go_on, on_end=self._end)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channel: socket.socket | None = None
@@ -68,13 +78,10 @@ class Door(asyncio.Protocol):
         self._waiting: list[Frame] = []  #: arrived, not yet looked at: a bound was reached
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_id = 0
-        self._in_flight = self._bytes_in_flight = 0
+        self._in_flight = self._bytes_in_flight = self._held = 0
         self._tokens, self._tokens_at = BURST, self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._partial_since = 0.0
-        self._may_write = asyncio.Event()
-        self._may_write.set()
-        self._writing = asyncio.Lock()
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the host's end of a channel."""
@@ -90,6 +97,7 @@ class Door(asyncio.Protocol):
         for timer in self._timers.values():
             timer.cancel()
         self._end(None)
+        self._outbound.close()
         if self._transport is not None:
             self._transport.abort()
         for task in self._tasks:
@@ -97,12 +105,13 @@ class Door(asyncio.Protocol):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def tell(self, told: Told, body: bytes = b"") -> None:
+    async def tell(self, told: Told, body: Body = b"") -> None:
         """Say something to the guest; waits while it does not read. To a guest that has left, nothing is said."""
-        async with self._writing:
-            await self._may_write.wait()
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.writelines(frames.pack(requests.encode(told), body))
+        await self._outbound.send(told, body)
+
+    async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Make and tell something large, one at a time, once the guest has read what waits for it."""
+        await self._outbound.in_turn(work)
 
     def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for this guest, no longer than the door is open."""
@@ -116,16 +125,16 @@ class Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The channel is ours to read and write."""
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=MAX_OUTBOUND)
         self._transport = transport
+        self._outbound.attach(transport)
 
     def pause_writing(self) -> None:
         """The guest does not read."""
-        self._may_write.clear()
+        self._outbound.pause()
 
     def resume_writing(self) -> None:
         """It reads again."""
-        self._may_write.set()
+        self._outbound.resume()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the guest."""
@@ -141,7 +150,7 @@ class Door(asyncio.Protocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         """The guest has left, or we have."""
-        self._may_write.set()
+        self._outbound.resume()
         if problem is not None and (rest := self._unread()):
             self.data_received(rest)
         if not self._waiting:
@@ -173,7 +182,7 @@ class Door(asyncio.Protocol):
         """Look at what has arrived, as far as the bounds let us; beyond them, read no further."""
         at = 0
         try:
-            while at < len(self._waiting) and not self._over.done() and self._has_room():
+            while at < len(self._waiting) and not self._over.done() and self._has_room(self._waiting[at]):
                 frame = self._waiting[at]
                 at += 1
                 self._take(frame)
@@ -191,7 +200,9 @@ class Door(asyncio.Protocol):
         else:
             transport.resume_reading()
 
-    def _has_room(self) -> bool:
+    def _has_room(self, frame: Frame) -> bool:
+        if self._held or self._outbound.is_full:
+            return False
         now = self._loop.time()
         self._tokens = min(BURST, self._tokens + (now - self._tokens_at) * RATE_PER_S)
         self._tokens_at = now
@@ -199,7 +210,8 @@ class Door(asyncio.Protocol):
             if "tokens" not in self._timers:
                 self._timers["tokens"] = self._loop.call_later((1 - self._tokens) / RATE_PER_S, self._refilled)
             return False
-        return self._in_flight < MAX_IN_FLIGHT and self._bytes_in_flight < MAX_BYTES_IN_FLIGHT
+        bytes_then = self._bytes_in_flight + _weight(frame)
+        return self._in_flight < MAX_IN_FLIGHT and (not self._bytes_in_flight or bytes_then <= MAX_BYTES_IN_FLIGHT)
 
     def _refilled(self) -> None:
         self._timers.pop("tokens", None)
@@ -214,30 +226,49 @@ class Door(asyncio.Protocol):
             if said.id <= self._last_id:
                 raise ProtocolError(f"request {said.id} came after request {self._last_id}; numbers must rise")
             self._last_id = said.id
-            counted, size = int(not isinstance(said, Spawn | PerformTask)), len(frame.body)
+            counted, size = int(not isinstance(said, Spawn | PerformTask)), _weight(frame)
             self._in_flight += counted
             self._bytes_in_flight += size
 
             def settle(_: asyncio.Task[None]) -> None:
                 self._in_flight -= counted
                 self._bytes_in_flight -= size
-                if self._waiting:
-                    self._loop.call_soon(self._work_off)
+                self._go_on()
 
             self.beside(self._answer(said, frame.body)).add_done_callback(settle)
         else:
             work = self._service.hear(said, frame.body)
-            if work is not None:
+            if work is not None and isinstance(said, Watch):
                 self.beside(work)
+            elif work is not None:
+                self._held += 1
+                self.beside(work).add_done_callback(self._release)
+
+    def _release(self, _: asyncio.Task[None]) -> None:
+        self._held -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._loop.call_soon(self._work_off)
 
     async def _answer(self, request: Request, body: bytes) -> None:
         try:
             reply = await self._service.answer(request, body)
+            if isinstance(reply, LargeReply):
+                make = reply.make
+                return await self.in_turn(lambda: self._make(request, make))
         except ProtocolError as broken:
             return self._end(broken)
         except Exception as error:
             info, fields = self._service.failed(error)
             return await self.tell(Answer(id=request.id, error=info, fields=fields))
+        return await self._tell_reply(request, reply)
+
+    async def _make(self, request: Request, make: Callable[[], Awaitable[Reply]]) -> None:
+        await self._tell_reply(request, await make())
+
+    async def _tell_reply(self, request: Request, reply: Reply) -> None:
         try:
             await self.tell(Answer(id=request.id, data=requests.raw(reply.data)), reply.body)
         except ProtocolError as too_large:  # Ours: the guest broke no rule by asking.
@@ -259,6 +290,10 @@ class Door(asyncio.Protocol):
         self._waiting.clear()
         if self._transport is not None:
             self._transport.pause_reading()
+
+
+def _weight(frame: Frame) -> int:
+    return len(frame.control) + len(frame.body) + REQUEST_BYTES
 
 
 def _ours(problem: BaseException) -> ProtocolError:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
+import contextlib
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue, ProtocolError, Unknown
+from ramet.core.errors import InvalidValue, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.story import RunStory
 from ramet.spawn.deeds import MAX_ARGUMENTS, Deeds
-from ramet.spawn.door import Door, Reply
+from ramet.spawn.door import Door, LargeReply, Reply
 from ramet.spawn.granting import Shipped
 from ramet.spawn.inside import Conversation
+from ramet.spawn.outbound import FileBody, opened
 from ramet.spawn.run import Run
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
 from ramet.wire import requests, values
@@ -34,6 +36,9 @@ MAX_TEXT = 100_000
 #: control part holds 1 MiB.
 MAX_SAID, MAX_FILES = 20_000, 200
 MAX_REF = 64 * 200  #: characters of a handle
+#: Bytes that a guest may put on record before it waits until all of them are on the disk.
+MAX_UNSETTLED = 1024 * 1024
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ChildHandle(SpawnHandle, Protocol):
@@ -50,10 +55,12 @@ class Errands:
         self._run, self._conversation = run, conversation
         self._call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
+        self._watched = set[str]()  #: children whose end the guest is to be told
+        self._unsettled = 0  #: bytes that the guest put on record and that were not waited for
         self._deeds = Deeds(run, step) if conversation is None else None  #: of code alone
         self.door: Door | None = None
         self.sandbox = ""  #: whose these are, as no other in the world, if that can outlive its kernel
-        self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply]]] = {
+        self._do: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             requests.Spawn: self._spawn,
             requests.Cancel: self._cancel,
             requests.Send: self._send,
@@ -82,7 +89,7 @@ class Errands:
 
     # ---- what the door calls
 
-    async def answer(self, request: Request, body: bytes) -> Reply:
+    async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Do what is asked."""
         asked = f"{self.sandbox}.{request.id}" if self.sandbox else ""
         current_call.set(self._call._replace(asked=asked))  # The door gives each request a task of its own.
@@ -101,11 +108,19 @@ class Errands:
                 return self._watch(said.run)
             case requests.Record():
                 self._talk().record(said, body, lasts=bool(self.sandbox))
+                self._unsettled += len(body)
             case requests.Note():
                 self._run.context.emit(Notice, text=said.text[:2_000])
+                self._unsettled += min(len(said.text), 2_000)
             case _:
                 raise ProtocolError(f"{type(said).__name__} is not expected here")
-        return None
+        return self._settle() if self._unsettled >= MAX_UNSETTLED else None
+
+    async def _settle(self) -> None:
+        """Wait until what the guest recorded is on the disk: until then it is in memory."""
+        self._unsettled = 0
+        with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and says why.
+            await self._run.context.settled()
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """An error as the guest is told it."""
@@ -156,8 +171,18 @@ class Errands:
             info = ErrorInfo(type="Unknown", message=str(unknown))
             lost = Status.LOST
             return await self.door.tell(requests.Ended(run=run, status=lost, exit_code=EXIT_CODES[lost], error=info))
-        current_call.set(self._call)
-        result = await child.result()
+        if run in self._watched:
+            return None  # One word of its end is enough.
+        self._watched.add(run)
+        try:
+            current_call.set(self._call)
+            result = await child.result()
+            await self.door.in_turn(lambda: self._tell_end(child, run, result))
+        finally:
+            self._watched.discard(run)
+
+    async def _tell_end(self, child: ChildHandle, run: str, result: Result) -> None:
+        assert self.door is not None
         value = child.take_value(result)
         ended = requests.Ended(
             run=run,
@@ -180,14 +205,21 @@ class Errands:
     async def _send(self, asked: requests.Send, _: bytes) -> Reply:
         return Reply(requests.Text(text=await self._tree.send(self._run.context, asked.to, asked.text)))
 
-    async def _output(self, asked: requests.Output, _: bytes) -> Reply:
+    async def _output(self, asked: requests.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(asked.timeout_s, 600.0))
-        look = self._tree.output(self._run.context, asked.target, block=asked.block, timeout_s=seconds)
-        slot = self._run.context.slot
-        text = await (slot.while_waiting(look, key=self._call.step_id) if asked.block else look)
+        if asked.block:
+            wait = self._tree.output(self._run.context, asked.target, block=True, timeout_s=seconds)
+            await self._run.context.slot.while_waiting(wait, key=self._call.step_id)
+        return LargeReply(lambda: self._found(asked.target))
+
+    async def _found(self, target: str) -> Reply:
+        text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
         return Reply(requests.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _asked: requests.ListRuns, _: bytes) -> Reply:
+    async def _list(self, _asked: requests.ListRuns, _: bytes) -> LargeReply:
+        return LargeReply(self._listed)
+
+    async def _listed(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
         return Reply(requests.Runs(runs=tuple(requests.RunLine(**each._asdict()) for each in views[:1_000])))
 
@@ -210,12 +242,15 @@ class Errands:
         )
         return self._born(handle)
 
-    async def _use_state(self, asked: requests.UseState, body: bytes) -> Reply:
-        return Reply(*await self._tree.use_state(self._run.context, asked, body))
+    async def _use_state(self, asked: requests.UseState, body: bytes) -> LargeReply:
+        async def use() -> Reply:
+            return Reply(*await self._tree.use_state(self._run.context, asked, body))
+
+        return LargeReply(use)
 
     # ---- files and checkpoints
 
-    async def _read_artifact(self, asked: requests.ReadArtifact, _: bytes) -> Reply:
+    async def _read_artifact(self, asked: requests.ReadArtifact, _: bytes) -> LargeReply:
         child = self._children.get(asked.run)
         if child is None:
             raise Unknown("child", asked.run, tuple(self._children))
@@ -225,7 +260,15 @@ class Errands:
             raise Unknown("artifact", asked.name, tuple(each.name for each in result.files))
         if found.size > MAX_BODY:
             raise InvalidValue("artifact", found.name, f"a file of at most {MAX_BODY} bytes, to be read in one piece")
-        return Reply(None, await asyncio.to_thread(pathlib.Path(found.path).read_bytes))
+        path = found.path
+
+        async def read() -> Reply:
+            body = await opened(lambda: _artifact(path))
+            if body is None:
+                raise Unknown("artifact", asked.name)
+            return Reply(None, body)
+
+        return LargeReply(read)
 
     async def _save(self, asked: requests.SaveCheckpoint, body: bytes) -> Reply:
         folder = self._run.folder
@@ -237,14 +280,17 @@ class Errands:
         await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
         return Reply()
 
-    async def _load(self, _asked: requests.LoadCheckpoint, _: bytes) -> Reply:
+    async def _load(self, _asked: requests.LoadCheckpoint, _: bytes) -> LargeReply:
+        return LargeReply(self._loaded)
+
+    async def _loaded(self) -> Reply:
         folder = self._run.folder
         assert folder is not None, "who has a sandbox has a folder"
-        kept = await asyncio.to_thread(folder.load_checkpoint)
-        if kept is None:
+        found = await opened(folder.open_checkpoint)
+        if found is None:
             return Reply(requests.Checkpoint(found=False))
-        body, json_size, version = kept
-        return Reply(requests.Checkpoint(found=True, json_size=json_size, version=version), body)
+        told = requests.Checkpoint(found=True, json_size=found.json_size, version=found.version)
+        return Reply(told, FileBody(fd=found.fd, offset=found.offset, size=found.size))
 
     # ---- a conversation's own
 
@@ -269,3 +315,12 @@ class Errands:
 
     async def _fire_hook(self, asked: requests.FireHook, body: bytes) -> Reply:
         return Reply(await self._talk().fire_hook(asked, body))
+
+
+def _artifact(path: str) -> FileBody | None:
+    """The host's own copy of a child's file; None if it is gone."""
+    try:
+        fd = os.open(path, _OPEN)
+    except OSError:
+        return None
+    return FileBody(fd=fd, offset=0, size=os.fstat(fd).st_size)

@@ -244,9 +244,11 @@ async def _inside(run: Run, spec: SandboxSpec, errands: Errands, at: _Attempt) -
     folder = run.folder
     assert folder is not None, "who works inside has a folder"
     if at.left is not None:
-        inside = Inside(await adopted(run, spec, at.backend, at.left), Door(errands), is_adopted=True)
+        inside = Inside(
+            await adopted(run, spec, at.backend, at.left), Door(errands, run.context.clock), is_adopted=True
+        )
     else:
-        inside = Inside(await started(at.backend.start(spec)), Door(errands))
+        inside = Inside(await started(at.backend.start(spec)), Door(errands, run.context.clock))
     box = inside.box
     try:
         inside.described = await described(box, at.backend)

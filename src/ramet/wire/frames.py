@@ -28,9 +28,14 @@ class Frame(NamedTuple):
 
 def pack(control: bytes, body: bytes | bytearray | memoryview = b"") -> list[bytes | bytearray | memoryview]:
     """The pieces of one message, to be sent in order. Raises ProtocolError for what a reader would refuse."""
-    _check(len(control), len(body))
-    head = _HEADER.pack(len(control), len(body)) + control
-    return [head, body] if len(body) else [head]
+    whole = head(control, len(body))
+    return [whole, body] if len(body) else [whole]
+
+
+def head(control: bytes, body_size: int) -> bytes:
+    """Everything of one message that comes before its body. Raises ProtocolError for what a reader would refuse."""
+    _check(len(control), body_size)
+    return _HEADER.pack(len(control), body_size) + control
 
 
 class FrameReader:

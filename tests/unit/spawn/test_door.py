@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pathlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Coroutine
@@ -11,14 +13,19 @@ from typing import Any
 
 import pytest
 
+from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import ProtocolError, SpawnRefused
 from ramet.core.outcome import ErrorInfo
 from ramet.spawn import door as doors
-from ramet.spawn.door import Door, Reply
+from ramet.spawn import outbound
+from ramet.spawn.door import Door, LargeReply, Reply
+from ramet.spawn.outbound import FileBody
 from ramet.wire import frames, requests
 from ramet.wire.frames import FrameReader
-from ramet.wire.requests import Answer, Done, ListRuns, Note, Request, Said, Send, Text
+from ramet.wire.requests import Answer, Done, ListRuns, LoadCheckpoint, Note, Request, Said, Send, Text
 from tests.support.waiting import eventually
+
+LARGE = 3 * outbound.MAX_OUTBOUND
 
 
 class Desk:
@@ -28,8 +35,18 @@ class Desk:
         self.notes: list[str] = []
         self.may_list = asyncio.Event()
         self.working = self.most = 0
+        self.made = 0  #: large replies
+        self.file: pathlib.Path | None = None
 
-    async def answer(self, request: Request, body: bytes) -> Reply:
+    async def large(self) -> Reply:
+        self.made += 1
+        if self.file is not None:
+            return Reply(None, FileBody(fd=os.open(self.file, os.O_RDONLY), offset=3, size=LARGE))
+        return Reply(None, bytes(LARGE))
+
+    async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
+        if isinstance(request, LoadCheckpoint):
+            return LargeReply(self.large)
         self.working += 1
         self.most = max(self.most, self.working)
         try:
@@ -81,10 +98,10 @@ class Guest:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[tuple[Door, Guest, Desk]]:
+async def opened(clock: FakeClock | None = None) -> AsyncIterator[tuple[Door, Guest, Desk]]:
     ours, theirs = socket.socketpair()
     desk = Desk()
-    door, guest = Door(desk), Guest(theirs)
+    door, guest = Door(desk, clock), Guest(theirs)
     await door.open(ours)
     try:
         yield door, guest, desk
@@ -180,11 +197,11 @@ async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(doors, "BURST", 10.0)
     monkeypatch.setattr(doors, "RATE_PER_S", 1_000.0)
     async with opened() as (door, guest, desk):
+        loop = asyncio.get_running_loop()
+        began = loop.time()  # The door reads while the guest still speaks.
         for number in range(100):
             await guest.say(Note(text=str(number)))
         await guest.say(Done(ok=True))
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         assert await door.over() is not None
         assert loop.time() - began > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
         assert desk.notes == [str(number) for number in range(100)]
@@ -217,8 +234,100 @@ async def test_what_is_told_waits_for_a_guest_that_does_not_read() -> None:
         telling = [asyncio.create_task(door.tell(Answer(id=number), big)) for number in range(30)]
         for _ in range(100):
             await asyncio.sleep(0)
-        assert sum(task.done() for task in telling) <= doors.MAX_OUTBOUND // len(big) + 2
+        assert sum(task.done() for task in telling) <= outbound.MAX_OUTBOUND // len(big) + 2
         for number in range(30):
             answer, body = await guest.hear()
             assert (answer.id, len(body)) == (number, len(big))
         await asyncio.wait(telling)
+
+
+async def test_large_replies_are_made_one_at_a_time() -> None:
+    """A guest that reads none of them has the host make one; once it reads, it gets each, in order."""
+    async with opened() as (_, guest, desk):
+        for number in range(1, 31):
+            await guest.say(LoadCheckpoint(id=number))
+        await eventually(lambda: desk.made)
+        for _turn in range(100):
+            await asyncio.sleep(0)
+        assert desk.made == 1
+        for number in range(1, 31):
+            answer, body = await guest.hear()
+            assert (answer.id, len(body)) == (number, LARGE)
+        assert desk.made == 30
+
+
+async def test_a_body_is_sent_from_a_file(tmp_path: pathlib.Path) -> None:
+    """From its place in the file, and whole."""
+    async with opened() as (_, guest, desk):
+        content = bytes(range(256)) * (LARGE // 256 + 1)
+        desk.file = tmp_path / "large"
+        desk.file.write_bytes(content)
+        await guest.say(LoadCheckpoint(id=1))
+        _, body = await guest.hear()
+        assert body == content[3 : 3 + LARGE]
+
+
+async def test_a_file_that_is_too_short_ends_the_channel(tmp_path: pathlib.Path) -> None:
+    """A part of a message is followed by no other message: the guest would take that for the rest."""
+    async with opened() as (door, guest, desk):
+        desk.file = tmp_path / "short"
+        desk.file.write_bytes(bytes(1000))
+        await guest.say(LoadCheckpoint(id=1))
+        with pytest.raises(ProtocolError, match="too early"):
+            await door.over()
+
+
+async def test_nothing_is_begun_while_the_guest_does_not_read() -> None:
+    """Notes that come behind unread replies are taken once the guest reads."""
+    async with opened() as (_, guest, desk):
+        await guest.say(LoadCheckpoint(id=1))
+        await eventually(lambda: desk.made)
+        for _turn in range(100):
+            await asyncio.sleep(0)
+        await guest.say(Note(text="behind"))
+        for _turn in range(100):
+            await asyncio.sleep(0)
+        assert desk.notes == []
+        await guest.hear()
+        await eventually(lambda: desk.notes == ["behind"])
+
+
+async def test_a_guest_that_reads_nothing_for_long_is_given_up() -> None:
+    """Only once MAX_UNREAD_S have gone by, and with the reason."""
+    clock = FakeClock()
+    async with opened(clock) as (door, guest, desk):
+        await guest.say(LoadCheckpoint(id=1))
+        await eventually(lambda: clock.sleeping)
+        over = asyncio.ensure_future(door.over())
+        await clock.advance(outbound.MAX_UNREAD_S - 1)
+        assert not over.done()
+        await clock.advance(1)
+        with pytest.raises(ProtocolError, match="did not read its channel for 300 s"):
+            await over
+        assert desk.made == 1
+
+
+async def test_a_guest_that_reads_slowly_is_not_given_up() -> None:
+    """Whatever it reads within the time begins the time anew."""
+    clock = FakeClock()
+    async with opened(clock) as (door, guest, _):
+        for number in range(1, 4):
+            await guest.say(LoadCheckpoint(id=number))
+        over = asyncio.ensure_future(door.over())
+        for number in range(1, 4):
+            await eventually(lambda: clock.sleeping)
+            await clock.advance(outbound.MAX_UNREAD_S * 0.8)
+            assert (await guest.hear())[0].id == number
+        assert not over.done()
+        over.cancel()
+
+
+async def test_a_guest_that_waits_for_an_answer_is_not_given_up() -> None:
+    """Where nothing waits to be read no time runs: a request may take as long as it takes."""
+    clock = FakeClock()
+    async with opened(clock) as (_, guest, desk):
+        await guest.say(ListRuns(id=1))
+        await eventually(lambda: desk.working)
+        await clock.advance(100 * outbound.MAX_UNREAD_S)
+        desk.may_list.set()
+        assert (await guest.hear())[0].id == 1

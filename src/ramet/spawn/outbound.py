@@ -1,0 +1,177 @@
+"""The outbound side of a guest's channel: messages are written in pieces, and at most MAX_OUTBOUND bytes wait.
+
+A guest that does not read makes senders wait. It is given up once it has read nothing for MAX_UNREAD_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.threads import in_thread
+from ramet.core.errors import ProtocolError
+from ramet.wire import frames, requests
+from ramet.wire.requests import Told
+
+#: Bytes that wait for the guest to read them. Above it nothing is sent, and no request is begun.
+MAX_OUTBOUND = 1024 * 1024
+#: A body is written, and read from its file, in pieces of this size.
+PIECE = 256 * 1024
+#: How long a guest may read nothing while the outbound side is full.
+MAX_UNREAD_S = 300.0
+_STEPS = 10  #: looks at it in that time: a look that comes late, because the machine is slow, counts as one
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileBody:
+    """The body of a message that is read from an open file while it is sent. The outbound side closes the file."""
+
+    fd: int
+    offset: int
+    size: int
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+Body = bytes | FileBody
+
+
+class HasFile(Protocol):
+    """Anything that holds an open file."""
+
+    @property
+    def fd(self) -> int:
+        """Its descriptor."""
+
+
+F = TypeVar("F", bound=HasFile)
+
+
+async def opened(find: Callable[[], F | None]) -> F | None:
+    """Call `find` in a thread. A caller that is cancelled meanwhile leaves no file open."""
+    finding = in_thread(find, name="ramet-channel")
+    try:
+        return await asyncio.shield(finding)
+    except asyncio.CancelledError:
+        finding.add_done_callback(_close_unused)
+        raise
+
+
+def _close_unused(finding: asyncio.Future[Any]) -> None:
+    if finding.exception() is None and (found := finding.result()) is not None:
+        os.close(found.fd)
+
+
+class Outbound:
+    """Sends messages to one guest, in the order of the calls."""
+
+    def __init__(self, clock: Clock, *, on_room: Callable[[], None], on_end: Callable[[ProtocolError], None]) -> None:
+        """Call `on_room` when the guest reads again, and `on_end` once it is given up."""
+        self._clock, self._on_room, self._on_end = clock, on_room, on_end
+        self._transport: asyncio.Transport | None = None
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._sending, self._large = asyncio.Lock(), asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self._is_cut = False  #: a message was begun and not ended
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """Send over this transport."""
+        transport.set_write_buffer_limits(high=MAX_OUTBOUND)
+        self._transport = transport
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the guest has to read before anything more is sent."""
+        return not self._has_room.is_set()
+
+    def pause(self) -> None:
+        """Send nothing more until `resume`: MAX_OUTBOUND bytes wait."""
+        self._has_room.clear()
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def resume(self) -> None:
+        """Go on: the guest has read, or it has left. Idempotent."""
+        self._stop_watching()
+        if not self._has_room.is_set():
+            self._has_room.set()
+            self._on_room()
+
+    def close(self) -> None:
+        """Watch the guest no longer. Idempotent."""
+        self._stop_watching()
+
+    async def send(self, told: Told, body: Body = b"") -> None:
+        """Send a message; wait while the guest does not read. Nothing is sent to a guest that has left.
+
+        Raises ProtocolError for a message that is larger than any reader takes.
+        """
+        try:
+            control = requests.encode(told)
+            size = body.size if isinstance(body, FileBody) else len(body)
+            head = frames.head(control, size)
+            async with self._sending:
+                await self._send(head, body, size)
+        finally:
+            if isinstance(body, FileBody):
+                body.close()
+
+    async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Make and send something large: one piece of work at a time, and none before the guest has read."""
+        async with self._large:
+            await self._has_room.wait()
+            await work()
+
+    async def _send(self, head: bytes, body: Body, size: int) -> None:
+        if isinstance(body, bytes) and size <= PIECE:
+            return await self._write(head + body if size else head)
+        await self._write(head)
+        is_whole = False
+        try:
+            for at in range(0, size, PIECE):
+                await self._write(body[at : at + PIECE] if isinstance(body, bytes) else await _read(body, at))
+            is_whole = True
+        except (OSError, EOFError) as problem:
+            self._on_end(ProtocolError(f"ours: a file could not be sent: {problem}"))
+        finally:
+            self._is_cut |= not is_whole  # Behind a part of a message, another one would be taken for its rest.
+        return None
+
+    async def _write(self, data: bytes) -> None:
+        await self._has_room.wait()
+        if self._transport is not None and not self._is_cut and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def _watch(self) -> None:
+        """Give the guest up once it has read nothing in as many looks as there are."""
+        assert self._transport is not None, "only a transport pauses"
+        unread, looks = self._transport.get_write_buffer_size(), 0
+        while looks < _STEPS:
+            await self._clock.sleep(MAX_UNREAD_S / _STEPS)
+            left = self._transport.get_write_buffer_size()
+            looks = looks + 1 if left == unread else 0
+            unread = left
+        self._watching = None
+        self._on_end(
+            ProtocolError(f"the guest did not read its channel for {MAX_UNREAD_S:g} s, while {unread} bytes waited")
+        )
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+
+async def _read(body: FileBody, at: int) -> bytes:
+    wanted = min(PIECE, body.size - at)
+    piece = await in_thread(lambda: os.pread(body.fd, wanted, body.offset + at), name="ramet-channel")
+    if len(piece) < wanted:
+        raise EOFError(f"it ends {wanted - len(piece)} bytes too early")
+    return piece
