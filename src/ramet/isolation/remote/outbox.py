@@ -11,13 +11,23 @@ from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import Word, encode
 from ramet.wire.frames import Frame
 
+#: Bytes that wait to be sent before nothing more is to be read from the other side; what a frame counts beside its own.
+MAX_WAITING, FRAME_BYTES = 8 * 1024 * 1024, 256
+
 
 class Outbox:
-    """Sends what is posted. What may be under way is bounded by whoever posts: windows, questions that wait."""
+    """Sends what is posted. Windows and questions bound most of it.
+
+    Words that answer words of the other side are bounded by `until_room`: its reader waits for that.
+    """
 
     def __init__(self, line: Line) -> None:
         self._line = line
         self._frames: deque[Frame] = deque()
+        self._waiting = 0  #: bytes of all frames
+        self._sent = 0  #: frames
+        self._room = asyncio.Event()
+        self._room.set()
         self._news, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
         self._is_closed = False
@@ -26,9 +36,28 @@ class Outbox:
     def post(self, word: Word, body: bytes = b"") -> None:
         """Have it sent; nothing once the line has ended."""
         if not self._is_closed:
-            self._frames.append(Frame(encode(word), body))
+            frame = Frame(encode(word), body)
+            self._frames.append(frame)
+            self._waiting += _weight(frame)
+            if self._waiting > MAX_WAITING:
+                self._room.clear()
             self._news.set()
             self._empty.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more than MAX_WAITING bytes wait to be sent."""
+        return not self._room.is_set()
+
+    async def until_room(self, within_s: float) -> None:
+        """Wait until not too much waits to be sent. Raises TimeoutError if nothing was sent for so long."""
+        while not self._room.is_set():
+            before = self._sent
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._room.wait()
+            if not self._room.is_set() and self._sent == before:
+                raise TimeoutError
 
     async def flush(self, within_s: float) -> None:
         """Wait until all that was posted is on its way, or the line or the time has ended."""
@@ -38,11 +67,16 @@ class Outbox:
 
     async def close(self) -> None:
         """Send no more. Idempotent."""
-        self._is_closed = True
-        self._frames.clear()
-        self._empty.set()
+        self._drop()
         self._task.cancel()
         await asyncio.wait((self._task,))
+
+    def _drop(self) -> None:
+        self._is_closed = True
+        self._frames.clear()
+        self._waiting = 0
+        self._empty.set()
+        self._room.set()
 
     async def _send(self) -> None:
         try:
@@ -52,10 +86,15 @@ class Outbox:
                 while self._frames:
                     await self._line.send(self._frames[0])
                     if self._frames:
-                        self._frames.popleft()
+                        self._waiting -= _weight(self._frames.popleft())
+                        self._sent += 1
+                        if self._waiting <= MAX_WAITING:
+                            self._room.set()
                 self._empty.set()
         except (RametError, OSError):
-            self._is_closed = True
-            self._frames.clear()
-            self._empty.set()
+            self._drop()
             await self._line.close()  # Whoever reads it learns of its end.
+
+
+def _weight(frame: Frame) -> int:
+    return len(frame.control) + len(frame.body) + FRAME_BYTES

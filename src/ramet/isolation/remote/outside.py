@@ -59,6 +59,7 @@ START_S = 60.0  #: once files are there
 _FILES_S = 120.0  #: for files to get there, and 1 s for each MiB that a workspace may hold
 _THRESHOLDS = frozenset(("cpu", "memory"))
 _LAST_WORDS_S = 2.0
+_UNREAD_S = 300.0  #: how long a machine may read nothing, while its words lead to more than may wait for it
 _OTHERS_TURN = 64  #: frames after which everybody else may do something
 _log = logging.getLogger("ramet.remote")
 
@@ -241,11 +242,15 @@ class Machine:
         try:
             while (frame := await self._line.receive()) is not None:
                 self._take(messages.from_machine(frame.control), frame.body)
+                if self._outbox.is_full:
+                    await self._outbox.until_room(_UNREAD_S)
                 count += 1
                 if count % _OTHERS_TURN == 0:
                     await asyncio.sleep(0)
         except RametError as broken:
             why = f"its machine broke the rules of the line: {clean(str(broken)[:300])}"
+        except TimeoutError:
+            why = f"its machine read nothing for {_UNREAD_S:g} s, while more waited for it than may"
         except OSError as error:
             why = f"the line to its machine ended: {error}"
         finally:

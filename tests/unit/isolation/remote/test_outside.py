@@ -1,0 +1,101 @@
+"""A hostile machine, by hand: what it says without reading does not pile up in the host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.policy import Isolation
+from ramet.isolation.conformance.ground import GRANT
+from ramet.isolation.contract import SandboxSpec
+from ramet.isolation.remote import messages, outbox, outside
+from ramet.isolation.remote.messages import FIRST_OF_MACHINE, Connected, Data, Hello
+from ramet.isolation.remote.outside import Machine
+from ramet.wire.frames import Frame
+from tests.support.waiting import eventually
+
+FLOOD = 8_000  #: words
+#: Longer than any wait here; passed only by a machine that is never lost.
+HANG_S = 20.0
+
+
+class HostileLine:
+    """A line to a machine that says that streams begin and end, one after the other, and reads nothing."""
+
+    def __init__(self) -> None:
+        self.heard = 0  #: words that the host has taken
+        self.is_flooding, self.is_reading, self._over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._hello = Hello(
+            version=messages.VERSION, python="3.11", level=Isolation.L1, mechanisms={}, kept=(1,), last=1
+        )
+
+    async def send(self, frame: Frame) -> None:
+        """Take a frame, once it reads."""
+        await self.is_reading.wait()
+
+    async def receive(self) -> Frame | None:
+        """The next word."""
+        self.heard += 1
+        if self.heard == 1:
+            return Frame(messages.encode(self._hello))
+        await self.is_flooding.wait()
+        if self.heard > FLOOD:
+            await self._over.wait()
+            return None
+        stream = FIRST_OF_MACHINE + 2 * ((self.heard - 2) // 2)
+        if self.heard % 2 == 0:
+            return Frame(messages.encode(Connected(number=1, stream=stream)))
+        return Frame(messages.encode(Data(number=1, stream=stream)))
+
+    async def close(self) -> None:
+        """End it."""
+        self._over.set()
+        self.is_reading.set()
+
+
+@asynccontextmanager
+async def flooded(folder: Path, line: HostileLine) -> AsyncIterator[Machine]:
+    """A machine that floods, as soon as the host has gone on with a sandbox there."""
+    machine = Machine(line, level=Isolation.L1)
+    spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder, proxy=folder / "nobody listens")
+    adopting = asyncio.ensure_future(machine.adopt(1, spec))
+    await eventually(lambda: machine.living)
+    line.is_flooding.set()
+    try:
+        yield machine
+    finally:
+        machine._reading.cancel()
+        await asyncio.wait((machine._reading,))
+        await asyncio.wait((adopting,))
+        adopting.exception()
+        await machine.close()
+
+
+async def test_a_machine_that_does_not_read_is_no_longer_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host takes no more words than lead to MAX_WAITING bytes, and goes on once the machine reads."""
+    monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
+    line = HostileLine()
+    async with flooded(tmp_path, line) as machine:
+        heard = 0
+        while heard != line.heard:
+            heard = line.heard
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+        assert 100 < heard < FLOOD / 2
+        line.is_reading.set()
+        await eventually(lambda: line.heard > FLOOD or not machine.is_open)
+        assert machine.is_open
+
+
+async def test_a_machine_that_reads_nothing_for_long_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sandboxes end with the reason."""
+    monkeypatch.setattr(outbox, "MAX_WAITING", 100_000, raising=False)
+    monkeypatch.setattr(outside, "_UNREAD_S", 0.05, raising=False)
+    async with flooded(tmp_path, HostileLine()) as machine:
+        exit = await asyncio.wait_for(machine.wait_ended(), HANG_S)
+        assert exit.reason == "lost"
+        assert "read nothing for" in exit.detail
