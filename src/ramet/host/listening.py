@@ -59,7 +59,7 @@ class Listening(Subscription):
 def listen(recorder: Recorder, take: Callable[[Event], None], over: Callable[[], None] = lambda: None) -> Listening:
     """Listen to a tree until it, or what is returned, is closed."""
     listening = Listening(recorder, take, over)
-    for event in list(recorder.kept):
+    for event in recorder.kept:
         listening.offer(event)
     if recorder._closed:
         listening.close()

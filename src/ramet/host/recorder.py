@@ -22,6 +22,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
 from ramet.disk.state_folder import ignore, opened_folder
 from ramet.host.journal import After, Journal, Page
+from ramet.host.kept_events import KeptEvents
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ramet.tools.context import RunInfo
 
 _log = logging.getLogger("ramet.recorder")
-#: Events of one tree kept in memory for late readers; older ones are in the transcripts, if there are any.
-KEPT_EVENTS = 50_000
 #: Events that a reader may lag behind before it loses the oldest and is told so.
 MAX_LAG = 100_000
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -44,9 +43,9 @@ class Subscription:
         self._recorder, self._run = recorder, run
         self.deltas = deltas
         self.chunks_of = run if chunks else None
-        self._waiting: deque[Event | AIMessageChunk] = deque(
-            event for event in (recorder.kept if past else ()) if run is None or event.run == run
-        )
+        #: Positions of the past: it is read when it is asked for, since it may be larger than the memory.
+        self._at, self._live = (recorder.kept.start if past else recorder.kept.end), recorder.kept.end
+        self._waiting: deque[Event | AIMessageChunk] = deque()
         self._news = asyncio.Event()
         self._closed = False
         self._lost = 0
@@ -72,6 +71,9 @@ class Subscription:
     async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
         """What was asked for, in order, until this reader is closed."""
         try:
+            while (event := self._next_of_past()) is not None:
+                if self._run is None or event.run == self._run:
+                    yield event
             while True:
                 while self._waiting:
                     if self._lost:
@@ -84,6 +86,14 @@ class Subscription:
                 await self._news.wait()
         finally:
             self._recorder.drop(self)
+
+    def _next_of_past(self) -> Event | None:
+        kept = self._recorder.kept
+        self._at = max(self._at, kept.start)
+        if self._at >= self._live:
+            return None
+        self._at += 1
+        return kept.at(self._at - 1)
 
 
 class Recorder:
@@ -100,7 +110,7 @@ class Recorder:
         self._clock = clock
         self._page: Page | None = journal.page(self._publish, about) if journal is not None else None
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
-        self.kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self.kept = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0
         self._readers: list[Subscription] = []
         self._closed = False
@@ -195,7 +205,7 @@ class Recorder:
 
     def notice(self, text: str) -> Event:
         """An event about the record itself, for one reader."""
-        first = self.kept[0] if self.kept else None
+        first = self.kept.first
         return Notice(
             root=first.root if first else "", run=first.root if first else "", path="main", agent="ramet", text=text
         )

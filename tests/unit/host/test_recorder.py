@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import tempfile
 from contextlib import aclosing
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from langchain_core.messages import AIMessageChunk
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MessageRecorded, Notice, RunSpawned, StateChanged, TextDelta, decode
+from ramet.host import kept_events
 from ramet.host import recorder as module
+from ramet.host.kept_events import KeptEvents
 from ramet.host.recorder import Recorder, Subscription
 from tests.support.context import run_info
 
@@ -180,8 +184,63 @@ def test_a_disk_that_fails_does_not_stop_the_agents(tmp_path: Path, caplog: pyte
     recorder.close()
 
 
-def test_the_record_in_memory_is_bounded() -> None:
+def test_the_record_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tree that talks without end does not fill the memory: the oldest events go."""
+    monkeypatch.setattr(kept_events, "KEPT_EVENTS", 10)
     recorder = Recorder(FakeClock())
 
-    assert recorder.kept.maxlen == module.KEPT_EVENTS
+    events = [recorder.append(state(number)) for number in range(25)]
+
+    assert list(recorder.kept) == events[15:]
+
+
+async def test_old_events_are_read_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What does not fit into memory is read as it was, by whoever comes late; the file has no name."""
+    monkeypatch.setattr(kept_events, "MAX_MEMORY", 10_000)
+    recorder = Recorder(FakeClock())
+    recorder.kept = KeptEvents(tmp_path)
+
+    events = [recorder.append(Notice(**ROOT.stamp, text=str(number) * 1_000)) for number in range(100)]
+    events.append(recorder.append(state(100)))
+    late, one = recorder.subscribe(), recorder.subscribe(run=CHILD.id)
+    recorder.close()
+
+    assert await read(late) == events
+    assert await read(one) == []
+    assert recorder.kept._bytes <= 10_000
+    assert recorder.kept._files
+    assert not os.listdir(tmp_path)  # noqa: PTH208 - of a folder that holds nothing
+
+
+def test_the_files_of_old_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest file goes with its events; the newest events are there, in their order."""
+    for name, value in (("MAX_MEMORY", 5_000), ("MAX_FILE", 5_000), ("MAX_FILES", 2)):
+        monkeypatch.setattr(kept_events, name, value)
+    recorder = Recorder(FakeClock())
+
+    events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(100)]
+    kept = list(recorder.kept)
+
+    assert len(recorder.kept._files) == 2
+    assert 10 <= len(kept) <= 20
+    assert kept == events[-len(kept) :]
+
+
+def test_without_a_file_the_oldest_events_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory stays bounded where nothing can be written, and the log says so."""
+    monkeypatch.setattr(kept_events, "MAX_MEMORY", 5_000)
+    monkeypatch.setattr(tempfile, "TemporaryFile", no_file)
+    recorder = Recorder(FakeClock())
+
+    events = [recorder.append(Notice(**ROOT.stamp, text="x" * 1_000)) for _ in range(20)]
+    kept = list(recorder.kept)
+
+    assert kept == events[-len(kept) :]
+    assert 1 <= len(kept) <= 5
+    assert "kept no longer" in caplog.text
+
+
+def no_file(**_: object) -> None:
+    raise OSError("no space left")
