@@ -290,6 +290,11 @@ def secrets_of(policy: Policy | None) -> dict[str, str]:
     return {name: value for name, value in secrets.items() if value} if isinstance(secrets, dict) else {}
 
 
+def variables_of(policy: Policy | None) -> dict[str, str]:
+    """The variables of a policy by value, which no journal keeps."""
+    return dict(policy.env_vars or {}) if policy is not None else {}
+
+
 def describe(terms: Terms) -> dict[str, Any]:
     """A policy (what it asks for) or a grant as plain data for events and logs: of variables and secrets, names."""
     plain: dict[str, Any] = {}

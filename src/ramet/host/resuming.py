@@ -18,7 +18,7 @@ from ramet.agent.loop import left_open
 from ramet.core.errors import Damaged, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy import from_json
+from ramet.core.policy import Policy, from_json
 from ramet.core.story import RunStory, TreeStory
 from ramet.host.journal import Journal, said_of
 from ramet.host.opening import OpenTree, TreePlan
@@ -54,6 +54,7 @@ class Supplied:
     tools: Sequence[BaseTool]
     agents: tuple[Agent, ...]
     secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]
     hooks: tuple[HookRunner | HookConfig, ...]
     gate: SafetyGate | None = None
 
@@ -72,6 +73,7 @@ class Supplied:
             agent=lambda data: agent_of(data, agents=agents, model=self.model),
             tools=(*stock_tools({}).values(), *self.tools),
             secrets=self.secrets,
+            env_vars=self.env_vars,
         )
 
 
@@ -83,6 +85,7 @@ class Brought(TypedDict, total=False):
     tools: Sequence[BaseTool]
     agents: Sequence[Agent | Mapping[str, Any]]
     secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]
     hooks: Sequence[HookRunner | HookConfig]
     gate: SafetyGate | None
 
@@ -94,6 +97,7 @@ def supplied_by(
     tools: Sequence[BaseTool] = (),
     agents: Sequence[Agent | Mapping[str, Any]] = (),
     secrets: Mapping[str, str] | None = None,
+    env_vars: Mapping[str, str] | None = None,
     hooks: Sequence[HookRunner | HookConfig] = (),
     gate: SafetyGate | None = None,
 ) -> Supplied:
@@ -104,6 +108,7 @@ def supplied_by(
         tools=tools,
         agents=tuple(map(as_agent, agents)),
         secrets=secrets or {},
+        env_vars=env_vars or {},
         hooks=tuple(hooks),
         gate=gate,
     )
@@ -131,7 +136,7 @@ class Left:
         await self._journal.close_tree(self.root, now)
 
     def plan(self, supplied: Supplied, user_dir: pathlib.Path | None) -> TreePlan:
-        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone."""
+        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here."""
         about = self.about
         cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
         if cwd is not None and not cwd.is_dir():
@@ -146,12 +151,25 @@ class Left:
             session=about["session"],
             unattended=about["unattended"],
             omitted_type=about["omitted_type"],
-            children=from_json(children) if children is not None else None,
+            children=_policy(children, supplied) if children is not None else None,
             sync_tools=about.get("sync_tools", "thread"),
             gate=_gate(about, supplied),
             number=about["number"],
             repeatable=about.get("repeatable", True),
         )
+
+
+def _policy(terms: Mapping[str, Any], supplied: Supplied) -> Policy:
+    """A policy again that is on record with names alone. Raises DefinitionMissing for a value that is not supplied."""
+    values = {"variable": supplied.env_vars, "secret": supplied.secrets}
+    fields = {"variable": "env_vars", "secret": "secrets"}
+    given: dict[str, dict[str, str]] = {}
+    for kind, field in fields.items():
+        for name in terms.get(field, ()):
+            if name not in values[kind]:
+                raise DefinitionMissing(kind, name)
+            given.setdefault(field, {})[name] = values[kind][name]
+    return from_json({**terms, **given})
 
 
 def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tuple[HookRunner | HookConfig, ...]:

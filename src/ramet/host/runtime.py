@@ -395,6 +395,7 @@ class AgentRuntime:
         tools: Sequence[BaseTool] = (),
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         secrets: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
         gate: SafetyGate | None = None,
         only: str | None = None,
@@ -403,12 +404,20 @@ class AgentRuntime:
         """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
         What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
-        tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets. `only` is a root's id,
-        or a session's. Each root is shown to `prepare` before it is set to work. Raises DefinitionMissing for what is
-        not supplied; the trees before it go on.
+        tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets and of variables.
+        `env_vars` has a variable by its name, or, for one run alone, by `path:NAME`. `only` is a root's id, or a
+        session's. Each root is shown to `prepare` before it is set to work. Raises DefinitionMissing for what is not
+        supplied; the trees before it go on.
         """
         supplied = supplied_by(
-            llm=llm, models=models, tools=tools, agents=agents, secrets=secrets, hooks=hooks, gate=gate
+            llm=llm,
+            models=models,
+            tools=tools,
+            agents=agents,
+            secrets=secrets,
+            env_vars=env_vars,
+            hooks=hooks,
+            gate=gate,
         )
         if self.journal is not None:
             self.journal.users.add(self)

@@ -1,7 +1,7 @@
 """A birth as data, for the journal: all that it takes to go on with a run in another process, and nothing secret.
 
-What is no data is named instead: a function by its reference, a model object and a tool by their names, a secret by its
-name. Whoever resumes supplies what only a process can hold, or is told what is missing.
+What is no data is named instead: a function by its reference, a model object and a tool by their names, a secret and a
+variable by its name. Whoever resumes supplies what only a process can hold, or is told what is missing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import base64
 import dataclasses
 import hashlib
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,9 +55,9 @@ def described(
     if agent.function is not None and run.capsule is None:
         birth["args"], birth["kwargs"] = _data("args", list(request.args)), _data("kwargs", dict(request.kwargs))
     if run.grant is not None:
-        birth["grant"] = _without_secrets(run.grant)
+        birth["grant"] = _without_values(run, run.grant)
     if run.bound is not None:
-        birth["bound"] = _without_secrets(run.bound)
+        birth["bound"] = _without_values(run, run.bound)
     if run.capsule is not None:
         name, tag, data, is_heavy = run.capsule
         birth["capsule"] = {"name": name, "tag": tag, "data": base64.b64encode(data).decode(), "is_heavy": is_heavy}
@@ -128,16 +128,52 @@ def limits_of(birth: Mapping[str, Any]) -> Limits:
     return Limits(**birth.get("limits", {}))
 
 
-def grant_of(birth: Mapping[str, Any], secrets: Mapping[str, str], field: str = "grant") -> Grant | None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Values:
+    """Values of secrets and variables that are supplied again, for the run at `path`, below runs with these grants."""
+
+    path: str
+    secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]  #: by name, or by path, colon and name, for one run alone
+    above: tuple[Grant, ...] = ()  #: nearest first
+
+    def variable(self, name: str, *, is_own: bool) -> str | None:
+        """A value; None for one that nobody supplied. A value of a child's own is supplied for that child alone."""
+        special = self.env_vars.get(f"{self.path}:{name}")
+        if special is not None or (is_own and self.above):
+            return special
+        inherited = (grant.env_vars[name] for grant in self.above if name in grant.env_vars)
+        return next(inherited, self.env_vars.get(name))
+
+
+class Granted(NamedTuple):
+    """A grant again, and the variables in it whose values nobody supplied."""
+
+    grant: Grant | None
+    lacking: tuple[str, ...] = ()
+
+
+def grant_of(birth: Mapping[str, Any], values: Values, field: str = "grant") -> Granted:
     """What its sandbox, or those of its steps, may do. Raises DefinitionMissing for a secret not supplied again."""
     if field not in birth:
-        return None
+        return Granted(None)
     data = dict(birth[field])
     for name in data["secrets"]:
-        if name not in secrets:
+        if name not in values.secrets:
             raise DefinitionMissing("secret", name)
-    data["secrets"] = {name: secrets[name] for name in data["secrets"]}
-    return msgspec.convert(data, Grant, strict=False)
+    data["secrets"] = {name: values.secrets[name] for name in data["secrets"]}
+    own = data.pop("own_env_vars", ())
+    if isinstance(data["env_vars"], dict):  # An older ramet wrote it, with the values.
+        return Granted(msgspec.convert(data, Grant, strict=False))
+    found = {name: values.variable(name, is_own=name in own) for name in data["env_vars"]}
+    data["env_vars"] = {name: value for name, value in found.items() if value is not None}
+    lacking = tuple(_key(values, name, own) for name, value in found.items() if value is None)
+    return Granted(msgspec.convert(data, Grant, strict=False), lacking)
+
+
+def _key(values: Values, name: str, own: Collection[str]) -> str:
+    """How the value of a variable is to be supplied."""
+    return f"{values.path}:{name}" if name in own and values.above else name
 
 
 def capsule_in(birth: Mapping[str, Any]) -> Capsule | None:
@@ -178,7 +214,20 @@ def _value(data: Any, hint: Any) -> Any:
         return data
 
 
-def _without_secrets(grant: Grant) -> dict[str, Any]:
+def grants_above(run: Run | None) -> tuple[Grant, ...]:
+    """The grants of a run and of all runs above it, nearest first."""
+    found = list[Grant]()
+    while run is not None:
+        found += [grant for grant in (run.grant, run.bound) if grant is not None]
+        run = run.parent
+    return tuple(found)
+
+
+def _without_values(run: Run, grant: Grant) -> dict[str, Any]:
+    """A grant as data: of secrets and variables the names, and which variables differ from those above."""
     data: dict[str, Any] = msgspec.to_builtins(grant)
-    data["secrets"] = sorted(grant.secrets)
-    return data
+    data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)
+    above = grants_above(run.parent)
+    inherited = {name: each.env_vars[name] for each in reversed(above) for name in each.env_vars}
+    own = [name for name, value in sorted(grant.env_vars.items()) if inherited.get(name) != value]
+    return data | ({"own_env_vars": own} if own and above else {})

@@ -32,7 +32,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.story import CLOSED, OPEN, RunStory, TreeStory, amount
 from ramet.core.told import Said
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.births import capsule_in, cwd_of, grant_of, limits_of, request_of
+from ramet.spawn.births import Values, capsule_in, cwd_of, grant_of, grants_above, limits_of, request_of
 from ramet.spawn.calls import CallsPast, ReplyCalls
 from ramet.spawn.plan import Plan, check_tools
 from ramet.spawn.register import Register
@@ -55,6 +55,7 @@ class Supplies:
     agent: Callable[[Mapping[str, Any]], Agent]  #: of a recipe; raises DefinitionMissing
     tools: Sequence[BaseTool] = ()  #: of the root
     secrets: Mapping[str, str] = field(default_factory=dict)
+    env_vars: Mapping[str, str] = field(default_factory=dict)
 
 
 def revive(tree: RunTree, story: TreeStory, supplies: Supplies) -> Run:
@@ -152,7 +153,14 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
         agent = supplies.agent(birth["agent"])
         cwd = cwd_of(birth)
         toolset = _toolset(agent, story, parent, supplies, services.own_tools(agent, cwd), register)
-        grant, bound = grant_of(birth, supplies.secrets), grant_of(birth, supplies.secrets, "bound")
+        values = Values(
+            path=born.path, secrets=supplies.secrets, env_vars=supplies.env_vars, above=grants_above(parent)
+        )
+        (grant, lacking), (bound, more) = grant_of(birth, values), grant_of(birth, values, "bound")
+        lacking = tuple(dict.fromkeys((*lacking, *more)))
+        # A sandbox that may be at work still has its values; another one is not started without them.
+        if lacking and (story.sandbox is None or not story.is_in_turn):
+            raise DefinitionMissing("variable", ", ".join(lacking))
         request = request_of(birth, agent.function, prompt=born.prompt, description=born.description, name=born.name)
         check_tools(toolset.tools, grant is not None, services)
     except DefinitionMissing:
@@ -160,7 +168,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
             raise
         # What has ended is only looked at: it needs none of it.
         agent, cwd, toolset = Agent(name=born.agent), pathlib.Path(birth.get("cwd", ".")), Toolset(())
-        grant = bound = None
+        grant, bound, lacking = None, None, ()
         request = SpawnRequest(prompt=born.prompt, description=born.description, name=born.name)
     plan = Plan(
         request=request,
@@ -178,7 +186,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     place = register.admission.admit_again(above, plan.share) if not story.is_over else register.admission.no_place()
     abort = register.abort if above is None or born.detached else above.context.abort
     run = tree.spawner.rebuild(info, parent, plan, place, budget, AbortController(abort))
-    run.parent = above
+    run.parent, run.lacking = above, lacking
     run.persistent, run.detached = bool(birth.get("persistent")), born.detached
     run.background = born.background or story.let_go
     run.max_turns = birth.get("max_turns", run.max_turns)

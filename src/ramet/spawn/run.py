@@ -103,6 +103,7 @@ class Run:
     #: Of the operator's grant above it, or its own: where each mount led then (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     bound: Grant | None = None  #: of a composition with a policy: what its steps may do at most
+    lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that goes on has
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
     box: Sandbox | None = None  #: while a process of it lives

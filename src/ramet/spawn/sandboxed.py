@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Aborted, BudgetExceeded, ProtocolError, RametError, Unknown
+from ramet.core.errors import Aborted, BudgetExceeded, DefinitionMissing, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy import describe
@@ -169,6 +169,8 @@ async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, 
     grant, folder, placement = run.grant, run.folder, at.placement
     assert grant is not None, "who works inside has a grant"
     assert folder is not None, "who works inside has a folder"
+    if at.left is None and run.lacking:
+        raise DefinitionMissing("variable", ", ".join(run.lacking))
     run.left = Left()
     run.spawned.clear()
     async with placement.attending(run.context, grant) as proxy:

@@ -13,7 +13,7 @@ from ramet.agent.definition import Agent
 from ramet.core import ticks
 from ramet.core.errors import BusyError, DefinitionMissing, StoreFailed, Unknown
 from ramet.core.outcome import Result
-from ramet.core.policy import secrets_of
+from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.core.schedule import NamedTarget, Schedule
 from ramet.core.ticks import Claim
 from ramet.host.runtime import AgentRuntime, living
@@ -69,7 +69,10 @@ class Heir:
         Raises BusyError where another kernel has it, DefinitionMissing, and whatever keeps it from going on here.
         """
         assert claim.run is not None, "it was started"
-        for handle in await self._runtime.resume(only=claim.run, secrets=self._secrets(schedule)):
+        policy = self._policy(schedule)
+        for handle in await self._runtime.resume(
+            only=claim.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        ):
             return handle
         with suppress(Unknown):
             return self._runtime.get(claim.run)  # Whoever adopts the trees of others was faster.
@@ -81,10 +84,10 @@ class Heir:
                 raise  # It may have been born elsewhere.
             return load(schedule.target, self._definitions)
 
-    def _secrets(self, schedule: Schedule) -> Mapping[str, str]:
-        """Those of its definition, by value: neither a schedule nor a journal keeps any."""
+    def _policy(self, schedule: Schedule) -> Policy | None:
+        """That of its definition, with values: neither a schedule nor a journal keeps any."""
         named = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
-        return secrets_of(named.policy if named is not None else None)
+        return named.policy if named is not None else None
 
     async def _lose(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
         why = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)

@@ -100,13 +100,16 @@ def checked_size(field: str, value: Any) -> Any:
 
 
 def checked_policy(policy: object) -> Policy | None:
-    """A policy that may be kept. Raises InvalidValue for one that holds secrets: these are kept nowhere."""
+    """A policy that may be kept. Raises InvalidValue for one that holds values: these are kept nowhere."""
     if policy is None:
         return None
     if not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "ramet.Policy")
     if policy.secrets:
         raise InvalidValue("policy.secrets", sorted(policy.secrets), "none: a schedule does not keep secrets")
+    if policy.env_vars:
+        accepted = "none: a schedule does not keep values; allowed_env_vars takes them from the kernel's environment"
+        raise InvalidValue("policy.env_vars", sorted(policy.env_vars), accepted)
     return policy
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy import Policy, grant_root, secrets_of
+from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types.command_agent import Call, CommandAgent, Log
@@ -112,7 +112,9 @@ async def _started(opening: Opening, policy: Policy | None) -> Started:
 async def _end_what_is_left(opening: Opening, policy: Policy | None) -> None:
     """End the tree that a killed server left on record; the program itself has ended with that server."""
     with suppress(DefinitionMissing):
-        for left in await opening.runtime.resume(only=opening.run, secrets=secrets_of(policy)):
+        for left in await opening.runtime.resume(
+            only=opening.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        ):
             await left.cancel("its server was killed")
 
 

@@ -15,7 +15,7 @@ from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
-from ramet.core.policy import Policy, grant_root, secrets_of
+from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import Opening
 from ramet.services.formats.shipped import Format, format_of
@@ -226,6 +226,7 @@ class FunctionAgent:
                 only=turn.run,
                 agents=[self._in_the_host(call)] if self._policy is None else (),
                 secrets=secrets_of(self._policy),
+                env_vars=variables_of(self._policy),
                 gate=self._gate,
                 prepare=lambda run: self._prepare(run, call),
             ):

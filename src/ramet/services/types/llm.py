@@ -17,7 +17,7 @@ from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.policy import Policy, secrets_of
+from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.session import Session
 from ramet.services.contract import Opening, Served
 from ramet.services.formats.shipped import FORMATS
@@ -166,6 +166,7 @@ class LlmType:
             cwd=_works_in(opening),
             runtime=opening.runtime,
             secrets=secrets_of(policy),
+            env_vars=variables_of(policy),
             gate=await gate_of(opening.runtime, opening.info.gate),
             prepare=prepare,
         )

@@ -1,0 +1,89 @@
+"""Values of secrets and variables are in no error text, journal, transcript, or document."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import msgspec
+import pytest
+
+import ramet
+from ramet import Policy
+from ramet.concurrency.clock import FakeClock
+from ramet.core.errors import DefinitionMissing, InvalidValue
+from ramet.core.events import RunSpawned
+from ramet.core.outcome import Status
+from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.store.memory import MemoryStore
+from tests.security import leaking
+from tests.support.cut import cut_behind
+from tests.trips import scheduled
+from tests.trips.isolated_kit import Name, backend, runtime
+
+__all__ = ["backend", "runtime"]
+
+#: Has what JSON and Python escape.
+SECRET = 'correct"horse\\battery\nstaple-0123456789'
+VALUE = "postgresql://app:hunter2-0123456789@db/app"
+VARIABLES = {"DATABASE_URL": VALUE}
+
+
+def holding(text: str, folder: pathlib.Path) -> list[str]:
+    """The files below a folder that hold a text, plain or as JSON writes it."""
+    forms = {text.encode(), msgspec.json.encode(text)[1:-1]}
+    found = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    return [each.name for each in found if any(form in each.read_bytes() for form in forms)]
+
+
+# ---- values of variables
+
+
+async def test_values_of_variables_are_not_stored(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """A function reads its variable; journal and transcripts have the variable's name only."""
+    result = await runtime.run_agent(leaking.read_variable, Policy(env_vars=VARIABLES))
+
+    assert result.output == VALUE[::-1]
+    await runtime.stop()
+    assert holding(VALUE, tmp_path) == []
+    assert "journal.db" in holding("DATABASE_URL", tmp_path)
+
+
+async def left_at_work(store: MemoryStore, tmp_path: pathlib.Path, backend: Name, **policy: Any) -> MemoryStore:
+    """What a kernel leaves that is killed while a function with a variable is at work."""
+    async with ramet.AgentRuntime(tmp_path / "first", store=store, backend=backend) as runtime:
+        handle = await runtime.run_agent(leaking.read_variable, Policy(env_vars=VARIABLES, **policy))
+        assert handle.status is Status.COMPLETED
+    return await cut_behind(store, lambda event: isinstance(event, RunSpawned))
+
+
+async def test_a_run_goes_on_with_values_that_are_supplied_again(backend: Name, tmp_path: pathlib.Path) -> None:
+    """`resume` takes values of variables as it takes those of secrets."""
+    left = await left_at_work(MemoryStore(), tmp_path, backend)
+
+    async with ramet.AgentRuntime(tmp_path / "second", store=left, backend=backend) as runtime:
+        [handle] = await runtime.resume(env_vars={"DATABASE_URL": "another-value"})
+        result = await handle.result()
+
+    assert result.value == "another-value"[::-1]
+
+
+async def test_a_run_does_not_go_on_without_the_values(backend: Name, tmp_path: pathlib.Path) -> None:
+    """The error names the variable, and nothing is started."""
+    left = await left_at_work(MemoryStore(), tmp_path, backend)
+
+    async with ramet.AgentRuntime(tmp_path / "second", store=left, backend=backend) as runtime:
+        with pytest.raises(DefinitionMissing, match="variable 'DATABASE_URL'"):
+            await runtime.resume()
+
+
+async def test_a_schedule_with_values_of_variables_is_refused() -> None:
+    """A schedule is on record, and would keep them."""
+    async with ramet.AgentRuntime(store=MemoryStore(), clock=FakeClock()) as runtime:
+        scheduler = AgentScheduler(runtime)
+        with pytest.raises(InvalidValue) as refusal:
+            await scheduler.schedule_agent_in(1, scheduled.note, policy=Policy(env_vars=VARIABLES))
+        await scheduler.close()
+
+    assert refusal.value.field == "policy.env_vars"
+    assert VALUE not in str(refusal.value)
