@@ -7,14 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from langchain_core.tools import tool
 
 import ramet
-from ramet import Policy
+from ramet import Policy, ScriptedModel, Session
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.events import RunSpawned
 from ramet.core.outcome import Status
 from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.models.dialogue import Call
 from ramet.store.memory import MemoryStore
 from tests.security import leaking
 from tests.support.cut import cut_behind
@@ -34,6 +36,81 @@ def holding(text: str, folder: pathlib.Path) -> list[str]:
     forms = {text.encode(), msgspec.json.encode(text)[1:-1]}
     found = (each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
     return [each.name for each in found if any(form in each.read_bytes() for form in forms)]
+
+
+# ---- error texts
+
+
+@pytest.mark.parametrize("form", ["plain", "repr", "json", "type", "cut"])
+async def test_a_secret_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path, form: str) -> None:
+    """Neither the result nor any file of the host holds the secret, however the error's text spells it."""
+    secret = SECRET if form != "type" else "correct_horse_0123456789"
+
+    result = await runtime.run_agent(leaking.fail_with_secret, Policy(secrets={"token": secret}), args=(form,))
+
+    assert result.error is not None
+    shown = f"{result.error.type}: {result.error.message}"
+    assert "***" in shown
+    for part in (secret.split("\n")[0], "horse", "staple"):
+        assert part not in shown
+    await runtime.stop()
+    assert holding("horse", tmp_path) == []
+
+
+async def test_a_variable_in_an_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """Values of `env_vars` are masked as secrets are."""
+    result = await runtime.run_agent(leaking.fail_with_variable, Policy(env_vars=VARIABLES))
+
+    assert result.error is not None
+    assert result.error.message == "cannot log in with ***"
+    await runtime.stop()
+    assert holding(VALUE, tmp_path) == []
+
+
+async def test_a_variable_in_printed_text_is_not_recorded(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """The end of stderr is part of the record, without values of variables."""
+    result = await runtime.run_agent(leaking.print_variable, Policy(env_vars=VARIABLES))
+
+    assert result.stderr.startswith("password: ***\n")
+    await runtime.stop()
+    assert holding(VALUE, tmp_path) == []
+
+
+async def test_a_secret_in_a_childs_error_is_masked(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
+    """The parent and the record are told of the error without the secret."""
+    policy = Policy(secrets={"token": SECRET}, allow_sub_agents=True)
+
+    result = await runtime.run_agent(leaking.spawn_child_that_fails, policy)
+
+    assert result.output == "the server refused *** today"
+    await runtime.stop()
+    assert holding("horse", tmp_path) == []
+
+
+async def test_a_secret_in_a_tools_error_is_masked(tmp_path: pathlib.Path) -> None:
+    """The error of a tool that works in a sandbox is in the conversation and on record without the secret."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def connect() -> str:
+        """Connect to the database."""
+        raise ValueError(f"refused: {pathlib.Path(leaking.TOKEN).read_text()!r}")
+
+    session = Session(
+        ScriptedModel([Call("connect", {}), "It failed."]),
+        [tool(connect)],
+        cwd=folder,
+        backend="local",
+        root_policy=Policy(secrets={"token": SECRET}),
+        unattended=True,
+    )
+    async with session as talk:
+        await talk.ask("Connect.")
+        said = str([message.content for message in talk.messages])
+
+    assert "refused" in said
+    assert "horse" not in said
+    assert holding("horse", tmp_path) == []
 
 
 # ---- values of variables

@@ -23,10 +23,12 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Grant, Isolation, Policy, grant_root
 from ramet.host.sandboxes import Sandboxes, TreePlacement
 from ramet.isolation.contract import KILL_GRACE_S, Exit, SandboxSpec
+from ramet.isolation.forms import masked
 from ramet.isolation.mounts import roots_of
 from ramet.isolation.output import Stream
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished, Reply
+from ramet.spawn.private import forms_of_grant
 from ramet.tools.context import ToolUseContext
 from ramet.tools.sending import check_tools
 from ramet.wire import values
@@ -80,7 +82,7 @@ class ToolProcesses:
             raise RametError(f"OutOfMemory: {(gone and gone.detail) or 'it ran out of memory'}")
         if not done.ok:
             told = in_plain_words(done.error or ErrorInfo(type="Error", message="it failed without a word"))
-            raise RametError(f"{told.type}: {told.message}")
+            raise RametError(masked(f"{told.type}: {told.message}", forms_of_grant(self._grant)))
         if len(finished.body) > self._grant.max_output_bytes:
             raise ProtocolError(f"{tool} gave back {len(finished.body)} bytes, more than policy.max_output_bytes")
         return values.decode(finished.body, done.json_size, what=tool)
@@ -97,7 +99,8 @@ class ToolProcesses:
         inside = Inside(await started((await self._sandboxes.local()).start(spec)), Door(_Deaf()))
         box = inside.box
         try:
-            inside.streams = tuple(Stream(os.dup(fd)) for fd in (box.stdout, box.stderr))
+            mask = forms_of_grant(spec.grant)
+            inside.streams = tuple(Stream(os.dup(fd), mask=mask) for fd in (box.stdout, box.stderr))
             await inside.door.open(box.channel)
             start = StartFunction(
                 run=context.run.id,

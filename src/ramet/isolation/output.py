@@ -37,12 +37,17 @@ class Stream:
         max_file_bytes: int = MAX_FILE_BYTES,
         on_text: Callable[[str], object] | None = None,
         mask: Iterable[str] = (),
+        mask_kept: Iterable[str] = (),
     ) -> None:
-        """Begin to read; `fd` is the stream's from now on. `mask` are secrets that are starred out."""
+        """Begin to read; `fd` is the stream's from now on.
+
+        `mask` are secrets that are starred out; `mask_kept` are values that, besides, are not kept, though they are
+        shown as they come.
+        """
         self._fd, self._ring_bytes, self._on_text = fd, ring_bytes, on_text
         self._ring = bytearray()
         self._log_file = None if file is None else _Beginning(file, max_file_bytes)
-        self._mask = Mask(mask)
+        self._mask, self._mask_kept = Mask(mask), Mask(mask_kept)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._over = asyncio.Event()
         self.total_bytes = 0  #: that came, before anything was masked
@@ -98,16 +103,19 @@ class Stream:
         self._take(self._mask.feed(b"", last=True), last=True)
 
     def _take(self, data: bytes, *, last: bool = False) -> None:
+        self._keep(self._mask_kept.feed(data, last=last))
+        if self._on_text is not None:
+            text = self._decoder.decode(data, last)
+            if text:
+                self._tell(self._on_text, text)
+
+    def _keep(self, data: bytes) -> None:
         ring = self._ring
         ring += data[-self._ring_bytes :] if self._ring_bytes else b""
         if len(ring) > self._ring_bytes:
             del ring[: -self._ring_bytes]
         if self._log_file is not None and data:
             self._log_file.write(data)
-        if self._on_text is not None:
-            text = self._decoder.decode(data, last)
-            if text:
-                self._tell(self._on_text, text)
 
     def _tell(self, on_text: Callable[[str], object], text: str) -> None:
         try:

@@ -20,6 +20,7 @@ from ramet.spawn.door import Door, LargeReply, Reply
 from ramet.spawn.granting import Shipped
 from ramet.spawn.inside import Conversation
 from ramet.spawn.outbound import FileBody, opened
+from ramet.spawn.private import masked_text
 from ramet.spawn.run import Run
 from ramet.tools.context import CurrentCall, SpawnHandle, SpawnRequest, Tree, current_call
 from ramet.wire import requests, values
@@ -110,7 +111,7 @@ class Errands:
                 self._talk().record(said, body, lasts=bool(self.sandbox))
                 self._unsettled += len(body)
             case requests.Note():
-                self._run.context.emit(Notice, text=said.text[:2_000])
+                self._run.context.emit(Notice, text=masked_text(self._run, said.text)[:2_000])
                 self._unsettled += min(len(said.text), 2_000)
             case _:
                 raise ProtocolError(f"{type(said).__name__} is not expected here")

@@ -73,7 +73,7 @@ class Conversation:
     def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
         self._run, self._messages, self._feed = run, messages, feed
         self._mirror = Mirror(run)
-        self._records = Records(run.context, self._mirror)
+        self._records = Records(run, self._mirror)
         self._gates = Gates(run.context)
         self._calls = run.inherited or ReplyCalls(run.context)  #: of the newest reply
         run.inherited = None

@@ -15,7 +15,8 @@ from ramet.core.outcome import ErrorInfo
 from ramet.models.question import bounded_json, foreign
 from ramet.spawn.calls import ReplyCalls, step_number
 from ramet.spawn.mirror import Mirror
-from ramet.tools.context import ToolUseContext
+from ramet.spawn.private import masked_error, masked_failure, masked_text
+from ramet.spawn.run import Run
 from ramet.wire.requests import Record
 
 #: Bytes of one record, and of all records of one conversation: a transcript of more is no conversation.
@@ -32,10 +33,10 @@ _STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
 class Records:
     """Takes the records of one conversation, in their order."""
 
-    __slots__ = ("_bytes", "_context", "_count", "_last", "_mirror")
+    __slots__ = ("_bytes", "_context", "_count", "_last", "_mirror", "_run")
 
-    def __init__(self, context: ToolUseContext, mirror: Mirror) -> None:
-        self._context, self._mirror = context, mirror
+    def __init__(self, run: Run, mirror: Mirror) -> None:
+        self._run, self._context, self._mirror = run, run.context, mirror
         self._bytes = self._count = 0
         self._last = 0  #: the number of the newest that is on record
 
@@ -89,7 +90,7 @@ class Records:
                     call_id=event.call_id,
                     tool=calls.end(event.call_id, refused=event.status in ("error", "denied")),
                     status=event.status,
-                    preview=event.preview[:MAX_SHOWN],
+                    preview=masked_text(self._run, event.preview)[:MAX_SHOWN],
                     elapsed_ms=event.elapsed_ms,
                 )
             case MailDelivered():
@@ -101,7 +102,8 @@ class Records:
                     raise ProtocolError("no budget refused it anything")
                 self._context.note(refused)
             case Notice():
-                self._context.emit(Notice, text=event.text[:MAX_SHOWN], error=_shown(event.error))
+                text = masked_text(self._run, event.text)[:MAX_SHOWN]
+                self._context.emit(Notice, text=text, error=_shown(masked_error(self._run, event.error)))
             case _:
                 raise ProtocolError(f"{type(event).__name__} is nothing that a guest knows of")
 
@@ -122,6 +124,7 @@ class Records:
         message = foreign(event.message)
         if isinstance(message, ToolMessage):
             calls.answer(message.tool_call_id, refused=message.status == "error")
+            message = masked_failure(self._run, message)
         elif not isinstance(message, HumanMessage):
             raise ProtocolError(f"a message of type {message.type} is not a guest's to record")
         self._mirror.say(message)

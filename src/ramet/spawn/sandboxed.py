@@ -17,12 +17,13 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, BudgetExceeded, DefinitionMissing, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
-from ramet.core.outcome import ErrorInfo, Status
+from ramet.core.outcome import Artifact, ErrorInfo, Status
 from ramet.core.policy import describe
 from ramet.core.rights import IMPORTS
 from ramet.core.story import RunStory
 from ramet.isolation.artifacts import collect
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
+from ramet.isolation.forms import masked
 from ramet.isolation.output import Stream
 from ramet.spawn.adopting import NotAdopted, adopted, described, mark_of
 from ramet.spawn.answer import answer, has_answered
@@ -30,6 +31,7 @@ from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leav
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
 from ramet.spawn.inside import Conversation
+from ramet.spawn.private import masked_text, private_forms, secret_forms
 from ramet.spawn.run import Left, Run, Verdict
 from ramet.spawn.services import Placement
 from ramet.spawn.verdict import failed, lost, partial
@@ -85,7 +87,7 @@ async def work_inside(
             if verdict.status not in _RETRIED or attempt > run.grant.retry_count:
                 return verdict
             wait_s = run.grant.retry_delay_seconds
-            reason = verdict.error.message[:500] if verdict.error is not None else ""
+            reason = masked_text(run, verdict.error.message)[:500] if verdict.error is not None else ""
             await asyncio.to_thread(run.folder.clear_workspace)  # Whoever goes on with the next attempt may be another.
             run.context.emit(RunRetried, attempt=attempt, status=verdict.status, reason=reason, wait_s=wait_s)
             at.is_told()
@@ -309,7 +311,8 @@ def _stream(run: Run, name: str, fd: int, file: Any, spec: SandboxSpec) -> Strea
         file=file,
         max_file_bytes=spec.grant.max_output_bytes,
         on_text=(lambda text: listener(name, text)) if listener is not None else None,
-        mask=tuple(spec.grant.secrets.values()),
+        mask=secret_forms(run),
+        mask_kept=private_forms(run),
     )
 
 
@@ -362,9 +365,18 @@ async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
         found = await asyncio.to_thread(collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes)
     except RametError as refused:
         return (), refused
-    for name in found.refused:
-        run.context.emit(Notice, text=f"an artifact was refused: {name}")
-    return found.artifacts, None
+    forms = secret_forms(run)
+    told = [each for each in found.artifacts if masked(each.name, forms) != each.name]
+    await asyncio.to_thread(_remove, told)  # Its name would be on record.
+    for name in (*found.refused, *(each.name for each in told)):
+        run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
+    return tuple(each for each in found.artifacts if each not in told), None
+
+
+def _remove(artifacts: Sequence[Artifact]) -> None:
+    for each in artifacts:
+        if each.path is not None:
+            Path(each.path).unlink(missing_ok=True)
 
 
 def _is_empty(workspace: Path) -> bool:

@@ -20,6 +20,7 @@ from ramet.core.lifecycle import OVER, Effect, Fact, State, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.isolation import worktree
 from ramet.spawn.adopting import dismissed
+from ramet.spawn.private import masked_error, masked_text
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run, Verdict
 from ramet.spawn.stopping import stop_all
@@ -73,7 +74,7 @@ class Supervisor:
             raise failed
 
     def _record_state(self, run: Run, why: str) -> None:
-        run.context.emit(StateChanged, state=run.state.value, why=why)
+        run.context.emit(StateChanged, state=run.state.value, why=masked_text(run, why) if why else "")
 
     def _close_mail(self, run: Run, _: str) -> None:
         run.context.mailbox.close("it was stopped" if run.state is State.STOPPED else "it has finished")
@@ -112,18 +113,18 @@ class Supervisor:
         run.announce_turn(result)  # Whoever waits for the turn that was cut off must not wait for ever.
 
     def result_of(self, run: Run, verdict: Verdict) -> Result:
-        """A verdict with what was spent for it."""
+        """A verdict with what was spent for it, without private values in what people read."""
         return Result(
             status=verdict.status,
             value=verdict.value,
-            error=verdict.error,
+            error=masked_error(run, verdict.error),
             partial=verdict.partial,
             usage=run.context.usage,
             usage_subtree=run.subtree,
             artifacts=run.artifacts,
             files=run.left.files,
-            stdout=run.left.stdout,
-            stderr=run.left.stderr,
+            stdout=masked_text(run, run.left.stdout),
+            stderr=masked_text(run, run.left.stderr),
         )
 
     # ---- turns
@@ -311,7 +312,7 @@ class Supervisor:
         assert run.verdict is not None
         run.drop_deadline()
         by_word = run.verdict.status in (Status.CANCELLED, Status.TIMEOUT)
-        why = run.verdict.error.message if run.verdict.error else ""
+        why = masked_text(run, run.verdict.error.message) if run.verdict.error else ""
         self.fact(run, Fact.CUT_OFF if by_word else Fact.FINISHED, why)
         if run.parent is not None:
             self.consider(run.parent)

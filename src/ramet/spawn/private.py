@@ -1,0 +1,70 @@
+"""What a run must not say in texts for people: values of secrets and variables, its own and those of runs above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from langchain_core.messages import ToolMessage
+from msgspec.structs import replace
+
+from ramet.core.outcome import ErrorInfo
+from ramet.core.policy import Grant
+from ramet.core.rights import IMPORTS
+from ramet.isolation.forms import LEAST, forms_of, masked
+from ramet.spawn.run import Run
+
+
+def secret_forms(run: Run) -> frozenset[str]:
+    """Return the forms of the secrets of a run and of all runs above it."""
+    return forms_of(value for grant in _grants(run) for value in grant.secrets.values())
+
+
+def private_forms(run: Run) -> frozenset[str]:
+    """Return those of secrets, and of values of variables that are too long to occur by chance."""
+    return secret_forms(run) | forms_of(value for grant in _grants(run) for value in _variables(grant))
+
+
+def forms_of_grant(grant: Grant) -> frozenset[str]:
+    """Return the forms of the secrets and variables of one grant."""
+    return forms_of((*grant.secrets.values(), *_variables(grant)))
+
+
+def masked_text(run: Run, text: str) -> str:
+    """Return a text that came from a run, or is about it, without private values."""
+    return masked(text, private_forms(run))
+
+
+def masked_error(run: Run, error: ErrorInfo | None) -> ErrorInfo | None:
+    """Return an error with the name of its type and its message masked."""
+    if error is None:
+        return None
+    forms = private_forms(run)
+    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))
+
+
+def masked_failure(run: Run, message: ToolMessage) -> ToolMessage:
+    """Return a tool's answer with its texts masked if it is an error; a result is data, and stays as it is."""
+    if message.status != "error":
+        return message
+    forms = private_forms(run)
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": masked(content, forms)})
+    blocks = [masked(each, forms) if isinstance(each, str) else _masked_block(each, forms) for each in content]
+    return message.model_copy(update={"content": blocks})
+
+
+def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, object]:
+    return {key: masked(value, forms) if isinstance(value, str) else value for key, value in block.items()}
+
+
+def _grants(run: Run) -> Iterator[Grant]:
+    above: Run | None = run
+    while above is not None:
+        yield from (grant for grant in (above.grant, above.bound) if grant is not None)
+        above = above.parent
+
+
+def _variables(grant: Grant) -> Iterator[str]:
+    """Values of variables; not the folders that ramet itself has agents import from."""
+    return (value for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS)
