@@ -212,9 +212,9 @@ def grant_root(policy: Policy, *, allow_mounts: Collection[str] | None = None) -
     asked = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
     given = msgspec.structs.asdict(DEFAULTS) | asked
     secrets = cast("Mapping[str, str | None]", given["secrets"])
-    for name, value in secrets.items():
-        if value is None:
-            raise InvalidValue("policy.secrets", f"{name}=None", "a value: a root has no parent to take it from")
+    if None in secrets.values():  # A list of values, given by mistake, would be names: they are not shown.
+        why = "a value for each name: a root has no parent to take it from"
+        raise InvalidValue("policy.secrets", "(a name without a value, not shown)", why)
     if allow_mounts is not None:
         _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, given["readonly_mounts"]))
     return Grant(**given | _environment(given["allowed_env_vars"], given["env_vars"], {}) | {"secrets": dict(secrets)})

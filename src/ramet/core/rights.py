@@ -99,7 +99,9 @@ def secrets(field: str, given: object) -> dict[str, str | None]:
     found = _mapping(field, given, "names of secrets, alone or with their values")
     for name, value in found.items():
         if not isinstance(name, str) or not _SECRET.match(name):
-            raise InvalidValue(field, name, "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first")
+            raise InvalidValue(
+                field, _hidden(name), "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first"
+            )
         if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
             raise InvalidValue(field, f"{name}={_hidden(value)}", "text that is not empty, or None: the parent's")
     if sum(len(value.encode()) for value in found.values() if value is not None) > MOST_SECRET_BYTES:

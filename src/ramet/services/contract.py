@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from ramet.core.budget import Limits
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
-from ramet.services.misfits import misfit
+from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import Undecodable
 
 if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
@@ -353,4 +353,4 @@ def decoded(kind: type, data: bytes | Raw, what: str) -> Any:
     except msgspec.ValidationError as problem:
         raise misfit(problem, kind, data, what, within=what) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-        raise Undecodable(what, bytes(data)[:80].decode(errors="replace"), f"JSON ({problem})") from None
+        raise Undecodable(what, hidden(bytes(data)), f"JSON ({problem})") from None

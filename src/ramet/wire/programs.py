@@ -7,6 +7,7 @@ Each is a line of a frame (`ramet.wire.stdio`): its `type`, its fields, and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -116,13 +117,13 @@ def encode(told: Told, body: bytes = b"") -> bytes:
     return msgspec.json.encode({**msgspec.to_builtins(told), "size": len(body)}) + b"\n" + body
 
 
-def decode(frame: Frame) -> Heard:
-    """What a program said. Raises ProtocolError for what is not in its vocabulary."""
+def decode(frame: Frame, masked: Callable[[str], str] = str) -> Heard:
+    """What a program said. Raises ProtocolError for what is not in its vocabulary; its text is `masked`."""
     try:
         return _DECODER.decode(frame.control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        shown = frame.control[:80].decode(errors="replace")
-        raise ProtocolError(f"{shown!r} is nothing that a program says: {problem}") from None
+        shown = masked(frame.control.decode(errors="replace"))[:80]
+        raise ProtocolError(f"{shown!r} is nothing that a program says: {masked(str(problem))}") from None
 
 
 def words(body: bytes) -> str:

@@ -10,7 +10,7 @@ language reads it without a library, a shell included, and a body passes byte fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -21,7 +21,7 @@ from ramet.wire.frames import Frame
 
 MAX_LINE = 64 * 1024
 MAX_BODY = 1024 * 1024  #: of what a program says; whoever has more says more frames
-_SHOWN = 80  #: bytes of what is no frame
+_SHOWN = 80  #: characters of what is no frame
 
 
 class _Line(Struct):
@@ -31,9 +31,11 @@ class _Line(Struct):
 class LineReader:
     """Takes bytes as they come and gives back whole frames. It never holds more than one frame and one read."""
 
-    __slots__ = ("_buffer", "_line", "_seen", "_size")
+    __slots__ = ("_buffer", "_line", "_masked", "_seen", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, masked: Callable[[str], str] = str) -> None:
+        """`masked` takes out of a line what an error must not show of it."""
+        self._masked = masked
         self._buffer = bytearray()
         self._line: bytes | None = None  #: of the frame under way, once it is whole
         self._size = 0
@@ -58,11 +60,11 @@ class LineReader:
         if self._line is None:
             end = buffer.find(b"\n", self._seen)
             if max(end, len(buffer) if end < 0 else 0) > MAX_LINE:
-                raise ProtocolError(f"{_shown(buffer)} has no end of a line within {MAX_LINE} bytes")
+                raise ProtocolError(f"{_shown(buffer, self._masked)} has no end of a line within {MAX_LINE} bytes")
             if end < 0:
                 self._seen = len(buffer)
                 return None
-            self._line, self._size = bytes(buffer[:end]), _size(buffer[:end])
+            self._line, self._size = bytes(buffer[:end]), _size(buffer[:end], self._masked)
             self._seen = 0
             del buffer[: end + 1]
         if len(buffer) < self._size:
@@ -73,16 +75,17 @@ class LineReader:
         return frame
 
 
-def _size(line: bytearray) -> int:
+def _size(line: bytearray, masked: Callable[[str], str]) -> int:
     try:
         size = msgspec.json.decode(line, type=_Line).size
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"{_shown(line)} came where a frame begins: a line of JSON ({problem})") from None
+        raise ProtocolError(f"{_shown(line, masked)} came where a frame begins: a line of JSON ({problem})") from None
     if size > MAX_BODY:
         raise ProtocolError(f"a frame announces {size} bytes; at most {MAX_BODY} are accepted")
     return size
 
 
-def _shown(data: bytes | bytearray) -> str:
-    text = bytes(data[:_SHOWN]).decode(errors="replace")
-    return repr(text + "…" if len(data) > _SHOWN else text)
+def _shown(data: bytes | bytearray, masked: Callable[[str], str]) -> str:
+    """The beginning of a line; it is masked as a whole, as a part of what is to be masked is not found."""
+    text = masked(bytes(data[:MAX_LINE]).decode(errors="replace"))
+    return repr(text[:_SHOWN] + "…" if len(text) > _SHOWN else text)

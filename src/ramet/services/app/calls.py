@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
-from ramet.services.misfits import misfit
+from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import BodyTooLarge, Undecodable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Call:
         except msgspec.ValidationError as problem:
             raise misfit(problem, kind, data, "body") from None
         except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-            raise Undecodable("body", _shown(data), f"JSON ({problem})") from None
+            raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
 
     async def body(self, most: int) -> bytes:
         """The body, byte for byte. Raises BodyTooLarge, and Refusal where it does not come."""
@@ -179,7 +179,3 @@ def key_of(request: Request) -> str:
 def _sequences(kind: Any) -> frozenset[str]:
     """The fields of a query that may be given more than once."""
     return frozenset(field.name for field in msgspec.structs.fields(kind) if field.default == ())
-
-
-def _shown(data: bytes) -> str:
-    return data[:80].decode(errors="replace")

@@ -21,6 +21,7 @@ from ramet.core.reservation import LEAST, MOST, Reservation
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.misfits import hidden
 from ramet.services.spawning.books import AgentRow
 from ramet.services.spawning.failed import MOST_KEPT_S
 from ramet.services.spawning.rooms import RESERVED
@@ -189,9 +190,7 @@ def kept(field: str, data: Raw) -> Raw:
     try:
         msgspec.json.decode(b"[" * _SPARE + bytes(data) + b"]" * _SPARE, type=Raw)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise InvalidValue(
-            field, bytes(data)[:80].decode(errors="replace"), f"JSON in few levels ({problem})"
-        ) from None
+        raise InvalidValue(field, hidden(bytes(data)), f"JSON in few levels ({problem})") from None
     return data.copy()
 
 

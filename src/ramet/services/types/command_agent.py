@@ -33,6 +33,7 @@ from ramet.services.types.kept_turns import KeptTurn, KeptTurns, Said
 from ramet.services.types.program import Started
 from ramet.services.types.program_calls import Calls
 from ramet.services.types.program_end import NOT_STARTED, how_it_ended, last_words, status_of
+from ramet.spawn.private import masked_error
 from ramet.wire import programs
 from ramet.wire.frames import Frame
 
@@ -64,13 +65,14 @@ class CommandAgent:
         self.isolation, self.run = isolation, started.handle.id
         self._opening, self._clock, self._turns, self._seconds = opening, opening.runtime.clock, turns, seconds
         self._handle, self._line, self._log = started
+        self._masked = started.masked
         self._passes = frozenset(opening.info.formats)
         self._name = pathlib.PurePath(opening.info.argv[0]).name
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[programs.Ready] = loop.create_future()
         self._answering: Answering | None = None
         self._number = 0  #: of the newest turn
-        self._calls = Calls(self._line, self._clock)
+        self._calls = Calls(self._line, self._clock, self._masked)
         self._closing = False
         self._failure: TaskFailed | None = None  #: once it has ended
         self._beginning: asyncio.Task[None] | None = None
@@ -179,7 +181,7 @@ class CommandAgent:
             case Call():
                 known = (await self._said_ready()).operations
                 if operation.operation not in known:
-                    raise Unknown("operation of the program", operation.operation, known)
+                    raise Unknown("operation of the program", operation.operation, tuple(map(self._masked, known)))
                 return await self._calls.ask(operation.operation, bytes(operation.arguments), operation.timeout_s)
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
 
@@ -198,10 +200,11 @@ class CommandAgent:
             await asyncio.wait({ending}, timeout=LEAVE_S)
         elif not isinstance(broken, ProtocolError):  # Ours: who waits for the program must not wait for ever.
             _log.error("a program cannot be heard any more", exc_info=broken)
-        await self._handle.cancel(f"it broke the rules: {broken}" if broken else "it closed its stdout")
+        reason = self._masked(f"it broke the rules: {broken}") if broken else "it closed its stdout"
+        await self._handle.cancel(reason)
         result = await ending
         self._line.close()
-        why = None if self._closing else how_it_ended(result, broken, self._log())
+        why = None if self._closing else masked_error(self._handle.run, how_it_ended(result, broken, self._log()))
         told = f"{why.message} ({why.type})" if why is not None else "the agent was closed"
         self._failure = failure = TaskFailed(told, status=status_of(result), run=self.run)
         if self._answering is not None:
@@ -211,12 +214,12 @@ class CommandAgent:
         return why
 
     async def _hear(self) -> None:
-        async with aclosing(self._line.frames()) as frames:
+        async with aclosing(self._line.frames(self._masked)) as frames:
             async for frame in frames:
                 await self._take(frame)
 
     async def _take(self, frame: Frame) -> None:
-        said = programs.decode(frame)
+        said = programs.decode(frame, self._masked)
         if not self._ready.done() and not isinstance(said, programs.Ready):
             raise ProtocolError("it said something before it said that it is ready")
         match said:
@@ -241,7 +244,8 @@ class CommandAgent:
             case programs.Done():
                 answering.end(Aborted("it was interrupted") if answering.is_interrupted else None)
             case programs.Error():
-                answering.end(TaskFailed(programs.words(body), status=str(Status.FAILED), run=self.run))
+                why = self._masked(programs.words(body))
+                answering.end(TaskFailed(why, status=str(Status.FAILED), run=self.run))
 
     async def _pieces(self, answering: Answering, format: str | None, said: Said) -> AsyncGenerator[bytes]:
         """The answer as it goes to the reader: as it comes, or written in a format. `said` gets its text."""

@@ -23,8 +23,10 @@ from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, InvalidValue, ProtocolError
 from ramet.core.policy import Policy, grant_root
 from ramet.host.runtime import AgentRuntime
+from ramet.isolation.masking import Mask
 from ramet.services.types import program_inside
 from ramet.spawn.handle import Handle
+from ramet.spawn.private import forms_of_grant, masked_text
 from ramet.wire.frames import Frame
 from ramet.wire.programs import Told, encode
 from ramet.wire.stdio import LineReader
@@ -42,7 +44,11 @@ class Started(NamedTuple):
 
     handle: Handle
     line: Line
-    log: Callable[[], str]  #: the newest of what it wrote to stderr
+    log: Callable[[], str]  #: the newest of what it wrote to stderr, without private values
+
+    def masked(self, text: str) -> str:
+        """Return a text that the program wrote, or that is about it, without private values."""
+        return masked_text(self.handle.run, text)
 
 
 async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, policy: Policy, limits: Limits) -> Started:
@@ -51,14 +57,16 @@ async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, pol
     Raises what keeps the sandbox from being there, and InvalidValue where sandboxes are on other machines: its pipes
     are files. Nothing is left then.
     """
-    backend = await runtime.sandboxes.placement().backend(grant_root(policy))
+    grant = grant_root(policy)
+    backend = await runtime.sandboxes.placement().backend(grant)
     if (await backend.probe()).remote:
         raise InvalidValue("agent_type", "command", f"another type: sandboxes of {backend.name} are on other machines")
     log, is_there = Capture(head=0, tail=LOG_BYTES), asyncio.Event()
+    mask = Mask(forms_of_grant(grant))  # Before the log is cut, as what is left of a value could not be found.
 
     def printed(stream: str, text: str) -> None:
         if stream == "stderr":
-            log.take(text.encode())
+            log.take(mask.feed(text.encode(errors="replace")))
         else:
             is_there.set()
 
@@ -75,7 +83,7 @@ async def start_inside(runtime: AgentRuntime, argv: Sequence[str], cwd: str, pol
     except BaseException:
         await to_its_end(handle.cancel("it could not be talked with"))
         raise
-    return Started(handle, line, lambda: _text(log))
+    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
 
 async def start_in_host(runtime: AgentRuntime, argv: Sequence[str], cwd: Path, limits: Limits) -> Started:
@@ -115,7 +123,7 @@ async def start_in_host(runtime: AgentRuntime, argv: Sequence[str], cwd: Path, l
     except BaseException:
         await to_its_end(handle.cancel("it could not be talked with"))
         raise
-    return Started(handle, line, lambda: _text(log))
+    return Started(handle, line, lambda: masked_text(handle.run, _text(log)))
 
 
 class Line:
@@ -150,9 +158,9 @@ class Line:
             raise BusyError(f"the program has not read what it was told before; {UNREAD_BYTES} bytes may wait")
         self._writing.write(frame)
 
-    async def frames(self) -> AsyncGenerator[Frame]:
-        """What it says, until it closes its stdout. Raises ProtocolError."""
-        reader = LineReader()
+    async def frames(self, masked: Callable[[str], str]) -> AsyncGenerator[Frame]:
+        """What it says, until it closes its stdout. Raises ProtocolError, whose text shows what `masked` returns."""
+        reader = LineReader(masked)
         while data := await self._stream.read(_READ):
             for frame in reader.feed(data):
                 yield frame

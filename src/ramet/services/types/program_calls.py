@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from ramet.wire.programs import Answer, Control, Refusal, words
 class Calls:
     """Those of one program."""
 
-    def __init__(self, line: Line, clock: Clock) -> None:
-        self._line, self._clock = line, clock
+    def __init__(self, line: Line, clock: Clock, masked: Callable[[str], str]) -> None:
+        """`masked` takes out of a refusal what it must not show."""
+        self._line, self._clock, self._masked = line, clock, masked
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._last = 0
 
@@ -45,7 +47,7 @@ class Calls:
         if answer is None or answer.done():
             return  # Too late.
         if isinstance(said, Refusal):
-            answer.set_exception(TaskFailed(words(body)))
+            answer.set_exception(TaskFailed(self._masked(words(body))))
             return
         try:
             answer.set_result(msgspec.json.decode(body or b"null"))
