@@ -49,6 +49,11 @@ class Pattern:
         parts = path.split("/")
         return any(_fits(each, parts) for each in self._alternatives) is not self.negated
 
+    def covers(self, path: str) -> bool:
+        """Return whether a relative path, or a directory above it, is meant, as ignore files mean it."""
+        parts = path.split("/")
+        return any(_fits(each, parts, whole=False) for each in self._alternatives) is not self.negated
+
 
 def _from_the_top(text: str) -> str:
     anchored = text.startswith(("./", "/"))
@@ -69,8 +74,11 @@ def _segment(text: str) -> re.Pattern[str] | None:
     return re.compile(fnmatch.translate(text.replace("[^", "[!")))
 
 
-def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str]) -> bool:
-    """Match from the left, keeping every place in the pattern where one could be: no backtracking."""
+def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str], *, whole: bool = True) -> bool:
+    """Match from the left, keeping every place in the pattern where one could be: no backtracking.
+
+    Without `whole` the first parts of the path are enough.
+    """
     states = _closed({0}, pattern)
     for part in parts:
         following = set()
@@ -84,6 +92,8 @@ def _fits(pattern: tuple[re.Pattern[str] | None, ...], parts: list[str]) -> bool
         if not following:
             return False
         states = _closed(following, pattern)
+        if not whole and len(pattern) in states:
+            return True
     return len(pattern) in states
 
 

@@ -1,0 +1,98 @@
+"""Permission rules of settings files as data: what was written, in which list, and in which file.
+
+Rules are read by `ramet.agent.files.permissions` and held against tool calls by `ramet.tools.permissions`. They travel
+to sandboxes and into the journal as they are here. A rule of `deny` or `ask` narrows; a rule of `allow` widens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Struct
+
+Effect = Literal["deny", "ask", "allow"]
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+Mode = Literal["default", "plan", "dontAsk", "acceptEdits", "bypassPermissions"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+#: Modes that only narrow, and so need no trust.
+NARROWING_MODES: frozenset[Mode] = frozenset({"plan", "dontAsk"})
+#: Modes that let calls through without a question.
+WIDENING_MODES: frozenset[Mode] = frozenset({"acceptEdits", "bypassPermissions"})
+
+
+class Rule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rule: `tool`, or `tool(specifier)`."""
+
+    effect: Effect
+    tool: str  #: a name as it was written, which may be an older spelling or hold `*`
+    specifier: str | None = None  #: what stood in parentheses; None: the whole tool
+    source: str  #: the file, for people
+    root: str = ""  #: the folder from which a path that begins with one slash counts
+    home: str = ""  #: the folder that `~` stands for
+
+    @property
+    def text(self) -> str:
+        """The rule as it was written."""
+        return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+
+    def __str__(self) -> str:
+        return f"{self.text} (permissions.{self.effect} of {self.source})"
+
+
+class ModeRule(Struct, frozen=True, kw_only=True):
+    """A `defaultMode`, and the file that sets it."""
+
+    mode: Mode
+    source: str
+
+
+class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All rules and modes that hold for a tree. Rules of `allow` are here only if their file may widen."""
+
+    rules: tuple[Rule, ...] = ()
+    modes: tuple[ModeRule, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rules or self.modes)
+
+    def of(self, effect: Effect) -> tuple[Rule, ...]:
+        """Return the rules of one list."""
+        return tuple(rule for rule in self.rules if rule.effect == effect)
+
+    def mode(self, mode: Mode) -> ModeRule | None:
+        """Return the setting of `mode`, if some file sets it."""
+        return next((each for each in self.modes if each.mode == mode), None)
+
+    def narrowing(self) -> Permissions:
+        """Return what only narrows."""
+        return Permissions(
+            rules=tuple(rule for rule in self.rules if rule.effect != "allow"),
+            modes=tuple(each for each in self.modes if each.mode in NARROWING_MODES),
+        )
+
+    def joined(self, other: Permissions) -> Permissions:
+        """Return the rules and modes of both, each once."""
+        rules = dict.fromkeys((*self.rules, *other.rules))
+        modes = dict.fromkeys((*self.modes, *other.modes))
+        return Permissions(rules=tuple(rules), modes=tuple(modes))
+
+
+NO_PERMISSIONS = Permissions()
+
+
+class Ruling(NamedTuple):
+    """What the rules say of one tool call. No verdict: no rule speaks of the call."""
+
+    verdict: Effect | None = None
+    reason: str = ""
+
+
+def to_data(permissions: Permissions) -> Any:
+    """Return plain data for a journal."""
+    return msgspec.to_builtins(permissions)
+
+
+def from_data(data: Any) -> Permissions:
+    """Return the permissions that `to_data` gave. Raises msgspec.ValidationError."""
+    return msgspec.convert(data, Permissions)

@@ -1,0 +1,42 @@
+"""Names of tools: older spellings, and the groups that one permission rule speaks of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Other names of ramet's tools, by which models and settings files also call them.
+ALIASES: Final = {"Task": "Agent", "Shell": "Bash"}
+
+#: Tools that show what files hold, and tools that change files. A rule for `Read` or `Edit` speaks of the whole group.
+READING_TOOLS: Final = frozenset({"Read", "Grep", "Glob", "LS", "NotebookRead"})
+EDITING_TOOLS: Final = frozenset({"Edit", "Write", "MultiEdit", "NotebookEdit"})
+
+#: ramet's tools that reach other agents or end a task, and touch no file and no process themselves.
+COORDINATING_TOOLS: Final = frozenset(
+    {
+        "Agent",
+        "SendMessage",
+        "TaskOutput",
+        "TaskStop",
+        "ListAgents",
+        "CreateAgent",
+        "CallTask",
+        "task_success",
+        "task_fail",
+        "task_clarify",
+    }
+)
+
+#: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
+KNOWN_TOOLS: Final = (
+    READING_TOOLS
+    | EDITING_TOOLS
+    | COORDINATING_TOOLS
+    | ALIASES.keys()
+    | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", "ExitPlanMode"}
+)
+
+
+def canonical(name: str) -> str:
+    """Return the tool's own name for any of its spellings."""
+    return ALIASES.get(name, name)

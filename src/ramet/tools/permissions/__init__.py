@@ -1,0 +1,1 @@
+"""Permission rules held against tool calls."""

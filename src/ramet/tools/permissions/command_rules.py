@@ -1,0 +1,102 @@
+"""Patterns of shell commands: `npm run build`, `npm run test:*`, `git * main`.
+
+`*` stands for any text, blanks included. A pattern that ends in `:*` or ` *` fits what stands before, alone or followed
+by a blank and any text: `ls:*` fits `ls` and `ls -l` and not `lsof`. `\\*` is a star, `\\(` and `\\)` are parentheses.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ramet.tools.permissions.commands import parse
+from ramet.tools.permissions.invocations import Invocations
+
+#: Files that a command may write to without changing anything.
+_HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+
+
+class CommandPattern(NamedTuple):
+    """A pattern as the literal pieces between its stars."""
+
+    pieces: tuple[str, ...]
+    open_end: bool = False  #: more may follow, behind a blank
+
+    def fits(self, command: str) -> bool:
+        """Return whether the whole command fits; linear in its length for each piece."""
+        if _globs(self.pieces, command):
+            return True
+        return self.open_end and _globs((*self.pieces[:-1], f"{self.pieces[-1]} ", ""), command)
+
+
+@lru_cache(maxsize=4096)
+def command_pattern(specifier: str) -> CommandPattern:
+    """Read a pattern."""
+    text = specifier.strip()
+    if text == "*":
+        return CommandPattern(("", ""))
+    open_end = False
+    for ending in (":*", " *"):
+        if text.endswith(ending) and not text.endswith("\\*"):
+            text, open_end = text[: -len(ending)].rstrip(), True
+            break
+    return CommandPattern(tuple(_pieces(text)), open_end)
+
+
+def narrows(specifier: str, run: Invocations) -> bool:
+    """Return whether anything that is run fits: enough for a rule of `deny` or `ask`."""
+    pattern = command_pattern(specifier)
+    return any(pattern.fits(text) for text in run.texts)
+
+
+def widens(specifiers: tuple[str, ...], command: str) -> bool:
+    """Return whether each simple command fits one of the patterns of `allow`, and nothing is hidden in the text."""
+    patterns = [command_pattern(each) for each in specifiers]
+    whole = command.strip()
+    if any(each == CommandPattern((whole,)) for each in patterns):
+        return True  # Written out as it is.
+    parsed = parse(command)
+    if not parsed.certain or not parsed.commands:
+        return False
+    for each in parsed.commands:
+        if any(redirected.operator not in ("<", "<<<") and _changes(redirected.target.text) for redirected in each[2]):
+            return False
+        if not any(pattern.fits(each.text) for pattern in patterns):
+            return False
+    return True
+
+
+def _changes(target: str) -> bool:
+    return target not in _HARMLESS_TARGETS and not target.isdigit()
+
+
+def _pieces(text: str) -> list[str]:
+    pieces, piece, at = [], [], 0
+    while at < len(text):
+        if text[at] == "\\" and text[at + 1 : at + 2] in ("*", "(", ")", "\\"):
+            piece.append(text[at + 1])
+            at += 2
+        elif text[at] == "*":
+            pieces.append("".join(piece))
+            piece = []
+            at += 1
+        else:
+            piece.append(text[at])
+            at += 1
+    return [*pieces, "".join(piece)]
+
+
+def _globs(pieces: tuple[str, ...], text: str) -> bool:
+    """Return whether `text` is the pieces in their order with any text between them: the leftmost fit is enough."""
+    if len(pieces) == 1:
+        return text == pieces[0]
+    first, *inner, last = pieces
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in inner:
+        found = text.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True

@@ -1,0 +1,130 @@
+"""Patterns of files, written as ignore files write them: `secrets/**`, `*.pem`, `/build`, `~/.ssh/**`, `//etc/**`.
+
+`//x` counts from the root of the file system, `~/x` from the home, `/x` from the folder of the settings. `./x` and `x`
+count from the directory that the tool works in; a bare name fits at any depth there. A pattern that fits a directory
+fits all that the directory holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ramet.core.errors import InvalidValue
+from ramet.core.permissions import Effect, Rule
+from ramet.tools.patterns import BadPattern, Pattern
+
+MAX_PARTS = 256  #: of a path that is held against patterns
+MAX_HOPS = 40
+#: The name that stands for any file of a folder: a pattern that fits it covers the whole folder.
+ANY_CHILD = "\x01"
+_ACCEPTED = "a path pattern as in an ignore file, such as ./secrets/**, *.pem, ~/.ssh/** or //etc/**"
+
+Base = Literal["file system", "home", "settings", "directory"]
+
+
+class PathPattern(NamedTuple):
+    """A pattern, and what its path counts from."""
+
+    base: Base
+    pattern: Pattern
+
+
+@lru_cache(maxsize=4096)
+def path_pattern(specifier: str) -> PathPattern:
+    """Read a pattern. Raises InvalidValue for one that is none."""
+    base: Base = "directory"
+    text = specifier.strip()
+    if text.startswith("//"):
+        base, text = "file system", f"./{text[2:]}"
+    elif text.startswith("~/"):
+        base, text = "home", f".{text[1:]}"
+    elif text.startswith("/"):
+        base, text = "settings", f".{text}"
+    elif text.startswith(("~", "!")):
+        raise InvalidValue("path", specifier, _ACCEPTED)
+    try:
+        pattern = Pattern(text)
+    except BadPattern as wrong:
+        raise InvalidValue("path", specifier, f"{_ACCEPTED}; {wrong}") from None
+    return PathPattern(base, pattern)
+
+
+def cost(specifier: str) -> int:
+    """Return how much work a pattern is: its alternatives and the places where any number of directories may be."""
+    globs = path_pattern(specifier).pattern.globs
+    return sum(1 + each.count("**") for each in globs)
+
+
+def names_of(name: str, cwd: str) -> tuple[str, ...]:
+    """Return every absolute name of a file: as it was written, each link on the way, and where the links lead."""
+    hop = posixpath.normpath(posixpath.join(cwd, name))
+    names = {hop: None}
+    with contextlib.suppress(OSError, ValueError):  # It is no link; or a name that no file can have.
+        names[os.path.realpath(posixpath.join(cwd, name))] = None
+        for _ in range(MAX_HOPS):
+            parent, last = posixpath.split(hop)
+            hop = posixpath.join(os.path.realpath(parent), last)
+            names[hop] = None
+            hop = posixpath.normpath(posixpath.join(posixpath.dirname(hop), os.readlink(hop)))  # noqa: PTH115 - text
+            names[hop] = None
+    return tuple(names)
+
+
+class Bound(NamedTuple):
+    """A rule of `deny` or `ask`, bound to the folders from which its path counts for one tool call."""
+
+    effect: Effect
+    pattern: Pattern
+    bases: tuple[str, ...]
+
+    def fits(self, names: Iterable[str]) -> bool:
+        """Return whether any of a file's names fits."""
+        return any(_fits(self.pattern, name, base, unclear=True) for name in names for base in self.bases)
+
+
+def bind(rule: Rule, cwd: str) -> Bound:
+    """Bind a rule that narrows. In a copy of the settings' folder, `/x` means the copy's `x` too."""
+    assert rule.specifier is not None
+    found = path_pattern(rule.specifier)
+    bases = _bases(rule, found.base, cwd)
+    if found.base == "settings":
+        bases = (*bases, cwd)
+    return Bound(rule.effect, found.pattern, _real(bases))
+
+
+def widens(rule: Rule, names: Sequence[str], cwd: str) -> bool:
+    """Return whether all names of a file fit a rule of `allow`: a link that leads elsewhere is not allowed."""
+    assert rule.specifier is not None
+    found = path_pattern(rule.specifier)
+    bases = _real(_bases(rule, found.base, cwd))
+    return all(any(_fits(found.pattern, name, base, unclear=False) for base in bases) for name in names)
+
+
+def _bases(rule: Rule, base: Base, cwd: str) -> tuple[str, ...]:
+    if base == "file system":
+        return ("/",)
+    if base == "home":
+        return (rule.home,) if rule.home else ()
+    if base == "settings":
+        return (rule.root,) if rule.root else ()
+    return (cwd,)
+
+
+def _real(folders: Iterable[str]) -> tuple[str, ...]:
+    """Return the folders by the names that they were given, and by the names to which links lead."""
+    return tuple(dict.fromkeys(name for each in folders for name in (posixpath.normpath(each), os.path.realpath(each))))
+
+
+def _fits(pattern: Pattern, name: str, base: str, *, unclear: bool) -> bool:
+    prefix = base.rstrip("/") + "/"
+    if not name.startswith(prefix):
+        return False
+    below = name[len(prefix) :]
+    if below.count("/") >= MAX_PARTS:
+        return unclear
+    return bool(below) and pattern.covers(below)

@@ -1,0 +1,184 @@
+"""Shell commands held against patterns: a rule that narrows meets a program however it is written."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ramet.tools.permissions.command_rules import command_pattern, narrows, widens
+from ramet.tools.permissions.commands import MAX_TEXT, parse
+from ramet.tools.permissions.invocations import invocations
+from ramet.tools.permissions.touched import touched_by
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "misses"),
+    [
+        ("npm run build", ["npm run build"], ["npm run build --x", "npm run", "xnpm run build"]),
+        ("npm run test:*", ["npm run test", "npm run test unit"], ["npm run tests", "npm run"]),
+        ("ls *", ["ls", "ls -la", "ls /tmp"], ["lsof"]),
+        ("ls*", ["ls", "ls -la", "lsof"], ["sl"]),
+        ("git * main", ["git checkout main", "git push origin main"], ["git main", "git checkout maine"]),
+        ("* --version", ["node --version", "npm x --version"], ["--version", "node --versions"]),
+        ("*", ["", "anything; at all"], []),
+        ("echo \\*", ["echo *"], ["echo x"]),
+        ("echo \\(x\\)", ["echo (x)"], ["echo x"]),
+        ("a*b*c", ["abc", "a1b2c", "abbc"], ["ab", "acb", "abcd"]),
+        ("aa*aa", ["aaaa", "aaxaa"], ["aaa"]),
+    ],
+)
+def test_a_pattern_fits_as_documented(pattern: str, fits: list[str], misses: list[str]) -> None:
+    """The forms of Claude Code's documentation, with their counterexamples."""
+    found = command_pattern(pattern)
+
+    assert [each for each in fits if not found.fits(each)] == []
+    assert [each for each in misses if found.fits(each)] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm x",
+        "  rm x",
+        "echo a && rm x",
+        "false || rm x",
+        "a; rm x",
+        "a & rm x",
+        "a&rm x",
+        "a | rm x",
+        "a |& rm x",
+        "a\nrm x",
+        "rm \\\n x",
+        "echo $(rm x)",
+        'echo "$(rm x)"',
+        'echo "`rm x`"',
+        "echo ${A:-$(rm x)}",
+        "diff <(rm x) y",
+        "tee >(rm x)",
+        "(cd a; rm x)",
+        "{ rm x; }",
+        "! rm x",
+        "if true; then rm x; fi",
+        "for i in 1 2; do rm $i; done",
+        "f() { rm x; }; f",
+        "case x in x) rm x;; esac",
+        "coproc rm x",
+        "FOO=1 BAR=2 rm x",
+        ">out rm x",
+        "rm>out x",
+        "cmd 2>&1 | rm x",
+        "cmd &>/dev/null; rm x",
+        "/bin/rm x",
+        "r\\m x",
+        "'rm' x",
+        'r"m" x',
+        "sudo -u bob rm x",
+        "env -i A=1 rm x",
+        "timeout -k 5 10 rm x",
+        "nice -n 5 nohup rm x",
+        "xargs -n1 rm",
+        "find . -exec rm {} \\;",
+        "sh -c 'ls; rm x'",
+        "sudo bash -c 'rm x'",
+        "eval rm x",
+        "eval 'rm x'",
+        "command rm x",
+        "cat <<E\ndon't\nE\nrm x",
+        "echo $'a\\'b'; rm x",
+        "echo \"a'b\"; rm x # it's",
+        "echo a#b; rm x",
+        "echo ok # '\nrm x",
+    ],
+)
+def test_a_narrowing_rule_meets_the_command(command: str) -> None:
+    """One hidden use is enough for `deny` and `ask`."""
+    assert narrows("rm:*", invocations(command))
+
+
+@pytest.mark.parametrize(
+    "command", ["echo 'rm x'", 'echo "a; rm x"', "echo rm", "rmdir x", "echo # rm x", "grep rm x", "git rm x", "a; b"]
+)
+def test_a_narrowing_rule_leaves_other_commands(command: str) -> None:
+    """Text that is only an argument starts nothing."""
+    run = invocations(command)
+
+    assert (narrows("rm:*", run), run.unknown) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "$R x",
+        '"$@"',
+        "`echo rm` x",
+        "$(echo rm) x",
+        "/bin/r? x",
+        "{rm,x}",
+        "$'rm' x",
+        "r$'m' x",
+        "sudo $X",
+        'bash -c "$X"',
+        "eval $X",
+        "x=`echo \\`rm x\\``",
+        "sh " + "x " * 1_000,
+        'sh -c \'sh -c "sh -c \\"sh -c rm\\""\'',
+        "echo " + "x" * MAX_TEXT,
+    ],
+)
+def test_a_command_that_cannot_be_read_is_unknown(command: str) -> None:
+    """Who holds rules against it must not take it for harmless."""
+    assert invocations(command).unknown
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [
+        ("npm run x", True),
+        ("npm run x && ls", True),
+        ("(npm run x; ls -l) | ls", True),
+        ("npm run x 2>&1 >/dev/null", True),
+        ("npm run x; rm y", False),
+        ("npm run x\nrm y", False),
+        ("npm run $(rm y)", False),
+        ("npm run `rm y`", False),
+        ("npm run <(rm y)", False),
+        ("npm run x > package.json", False),
+        ("npm run x &> y", False),
+        ("npm run 'x", False),
+        ("npm runx", False),
+        ("PATH=. npm run x", False),
+        ("/tmp/npm run x", False),
+        ("sudo npm run x", False),
+        ("", False),
+    ],
+)
+def test_a_widening_rule_needs_every_command(command: str, allowed: bool) -> None:
+    """One command that no rule allows, or that cannot be read, is enough to ask."""
+    assert widens(("npm run:*", "ls", "ls:*"), command) is allowed
+
+
+def test_a_widening_rule_may_write_a_compound_command_out() -> None:
+    """Word for word, without a star."""
+    assert widens(("npm test && rm -r out",), "npm test && rm -r out")
+    assert not widens(("npm test && *",), "npm test && rm -r out")
+
+
+def test_redirections_and_operands_name_files() -> None:
+    """What a command visibly reads and writes."""
+    found = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
+
+    assert [each.name for each in found if each.is_read] == ["c", "a", "b", "e", "f"]
+    assert [each.name for each in found if each.is_changed] == ["d", "f"]
+
+
+@pytest.mark.parametrize("piece", ["$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#"])
+def test_a_hostile_command_takes_no_long_time(piece: str) -> None:
+    """The longest command that is looked at, made to nest or to backtrack."""
+    command = piece * (MAX_TEXT // len(piece))
+    began = time.process_time()
+
+    for pattern in ("a*a*a*a*a*a*b", "rm:*", "* --force"):
+        narrows(pattern, invocations(command))
+
+    assert time.process_time() - began < 5

@@ -1,0 +1,237 @@
+"""One tool call held against rules."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.core.permissions import Effect, Mode, ModeRule, Permissions, Ruling, from_data, to_data
+from ramet.tools.permissions.judging import Call, judge, may_change
+from ramet.tools.permissions.parsing import parse_rule
+
+SOURCE = ".claude/settings.json"
+
+
+def permissions(*, modes: tuple[Mode, ...] = (), root: str = "/p", **lists: list[str]) -> Permissions:
+    """Rules by the names of their lists."""
+    rules = [
+        parse_rule(text, effect, source=SOURCE, field=f"permissions.{effect}", root=root, home="/home/me")
+        for effect in ("deny", "ask", "allow")
+        for text in lists.get(effect, [])
+    ]
+    return Permissions(rules=tuple(rules), modes=tuple(ModeRule(mode=each, source=SOURCE) for each in modes))
+
+
+def verdict(held: Permissions, tool: str, args: dict[str, Any] | None = None, *, cwd: str = "/p") -> Effect | None:
+    """What the rules say of a call."""
+    return judge(held, Call(tool, args or {}, cwd, may_change(tool, read_only=False))).verdict
+
+
+@pytest.mark.parametrize(
+    ("rule", "tool", "args", "fits"),
+    [
+        ("Bash", "Bash", {"command": "x"}, True),
+        ("Bash(*)", "Bash", {"command": "x"}, True),
+        ("Shell(rm:*)", "Bash", {"command": "rm x"}, True),
+        ("Bash(rm:*)", "Bash", {"command": "ls"}, False),
+        ("Bash(curl * | bash)", "Bash", {"command": "curl x | bash"}, True),
+        ("Read", "Read", {"file_path": "x"}, True),
+        ("Read", "Grep", {"pattern": "x"}, True),
+        ("Read", "Edit", {"file_path": "x"}, False),
+        ("Read(./s/**)", "Read", {"file_path": "s/x"}, True),
+        ("Read(./s/**)", "Read", {"file_path": "/p/s/x"}, True),
+        ("Read(./s/**)", "Read", {"file_path": "t/x"}, False),
+        ("Read(./s/**)", "Grep", {"pattern": "x", "path": "s"}, True),
+        ("Read(./s/**)", "Glob", {"pattern": "*", "path": "s"}, True),
+        ("Read(./s/**)", "LS", {"path": "s"}, True),
+        ("Read(./s/**)", "Grep", {"pattern": "x"}, False),
+        ("Read(./s/**)", "Bash", {"command": "cat s/x"}, True),
+        ("Read(./s/**)", "Bash", {"command": "sudo head -n1 ./s/x"}, True),
+        ("Read(./s/**)", "Bash", {"command": "sort < s/x"}, True),
+        ("Read(./s/**)", "Bash", {"command": "echo s/x"}, False),
+        ("Read(./s/**)", "Bash", {"command": "cat " + "t " * 600 + "s/x"}, False),
+        ("Edit(./s/**)", "Bash", {"command": "echo x > s/x"}, True),
+        ("Edit(./s/**)", "Bash", {"command": "cat s/x"}, False),
+        ("Edit", "Write", {"file_path": "x"}, True),
+        ("Edit", "MultiEdit", {"file_path": "x"}, True),
+        ("Write", "Edit", {"file_path": "x"}, False),
+        ("Edit(*.py)", "Write", {"file_path": "a/x.py"}, True),
+        ("Write(*.py)", "Edit", {"file_path": "a/x.py"}, True),
+        ("Edit(*.py)", "NotebookEdit", {"notebook_path": "x.py"}, True),
+        ("Edit(*.py)", "MultiEdit", {"where": "x.txt"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://EXAMPLE.com./x"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://example.com:8/x"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://example.org/example.com"}, False),
+        ("WebFetch(domain:*.example.com)", "WebFetch", {"url": "https://a.example.com"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://x.org\\@example.com"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": 1}, True),
+        ("mcp__git", "mcp__git__push", {}, True),
+        ("mcp__git", "mcp__github__push", {}, False),
+        ("mcp__git__*", "mcp__git__push", {}, True),
+        ("mcp__git__push", "mcp__git__push", {}, True),
+        ("mcp__git__push", "mcp__git__pull", {}, False),
+        ("*", "anything", {}, True),
+        ("Agent(explore)", "Agent", {"subagent_type": "explore"}, True),
+        ("Task(Explore)", "Agent", {"subagent_type": "explore"}, True),
+        ("Agent(explore)", "Agent", {"subagent_type": "plan"}, False),
+        ("Agent(fork)", "Agent", {}, True),
+        ("Agent", "Agent", {}, True),
+        ("Skill(deploy:*)", "Skill", {"skill": "deploy now"}, True),
+        ("Skill(deploy)", "Skill", {"skill": "review"}, False),
+        ("my_tool", "my_tool", {}, True),
+        ("my_tool", "my_other_tool", {}, False),
+    ],
+)
+def test_a_deny_rule_speaks_of_the_calls_that_are_documented(
+    rule: str, tool: str, args: dict[str, Any], fits: bool
+) -> None:
+    """Each form of rule, on the tools that it is for and on others."""
+    if "t t t" in str(args):
+        fits = True  # More operands than are looked at.
+    assert (verdict(permissions(deny=[rule]), tool, args) == "deny") is fits
+    assert (verdict(permissions(ask=[rule]), tool, args) == "ask") is fits
+
+
+@pytest.mark.parametrize(
+    ("rule", "tool", "args", "fits"),
+    [
+        ("Bash", "Bash", {"command": "x > y"}, True),
+        ("Bash(ls:*)", "Bash", {"command": "ls && ls -l"}, True),
+        ("Bash(ls:*)", "Bash", {"command": "ls && rm x"}, False),
+        ("Edit(./s/**)", "Write", {"file_path": "s/x"}, True),
+        ("Write(./s/**)", "Edit", {"file_path": "s/x"}, False),
+        ("Edit(./s/**)", "Write", {"file_path": "t/x"}, False),
+        ("Edit(./s/**)", "Bash", {"command": "echo > s/x"}, False),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://example.com"}, True),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://example.com@x.org"}, False),
+        ("WebFetch(domain:example.com)", "WebFetch", {"url": "https://x.org\\@example.com"}, False),
+        ("mcp__git", "mcp__git__push", {}, True),
+        ("Agent(explore)", "Agent", {"subagent_type": "Explore"}, False),
+    ],
+)
+def test_an_allow_rule_speaks_of_no_more_than_it_says(rule: str, tool: str, args: dict[str, Any], fits: bool) -> None:
+    """In doubt a call is not allowed."""
+    assert (verdict(permissions(allow=[rule]), tool, args) == "allow") is fits
+
+
+def test_allow_rules_for_commands_work_together() -> None:
+    """Each simple command may fit another rule."""
+    held = permissions(allow=["Bash(ls:*)", "Bash(npm test:*)"])
+
+    assert verdict(held, "Bash", {"command": "ls && npm test"}) == "allow"
+
+
+def test_the_strictest_rule_decides() -> None:
+    """Deny, then ask, then allow; the reason names the rule and its file."""
+    held = permissions(deny=["Bash(rm -r:*)"], ask=["Bash(rm:*)"], allow=["Bash"])
+
+    ruling = judge(held, Call("Bash", {"command": "rm -r x"}, "/p"))
+    assert ruling == Ruling("deny", "Bash(rm -r:*) (permissions.deny of .claude/settings.json)")
+    assert verdict(held, "Bash", {"command": "rm x"}) == "ask"
+    assert verdict(held, "Bash", {"command": "ls"}) == "allow"
+
+
+def test_a_command_that_cannot_be_read_needs_a_person() -> None:
+    """If a rule might speak of it, and even if another rule allows all commands."""
+    unreadable = {"command": "$PROGRAM x"}
+
+    assert verdict(permissions(deny=["Bash(rm:*)"], allow=["Bash"]), "Bash", unreadable) == "ask"
+    assert verdict(permissions(deny=["Read(x)"]), "Bash", unreadable) is None
+
+
+def test_the_file_of_a_rule_is_not_changed_without_a_person(tmp_path: pathlib.Path) -> None:
+    """Else a run could free the next one: by its tools, by a visible command, and by a link to the file."""
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude" / "settings.json").write_text("{}")
+    (tmp_path / "link").symlink_to(SOURCE)
+    held = permissions(deny=["WebFetch"], allow=["Edit", "Bash"], root=str(tmp_path))
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("Write", {"file_path": SOURCE}),
+        ("Edit", {"file_path": str(tmp_path / SOURCE)}),
+        ("Edit", {"file_path": "link"}),
+        ("Bash", {"command": f"echo {{}} > {SOURCE}"}),
+        ("Bash", {"command": f"rm {SOURCE}"}),
+        ("Bash", {"command": f"cat {SOURCE}"}),
+        ("Write", {"file_path": "other"}),
+    ]
+
+    verdicts = [verdict(held, *each, cwd=str(tmp_path)) for each in calls]
+
+    assert verdicts == ["ask", "ask", "ask", "ask", "ask", "allow", "allow"]
+
+
+def test_modes_narrow_and_widen() -> None:
+    """`plan` and `dontAsk` deny; `acceptEdits` and `bypassPermissions` allow, but never against a rule."""
+    write, bash, read = ("Write", {"file_path": "x"}), ("Bash", {"command": "ls"}), ("Read", {"file_path": "x"})
+
+    plan = permissions(modes=("plan", "bypassPermissions"))
+    assert [verdict(plan, *each) for each in (write, bash)] == ["deny", "deny"]
+    assert verdict(plan, "Agent", {}) != "deny"
+    quiet = permissions(modes=("dontAsk",), allow=["Bash(ls)"], ask=["Read"])
+    assert [verdict(quiet, *each) for each in (write, bash, read)] == ["deny", "allow", "deny"]
+    edits = permissions(modes=("acceptEdits",))
+    assert [verdict(edits, *each) for each in (write, bash, read)] == ["allow", None, None]
+    bypass = permissions(modes=("bypassPermissions",), deny=["Write"], ask=["Bash"])
+    assert [verdict(bypass, *each) for each in (write, bash, read)] == ["deny", "ask", "allow"]
+
+
+def test_permissions_are_data() -> None:
+    """They travel to sandboxes and into the journal as they are."""
+    held = permissions(deny=["Read(~/.ssh/**)"], allow=["Bash(ls:*)"], modes=("plan",))
+
+    assert from_data(to_data(held)) == held
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "",
+        "Bash(",
+        "Bash)",
+        "Bash()",
+        "Bash( )",
+        "Ba sh",
+        "bash",
+        "WEBFETCH(domain:x)",
+        "Bash(command:x)",
+        "Read(!x)",
+        "Read(a/../b)",
+        "Read(" + "**/" * 150 + "x)",
+        "Read({" + "a," * 150 + "b})",
+        "Bash(" + "*a" * 50 + ")",
+        "WebFetch(example.com)",
+        "WebFetch(domain:)",
+        "WebSearch(x)",
+        "mcp__git(x)",
+        "Mcp*(x)",
+        "Agent(a,b)",
+        "my_tool(x)",
+        "Bash(\x1b[2J)",
+        "Bash(" + "x" * 2_000 + ")",
+    ],
+)
+def test_a_rule_that_is_not_understood_is_refused(rule: str) -> None:
+    """By the list's name and the rule's text."""
+    with pytest.raises(InvalidValue) as refusal:
+        permissions(deny=[rule])
+
+    assert (refusal.value.field, refusal.value.value) == ("permissions.deny", rule)
+
+
+@pytest.mark.parametrize("rule", ["*", "mcp__*", "mcp__*__x", "B*"])
+def test_an_allow_rule_for_tools_that_are_not_named_is_refused(rule: str) -> None:
+    """What it would allow could not be seen."""
+    permissions(deny=[rule])
+    with pytest.raises(InvalidValue):
+        permissions(allow=[rule])
+
+
+def test_paths_count_from_the_working_directory(tmp_path: pathlib.Path) -> None:
+    """A child that works below keeps the rules of the folder above."""
+    (tmp_path / "below").mkdir()
+    held = permissions(deny=["Read(/below/key)"], root=str(tmp_path))
+
+    assert verdict(held, "Read", {"file_path": "key"}, cwd=str(tmp_path / "below")) == "deny"

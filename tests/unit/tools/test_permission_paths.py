@@ -1,0 +1,124 @@
+"""Paths held against patterns, as ignore files mean them, by every name that a file has."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.core.permissions import Effect, Rule
+from ramet.tools.permissions.path_rules import bind, names_of, path_pattern, widens
+
+
+def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny") -> Rule:
+    """A rule for Read in the settings of `project`, whose home is beside it."""
+    home = str(project.parent / "home")
+    return Rule(effect=effect, tool="Read", specifier=specifier, source="s", root=str(project), home=home)
+
+
+def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
+    """Whether a deny rule speaks of a name."""
+    here = str(cwd or project)
+    return bind(rule(specifier, project), here).fits(names_of(name, here))
+
+
+@pytest.mark.parametrize(
+    ("specifier", "fits", "misses"),
+    [
+        ("./secrets/**", ["secrets/a", "secrets/a/b", "./secrets/../secrets/a"], ["secrets", "a/secrets/b"]),
+        ("secrets/**", ["secrets/a"], ["a/secrets/b"]),
+        ("secrets", ["secrets", "secrets/a", "a/secrets/b"], ["secrets2"]),
+        ("secrets/", ["secrets/a"], ["secrets2/a"]),
+        (".env", [".env", "a/b/.env"], [".env.example"]),
+        ("./.env", [".env"], ["a/.env"]),
+        ("*.pem", ["x.pem", "a/x.pem"], ["x.pem.txt"]),
+        ("**/*.key", ["x.key", "a/b/x.key"], ["x.keys"]),
+        ("/src/**/*.ts", ["src/x.ts", "src/a/b/x.ts"], ["x.ts", "a/src/x.ts"]),
+        ("[ab]?c", ["axc", "d/bxc"], ["cxc", "ac"]),
+        ("*.{pem,key}", ["x.pem", "x.key"], ["x.txt"]),
+        ("//etc/**", ["/etc/passwd", "../../../../../../../../../../etc/passwd"], ["etc/passwd"]),
+        ("**", ["a", "a/b"], ["/etc/passwd"]),
+    ],
+)
+def test_a_path_pattern_fits_as_documented(
+    tmp_path: pathlib.Path, specifier: str, fits: list[str], misses: list[str]
+) -> None:
+    """With names that are relative to the project."""
+    assert [each for each in fits if not denied(specifier, each, tmp_path)] == []
+    assert [each for each in misses if denied(specifier, each, tmp_path)] == []
+
+
+def test_a_path_counts_from_where_its_prefix_says(tmp_path: pathlib.Path) -> None:
+    """`/` from the settings' folder, `./` from the working directory, `~/` from the home."""
+    project, below = tmp_path / "project", tmp_path / "project" / "below"
+    below.mkdir(parents=True)
+
+    assert denied("/x", str(project / "x"), project, cwd=below)
+    assert not denied("./x", str(project / "x"), project, cwd=below)
+    assert denied("./x", "x", project, cwd=below)
+    assert denied("~/.ssh/**", str(tmp_path / "home" / ".ssh" / "id"), project)
+
+
+def test_a_copy_of_the_folder_keeps_its_rules(tmp_path: pathlib.Path) -> None:
+    """`/x` of a project is also refused in a worktree that is somewhere else."""
+    project, copy = tmp_path / "project", tmp_path / "copy"
+    project.mkdir()
+    copy.mkdir()
+
+    assert denied("/secrets/**", "secrets/key", project, cwd=copy)
+
+
+def test_a_link_is_denied_by_its_name_and_by_its_target(tmp_path: pathlib.Path) -> None:
+    """Each hop of a chain counts, and so does a folder that is a link."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("x")
+    (tmp_path / "middle").symlink_to("secrets/key")
+    (tmp_path / "link").symlink_to("middle")
+    (tmp_path / "folder").symlink_to("secrets")
+    (tmp_path / "circle").symlink_to("circle")
+
+    for specifier in ("./secrets/**", "./middle", "./link"):
+        assert denied(specifier, "link", tmp_path)
+    assert denied("./secrets/**", "folder/key", tmp_path)
+    assert denied("./circle", "circle", tmp_path)
+    assert not denied("./other", "link", tmp_path)
+
+
+def test_a_link_is_allowed_only_with_its_target(tmp_path: pathlib.Path) -> None:
+    """A link out of what is allowed is not allowed."""
+    (tmp_path / "public").mkdir()
+    (tmp_path / "key").write_text("x")
+    (tmp_path / "public" / "link").symlink_to("../key")
+    allow = rule("./public/**", tmp_path, effect="allow")
+
+    assert widens(allow, names_of("public/file", str(tmp_path)), str(tmp_path))
+    assert not widens(allow, names_of("public/link", str(tmp_path)), str(tmp_path))
+
+
+def test_a_project_that_is_reached_by_a_link_has_its_rules(tmp_path: pathlib.Path) -> None:
+    """By the name of the link, and by the real name."""
+    (tmp_path / "real" / "secrets").mkdir(parents=True)
+    project = tmp_path / "link"
+    project.symlink_to("real")
+
+    assert denied("/secrets/**", "secrets/key", project)
+    assert denied("/secrets/**", str(tmp_path / "real" / "secrets" / "key"), project)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 5_000, "a/" * 5_000, ""])
+def test_a_name_that_no_file_can_have_is_no_error(tmp_path: pathlib.Path, name: str) -> None:
+    """The tool refuses such a name by itself."""
+    assert names_of(name, str(tmp_path))
+
+
+def test_a_path_that_is_too_deep_to_judge_is_denied(tmp_path: pathlib.Path) -> None:
+    """The bound on work must not be a way round."""
+    assert denied("*.pem", "a/" * 300 + "x", tmp_path)
+
+
+@pytest.mark.parametrize("specifier", ["!x", "~bob/x", "../x", "a/../b", "", "/", "./", "x\0"])
+def test_a_pattern_that_means_nothing_is_refused(specifier: str) -> None:
+    """Negation, other people's homes, and ways up are not understood."""
+    with pytest.raises(InvalidValue):
+        path_pattern(specifier)
