@@ -18,6 +18,7 @@ import pytest
 import ramet
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.files.permissions import KEYS
 from ramet.agent.hook_config import EVENTS, GATES
 from ramet.agent.loop import QueryParams
 from ramet.cli.parser import build_parser
@@ -26,6 +27,7 @@ from ramet.core.errors import RametError
 from ramet.core.events import AnyEvent, Event
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult, Result, Status, Usage
+from ramet.core.permissions import MODES
 from ramet.core.policy import Policy
 from ramet.host.agents import AgentHandle
 from ramet.host.runtime import AgentRuntime
@@ -165,6 +167,14 @@ def fired() -> set[str]:
     text = "\n".join(file.read_text() for file in Path(ramet.__path__[0]).rglob("*.py"))
     places = re.findall(r"^.*(?:\.fire\(|event = |event, hooks = |return \").*$", text, re.MULTILINE)
     return {event for event in EVENTS if any(f'"{event}"' in line for line in places)}
+
+
+def test_every_key_and_mode_of_permissions_is_there(page: str) -> None:
+    """The table has the keys that are read, and no other; the modes stand in the row of their key."""
+    rows = table(page, "Permissions")
+
+    assert set(rows) == set(KEYS)
+    assert all(f"`{mode}`" in rows["defaultMode"] for mode in MODES)
 
 
 def test_every_error_is_there_with_what_it_carries(page: str) -> None:

@@ -18,6 +18,7 @@ from ramet.cli.clean import clean, one_line
 from ramet.cli.consoles import console
 from ramet.cli.figures import count
 from ramet.cli.folder import load
+from ramet.cli.permissions import show_permissions
 from ramet.cli.places import nearby
 
 
@@ -26,7 +27,8 @@ def agents(options: Namespace) -> int:
     found = load(options.dir)
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":
-        return _check(found, out, err, as_json=options.json)
+        status = _check(found, out, err, as_json=options.json)
+        return max(status, show_permissions(options.dir, out, as_json=options.json))
     if options.json:
         for agent in found.values():
             print(json.dumps(_as_data(agent), ensure_ascii=True))

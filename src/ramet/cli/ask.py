@@ -29,6 +29,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import SpawnLimits
+from ramet.core.permissions import NO_PERMISSIONS
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
@@ -114,7 +115,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         spawn_limits=SpawnLimits(
             **{name: value for name in ("depth", "running") if (value := getattr(options, name)) is not None}
         ),
-        hooks=changes_need_a_word(),
+        hooks=changes_need_a_word(found.permissions or NO_PERMISSIONS),
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
         project=found,

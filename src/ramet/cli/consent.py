@@ -6,17 +6,22 @@ from typing import Any
 
 from ramet.agent.hook_config import hook
 from ramet.agent.hooks import HookRunner
+from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.context import HookDecision
 from ramet.tools.dispatch import declares
+from ramet.tools.permissions.judging import Call, judge
 from ramet.tools.workspace import workspace_tools
 
 
-def changes_need_a_word() -> HookRunner:
-    """A gate before every workspace tool that does not only read."""
+def changes_need_a_word(permissions: Permissions = NO_PERMISSIONS) -> HookRunner:
+    """A gate before every workspace tool that does not only read, unless a permission rule allows the call."""
     changing = "|".join(tool.name for tool in workspace_tools() if not declares(tool, "read_only"))
 
     @hook("PreToolUse", matcher=changing)
     def changes_need_a_word(payload: dict[str, Any]) -> HookDecision:
+        call = Call(payload["tool_name"], payload["tool_input"], payload["cwd"])
+        if permissions and judge(permissions, call).verdict == "allow":
+            return HookDecision()
         return HookDecision("ask", "it may change files or run commands")
 
     return HookRunner([changes_need_a_word])

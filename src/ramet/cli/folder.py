@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ramet.agent.files.definitions import Definitions, load_definitions
+from ramet.agent.files.permissions import FoundPermissions, find_permissions
 from ramet.agent.files.trust import is_trusted
 from ramet.cli.places import user_dir
 from ramet.host.project import Project
@@ -15,6 +16,11 @@ def load(folder: Path) -> Definitions:
     """Its agent types; hooks of the folder's own files only if the folder is trusted."""
     mine = user_dir()
     return load_definitions(folder, user_dir=mine, home=_home(), trusted=is_trusted(folder, mine))
+
+
+def permissions(folder: Path) -> FoundPermissions:
+    """Its permission rules. Raises Unreadable or InvalidValue for settings that cannot be understood."""
+    return find_permissions(folder, user_dir=user_dir(), home=_home())
 
 
 def open_project(folder: Path) -> Project:

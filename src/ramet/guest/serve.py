@@ -218,6 +218,7 @@ def _context(start: StartConversation, said: Mapping[str, Any], packed: bytes, l
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
         approve=ChannelApproval(link),
         safety=ChannelSafety(link) if start.gated else None,
+        permissions=start.permissions,
         steps=start.steps,
     )
     context.record = ChannelRecord(link, model, context)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramet.agent.compaction import Compaction
 from ramet.agent.definition import Agent
+from ramet.agent.files.permissions import find_permissions
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
+from ramet.core.permissions import NO_PERMISSIONS, Permissions, to_data
 from ramet.core.policy import Policy, describe
 from ramet.host.approvals import Inbox
 from ramet.host.audit import Audit
@@ -67,6 +69,7 @@ class TreePlan:
     sync_tools: SyncTools = "thread"  #: where a run of the host has its synchronous tools run
     keep_s: float | None = None  #: how long it stays on record after its end; None: as its runtime says
     gate: SafetyGate | None = None  #: that every tool call of the tree must pass
+    permissions: Permissions | None = None  #: rules of settings files; None: those of `cwd` are read
     number: str = ""  #: of a tree that another process opened: where its transcripts are
     root: str = ""  #: the id of its root, of one who had to know it before
     repeatable: bool = True  #: its root, a function, is called again where it was cut off
@@ -120,10 +123,14 @@ class Opening:
     def open(self, plan: TreePlan) -> OpenTree:
         """A tree without a root yet.
 
-        Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none.
+        Raises InvalidValue for a policy that its tools' processes cannot keep, and for a gate that is none; Unreadable
+        and InvalidValue for permissions of its folder's settings that cannot be understood.
         """
         if plan.gate is not None and not isinstance(plan.gate, SafetyGate):
             raise InvalidValue("gate", plan.gate, "a ramet.host.safety.SafetyGate")
+        if plan.permissions is None:
+            found = find_permissions(plan.cwd or pathlib.Path.cwd(), user_dir=self.user_dir)
+            plan = dataclasses.replace(plan, permissions=found.held)
         processes = None
         if plan.sync_tools == "process":
             processes = ToolProcesses(self.sandboxes, plan.children or may_read(plan.cwd))
@@ -175,6 +182,7 @@ class Opening:
             hooks=hooks_of,
             approve=inbox.ask,
             safety=plan.gate,
+            permissions=plan.permissions or NO_PERMISSIONS,
             compaction=compaction_for,
             grace_s=self.grace_s,
             omitted_type=plan.omitted_type,
@@ -205,6 +213,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
         "children": describe(plan.children) if plan.children is not None else None,
         "sync_tools": plan.sync_tools,
         **({"gated": True} if plan.gate is not None else {}),
+        **({"permissions": to_data(plan.permissions.narrowing())} if plan.permissions else {}),
         **({"repeatable": False} if not plan.repeatable else {}),
     }
 

@@ -1,4 +1,4 @@
-"""What a folder brings to a session: definitions, and hooks once the folder is trusted."""
+"""What a folder brings to a session: definitions, permission rules, and hooks once the folder is trusted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions, load_definitions
+from ramet.agent.files.permissions import USER_SETTINGS, find_permissions
 from ramet.agent.files.places import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.agent.files.trust import is_trusted
+from ramet.core.permissions import Permissions
 from ramet.isolation.git import Git
 
-USER_SETTINGS = "settings.json"
 UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet trust DIR"
 
 
@@ -29,11 +30,18 @@ class Project(Mapping[str, Agent]):
     Files that a run writes do not change what its own tree may spawn: only the owner's word does.
     """
 
-    def __init__(self, loaded: Definitions, hooks: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        loaded: Definitions,
+        hooks: Sequence[Mapping[str, Any]],
+        notes: Sequence[str],
+        permissions: Permissions | None = None,
+    ) -> None:
         self._loaded = loaded
         self._view = loaded.snapshot()
         self.hooks = tuple(hooks)  #: configurations, in the order in which they are asked
         self.notes = tuple(notes)  #: for a person: what is off, and why
+        self.permissions = permissions  #: rules that hold in the folder; None without a folder
 
     @classmethod
     def open(
@@ -57,8 +65,13 @@ class Project(Mapping[str, Agent]):
             hooks += [hooks_in(path, fence=folder) for path in settings]
         elif settings:
             notes.append(UNTRUSTED)
+        permissions = None
+        if folder is not None:
+            found = find_permissions(folder, user_dir=user_dir, home=home)
+            permissions = found.held
+            notes += found.notes
         notes += [str(note) for note in loaded.notes]
-        return cls(loaded, [each for each in hooks if each], notes)
+        return cls(loaded, [each for each in hooks if each], notes, permissions)
 
     def with_call(self, call: Sequence[Agent]) -> Mapping[str, Agent]:
         """These definitions, and those of a session, which go before them."""

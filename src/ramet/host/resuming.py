@@ -18,6 +18,7 @@ from ramet.agent.loop import left_open
 from ramet.core.errors import Damaged, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
+from ramet.core.permissions import Permissions, from_data
 from ramet.core.policy import Policy, from_json
 from ramet.core.story import RunStory, TreeStory
 from ramet.host.journal import Journal, said_of
@@ -31,6 +32,7 @@ from ramet.spawn.plan import as_agent
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
 from ramet.tools.agents import spawning_tools
+from ramet.tools.permitting import ruling_on
 from ramet.tools.stock import stock_tools
 
 if TYPE_CHECKING:
@@ -154,6 +156,7 @@ class Left:
             children=_policy(children, supplied) if children is not None else None,
             sync_tools=about.get("sync_tools", "thread"),
             gate=_gate(about, supplied),
+            permissions=_permissions(about, project),
             number=about["number"],
             repeatable=about.get("repeatable", True),
         )
@@ -179,6 +182,15 @@ def _hooks(about: Mapping[str, Any], supplied: Supplied, project: Project) -> tu
     if len(hooks) < had:
         raise DefinitionMissing("hooks", f"{had} that it had, of which {len(hooks)} are here")
     return hooks
+
+
+def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | None:
+    """Return the rules that hold in the folder now, and those that the tree was held to when it began."""
+    data = about.get("permissions")
+    if data is None:
+        return project.permissions
+    recorded = from_data(data)
+    return recorded if project.permissions is None else recorded.joined(project.permissions)
 
 
 def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
@@ -277,7 +289,10 @@ def _check_gate(run: Run, story: RunStory) -> None:
     if run.context.safety is not None:
         return  # It is asked about every call, and a tree that had one has one.
     waits = any(
-        id not in story.words and _still_asks(run, CallId(asked.call_id or "")) for id, asked in story.approvals.items()
+        id not in story.words
+        and _still_asks(run, CallId(asked.call_id or ""))
+        and ruling_on(run.context, asked.tool, asked.args).verdict is None
+        for id, asked in story.approvals.items()
     )
     if waits and (hooks is None or not hooks.listens("PreToolUse")):
         raise DefinitionMissing("PreToolUse hook", f"of {run.info.path}")

@@ -123,6 +123,7 @@ class Session:
                 children=policy,
                 sync_tools=sync_tools,
                 gate=gate,
+                permissions=self.project.permissions,
             )
         )
         self._root: Run = self._opened.tree.spawner.root(

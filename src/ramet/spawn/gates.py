@@ -9,7 +9,8 @@ from ramet.core.errors import ProtocolError
 from ramet.core.ids import CallId, StepId
 from ramet.models.question import bounded_json
 from ramet.spawn.calls import ReplyCalls
-from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.permitting import narrowed, ruling_on
 from ramet.wire.requests import Approve, Decided, FireHook, HookWord, Intend, Word
 
 #: Bytes of what a guest tells the hooks of an event.
@@ -57,10 +58,13 @@ class Gates:
         if call_id in self._asking:
             raise ProtocolError(f"a person is being asked about call {call_id[:100]!r} already")
         question = self._questions.pop(call_id, None)
-        if question is None:  # No hook wants to know: a tool asks by itself, in words that nobody has checked.
+        ruling = ruling_on(self._context, tool, call["args"])
+        if question is None and ruling.verdict == "ask":
+            question = ruling.reason
+        if question is None:  # No hook and no rule asks: a tool asks by itself, in words that nobody has checked.
             question = f"the sandbox asks: {quoted(request.question)}"
         allowed = False
-        if self._context.approve is not None:
+        if self._context.approve is not None and ruling.verdict != "deny":
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # whose question it is
             self._asking.add(call_id)
             try:
@@ -95,7 +99,8 @@ class Gates:
         """Run the hooks of an event of the loop. Raises ProtocolError for any other, or where nobody listens."""
         hooks, event = self._context.hooks, request.event
         takes = _SAID.get(event)
-        if takes is None or hooks is None or not hooks.listens(event):
+        listens = hooks is not None and hooks.listens(event)
+        if takes is None or not (listens or (event == "PreToolUse" and self._context.permissions)):
             raise ProtocolError(f"nobody listens for {event[:100]!r} from a sandbox")
         calls.rounds -= 1
         if calls.rounds < 0:
@@ -104,16 +109,19 @@ class Gates:
         if not isinstance(said, dict) or not all(isinstance(said.get(key), kind) for key, kind in takes.items()):
             raise ProtocolError(f"what is told of {event} is {', '.join(takes) or 'which call it is'}")
         payload: dict[str, Any] = {key: said[key] for key in takes}  # Any: what hooks take
-        if not event.endswith(("ToolUse", "ToolUseFailure")):
+        if hooks is not None and not event.endswith(("ToolUse", "ToolUseFailure")):
             matcher = payload.get(_MATCHED.get(event, ""), self._context.run.agent)
             return HookWord(**(await hooks.fire(event, self._context, payload, matcher=matcher))._asdict())
         call_id = str(said.get("tool_use_id"))
         call, tool = calls.call(call_id), calls.tool(call_id)
         payload = {"tool_name": tool, "tool_input": call["args"], "tool_use_id": call_id, **payload}
-        decision = await hooks.fire(event, self._context, payload, matcher=tool)
+        decision = HookDecision()
+        if listens and hooks is not None:
+            decision = await hooks.fire(event, self._context, payload, matcher=tool)
         if event == "PreToolUse":
             if decision.updated_input is not None:
                 call["args"] = decision.updated_input
+            decision = narrowed(self._context, tool, call["args"], decision)
             if decision.verdict == "deny":
                 calls.deny(call_id)
             elif decision.verdict == "ask":

@@ -101,7 +101,7 @@ class Conversation:
         context.concluded = context.exhausted = None
         run.heard.clear()
         system, history = self._mirror.begin(self._messages)
-        hooks, tree, room = context.hooks, context.tree, run.compaction
+        tree, room = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
         capabilities = [each.data() for each in run.agent.capabilities]
         said = {"system": system, "history": history, "types": types, "capabilities": capabilities}
@@ -122,8 +122,9 @@ class Conversation:
             if room
             else None,
             output_schema=dict(OutputContract(run.agent.output).schema) if run.agent.output is not None else None,
-            hooks=tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else (),
+            hooks=_heard(context),
             gated=context.safety is not None,
+            permissions=context.permissions,
             steps=context.steps,
             resumes=run.resumes,
             replied=run.replied if run.resumes else 0,
@@ -355,6 +356,13 @@ class Conversation:
         if said is None or kind in _NOT_A_GUESTS:
             return ProtocolError(f"it ended with {kind or 'nothing'}, of which nobody here knows")
         return error_from(said, done.fields)
+
+
+def _heard(context: ToolUseContext) -> tuple[str, ...]:
+    """Return the events of which a guest tells the host: where rules hold, each call before it begins."""
+    hooks = context.hooks
+    heard = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
+    return heard if not context.permissions or "PreToolUse" in heard else ("PreToolUse", *heard)
 
 
 def _refused(left: RunStory) -> BudgetExceeded | None:

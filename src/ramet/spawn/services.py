@@ -16,6 +16,7 @@ from ramet.core.agentref import AgentRef
 from ramet.core.errors import RametError
 from ramet.core.events import Event
 from ramet.core.ids import RunId
+from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Grant, Policy
 from ramet.isolation.contract import Backend
 from ramet.isolation.folders import RunFolder
@@ -125,6 +126,7 @@ class Services:
     ]  #: of a definition, and whether it runs as a child
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
+    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     grace_s: float = GRACE_S
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: what a spawn without a type means

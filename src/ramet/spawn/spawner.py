@@ -248,6 +248,7 @@ class Spawner:
             hooks=services.hooks(agent, gates, parent is not None),
             approve=services.approve,
             safety=services.safety,
+            permissions=services.permissions,
             spill=services.spill(info),
             keep_blob=services.keep_blob(info),
             processes=services.processes,

@@ -22,6 +22,7 @@ from ramet.core.errors import BudgetExceeded
 from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId, step_id
 from ramet.core.outcome import NOTHING_USED, Result, Usage
+from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Policy
 
 if TYPE_CHECKING:
@@ -333,6 +334,7 @@ class ToolUseContext:
     hooks: Hooks | None = None
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
+    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
     interpreter: Interpreter | None = None  #: None: this run works in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     keep_blob: Callable[[bytes], Awaitable[str]] | None = None  #: keep bytes for good, by name; None: nothing does

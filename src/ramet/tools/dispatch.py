@@ -29,7 +29,9 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametE
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.outcome import Usage
-from ramet.tools.context import CurrentCall, ToolUseContext, current_call
+from ramet.core.tool_names import ALIASES as ALIASES
+from ramet.tools.context import CurrentCall, HookDecision, ToolUseContext, current_call
+from ramet.tools.permitting import narrowed
 from ramet.tools.sending import stand_in
 from ramet.tools.sync import is_async as is_async
 from ramet.tools.sync import run_in_thread
@@ -37,7 +39,6 @@ from ramet.tools.sync import run_in_thread
 if TYPE_CHECKING:
     from langchain_core.messages import ToolCall
 
-ALIASES = {"Task": "Agent", "Shell": "Bash"}
 PREVIEW_CHARS = 2_000
 #: What a model is told of a call of which nobody knows whether it took effect.
 CUT_OFF = (
@@ -154,7 +155,7 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
     if call.get("error"):
         return _refused(context, call, f"The arguments of {tool.name} could not be read: {call['error']}")  # type: ignore[typeddict-item]  # set by the loop on calls whose JSON was broken
     note = ""
-    if context.hooks is not None and context.hooks.listens("PreToolUse"):
+    if context.permissions or (context.hooks is not None and context.hooks.listens("PreToolUse")):
         said = await _ask_hooks(context, tool, call)
         if isinstance(said, ToolMessage):
             return said
@@ -179,12 +180,17 @@ async def _gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> Too
 
 
 async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | str:
-    """Let the hooks veto, rewrite, or ask a person: a refusal, or what they have to add to the result."""
-    assert context.hooks is not None
-    payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"]}
-    decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool.name)
-    if decision.updated_input is not None:
-        call["args"] = decision.updated_input
+    """Let the hooks veto, rewrite, or ask a person: a refusal, or what they have to add to the result.
+
+    Permission rules are held against the call as the hooks leave it.
+    """
+    decision = HookDecision()
+    if context.hooks is not None and context.hooks.listens("PreToolUse"):
+        payload = {"tool_name": tool.name, "tool_input": call["args"], "tool_use_id": call["id"]}
+        decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool.name)
+        if decision.updated_input is not None:
+            call["args"] = decision.updated_input
+    decision = narrowed(context, tool.name, call["args"], decision)
     if decision.verdict == "deny":
         return _refused(context, call, f"Denied: {decision.reason or 'a hook said no'}", status="denied")
     if decision.verdict == "ask":
@@ -196,8 +202,7 @@ async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
 
 async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, question: str) -> ToolMessage | None:
     """Let a person decide, wherever the inbox is; no word is a no."""
-    assert context.hooks is not None
-    if context.hooks.listens("Notification"):
+    if context.hooks is not None and context.hooks.listens("Notification"):
         payload = {"message": f"{tool.name} waits for approval: {question}", "notification_type": "permission_prompt"}
         await context.hooks.fire("Notification", context, payload, matcher="permission_prompt")
     if context.approve is None:

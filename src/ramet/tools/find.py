@@ -17,6 +17,7 @@ from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.paths import SKIPPED, Absent, Place, directory, here, locate, shown
 from ramet.tools.patterns import BadPattern, Pattern
+from ramet.tools.permitting import hidden_files
 
 MAX_LISTED = 1_000
 MAX_SEEN = 200_000  #: entries looked at before giving up
@@ -43,6 +44,9 @@ async def glob(arguments: GlobArguments) -> str:
     context = here()
     place, pattern = _where(context, arguments)
     prefix = "" if place.shown == "." else f"{place.shown}/"
+    hidden = hidden_files(
+        context, locate(context, "." if arguments.pattern.startswith("/") else arguments.path or ".").path
+    )
     found: list[tuple[int, str]] = []
     seen = 0
     with contextlib.suppress(Absent), directory(place) as fd, contextlib.closing(walk(fd)) as entries:
@@ -52,7 +56,9 @@ async def glob(arguments: GlobArguments) -> str:
                 await asyncio.sleep(0)
             if seen > MAX_SEEN:
                 break
-            if each.is_directory is pattern.directories and pattern.fits(each.path):
+            if each.is_directory is not pattern.directories or not pattern.fits(each.path):
+                continue
+            if hidden is None or not hidden(f"{place.path}/{each.path}"):
                 found.append((_mtime_ns(each.entry), each.path))
     if not found:
         return f"No {'directories' if pattern.directories else 'files'} match {shown(arguments.pattern)}." + _cut(seen)

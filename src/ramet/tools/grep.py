@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from langchain_core.tools import StructuredTool, ToolException
@@ -25,6 +25,7 @@ from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.find import is_directory
 from ramet.tools.paths import SKIPPED, Place, directory, here, locate, open_file, shown
 from ramet.tools.patterns import BadPattern, Pattern
+from ramet.tools.permitting import hidden_files
 
 LIMIT_S = 60.0
 MAX_OUTPUT = 1024 * 1024  #: bytes of the search's output that are looked at
@@ -99,7 +100,9 @@ async def grep(arguments: GrepArguments) -> str:
     text = output.data().decode("utf-8", "replace")
     if ended.code == 2 and "\0" not in text:
         raise ToolException(f"pattern: {text.strip()[:1_000] or 'the search failed'}")
-    entries = _entries(arguments, text, prefix, alone)
+    hidden = None if alone else hidden_files(context, place.path)
+    shows: Callable[[str], bool] = lambda path: hidden is None or not hidden(f"{place.path}/{path}")  # noqa: E731
+    entries = _entries(arguments, text, prefix, alone, shows)
     return _page(arguments, entries, ended, context.max_result_chars - 500)
 
 
@@ -180,11 +183,15 @@ def _python(arguments: GrepArguments, wanted: list[str], from_stdin: bool) -> li
     return [sys.executable, "-I", "-S", "-c", _BOOT, source, json.dumps(job)]
 
 
-def _entries(arguments: GrepArguments, text: str, prefix: str, alone: str | None) -> Iterator[str]:
-    """What the search wrote, in our form: each entry has its path before a NUL."""
+def _entries(
+    arguments: GrepArguments, text: str, prefix: str, alone: str | None, shows: Callable[[str], bool]
+) -> Iterator[str]:
+    """What the search wrote, in our form: each entry has its path before a NUL. `shows` leaves files out."""
     if arguments.output_mode == "files_with_matches":
         for path in text.split("\0")[:-1]:
-            yield alone or prefix + shown(path.lstrip("\n").removeprefix("./"))
+            path = path.lstrip("\n").removeprefix("./")
+            if shows(path):
+                yield alone or prefix + shown(path)
         return
     for line in text.split("\n"):
         path, found, rest = line.partition("\0")
@@ -192,7 +199,10 @@ def _entries(arguments: GrepArguments, text: str, prefix: str, alone: str | None
             if line == "--":
                 yield line
             continue
-        name = alone or prefix + shown(path.removeprefix("./"))
+        path = path.removeprefix("./")
+        if not shows(path):
+            continue
+        name = alone or prefix + shown(path)
         if arguments.output_mode == "count":
             yield f"{name}:{rest}"
         elif match := _LINE.match(rest):

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ramet.core.errors import ProtocolError
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
+from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Policy
 
 #: What a guest counts: whole, not negative, and exact in every reader of JSON.
@@ -279,6 +280,7 @@ class StartConversation(Told, frozen=True, kw_only=True, tag="start_conversation
     output_schema: dict[str, Any] | None = None
     hooks: tuple[str, ...] = ()  #: events that somebody listens to
     gated: bool = False  #: each call is to be intended before it begins
+    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, held against names that only a guest knows
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that nobody has looked at
     replied: int = 0  #: so often its model had in this turn, before that

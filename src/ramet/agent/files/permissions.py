@@ -1,0 +1,223 @@
+"""The `permissions` of settings files, read into rules. A rule that is not understood is refused, never dropped.
+
+Rules of `deny` and `ask`, and the modes `plan` and `dontAsk`, hold at once, since they narrow. Rules of `allow`, and
+the modes `acceptEdits` and `bypassPermissions`, widen: those of a folder wait until a person trusts the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS, is_trusted
+from ramet.core.errors import InvalidValue
+from ramet.core.permissions import (
+    EFFECTS,
+    MODES,
+    NARROWING_MODES,
+    WIDENING_MODES,
+    Effect,
+    Mode,
+    ModeRule,
+    Permissions,
+    Rule,
+)
+from ramet.core.tool_names import EDITING_TOOLS, READING_TOOLS
+from ramet.tools.permissions.parsing import parse_rule
+from ramet.tools.permissions.path_rules import cost
+
+MAX_RULES = 1_000  #: of one list
+MAX_COST = 3_000  #: of all path patterns of one file that narrow
+USER_SETTINGS = "settings.json"
+KEYS = (*EFFECTS, "defaultMode", "additionalDirectories", "disableBypassPermissionsMode")
+
+
+class FilePermissions(NamedTuple):
+    """What one settings file says, whether it holds or not."""
+
+    path: Path
+    rules: tuple[Rule, ...] = ()
+    mode: ModeRule | None = None
+    no_bypass: bool = False
+    directories: tuple[str, ...] = ()
+
+
+class FoundPermissions(NamedTuple):
+    """What holds in a folder, and what a person should know."""
+
+    held: Permissions = Permissions()
+    waiting: Permissions = Permissions()  #: what holds once the folder is trusted
+    notes: tuple[str, ...] = ()
+
+
+def find_permissions(folder: Path | None, *, user_dir: Path | None, home: Path | None = None) -> FoundPermissions:
+    """Read the user's settings, then those of `folder`.
+
+    Raises Unreadable or InvalidValue for anything that cannot be understood, with the file and the rule.
+    """
+    mine = list(_user_files(user_dir, home))
+    theirs = list(_project_files(folder)) if folder is not None else []
+    widens = any(each.effect == "allow" for file in theirs for each in file.rules) or any(
+        file.mode is not None and file.mode.mode in WIDENING_MODES for file in theirs
+    )
+    trusted = widens and folder is not None and user_dir is not None and is_trusted(folder, user_dir)
+    no_bypass = any(file.no_bypass for file in (*mine, *theirs))
+    held = _together([*mine, *(theirs if trusted else [])], no_bypass=no_bypass)
+    narrowing = _together(theirs, no_bypass=no_bypass).narrowing()
+    waiting = Permissions()
+    if widens and not trusted:
+        every = _together([*mine, *theirs], no_bypass=no_bypass)
+        waiting = Permissions(
+            rules=tuple(each for each in every.rules if each.effect == "allow" and each not in held.rules),
+            modes=tuple(each for each in every.modes if each.mode in WIDENING_MODES and each not in held.modes),
+        )
+    held = _ordered(held.joined(narrowing))
+    return FoundPermissions(held, waiting, tuple(_notes([*mine, *theirs], waiting)))
+
+
+def read_permissions(
+    path: Path, *, fence: Path | None, root: Path | None, source: str | None = None
+) -> FilePermissions | None:
+    """Read the `permissions` of one settings file; None if there is no file.
+
+    `root` is the folder from which paths with one slash in front count. Raises Unreadable or InvalidValue.
+    """
+    if not os.path.lexists(path):
+        return None
+    text = read_text(path, limit=MAX_SETTINGS, fence=fence).text
+    try:
+        settings = json.loads(text, object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        raise Unreadable(path, "it is not JSON") from None
+    if not isinstance(settings, dict):
+        raise InvalidValue(f"{path}", settings, "a mapping, as in Claude Code's settings")
+    if "permissions" in getattr(settings, "repeated", ()):
+        raise InvalidValue(f"{path}: permissions", "twice", "the key once")
+    if "permissions" not in settings:
+        return FilePermissions(path)
+    return _Reader(path, settings["permissions"], str(root or path.parent), source or str(path)).file()
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers which keys it was given more than once."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        seen = set[str]()
+        self.repeated = set[str]()
+        for key, _ in pairs:
+            (self.repeated if key in seen else seen).add(key)
+
+
+class _Reader:
+    """The `permissions` of one file."""
+
+    def __init__(self, path: Path, found: Any, root: str, source: str) -> None:
+        self.path, self.found, self.root, self.source = path, found, root, source
+
+    def file(self) -> FilePermissions:
+        if not isinstance(self.found, dict):
+            raise InvalidValue(f"{self.path}: permissions", self.found, f"a mapping with any of {', '.join(KEYS)}")
+        for key in getattr(self.found, "repeated", ()):
+            raise InvalidValue(f"{self.path}: permissions.{key}", "twice", "the key once")
+        for key in self.found:
+            if key not in KEYS:
+                raise InvalidValue(f"{self.path}: permissions key", key, f"one of {', '.join(KEYS)}")
+        rules = tuple(rule for effect in EFFECTS for rule in self._rules(effect))
+        costs = sum(
+            cost(rule.specifier)
+            for rule in rules
+            if rule.specifier is not None and rule.tool in READING_TOOLS | EDITING_TOOLS and rule.effect != "allow"
+        )
+        if costs > MAX_COST:
+            raise InvalidValue(f"{self.path}: permissions", f"{len(rules)} rules", "fewer path patterns with ** or {…}")
+        return FilePermissions(self.path, rules, self._mode(), self._no_bypass(), tuple(self._directories()))
+
+    def _rules(self, effect: Effect) -> Iterator[Rule]:
+        field = f"{self.path}: permissions.{effect}"
+        texts = self._list(effect)
+        if len(texts) > MAX_RULES:
+            raise InvalidValue(field, f"{len(texts)} rules", f"at most {MAX_RULES} rules")
+        home = _home()
+        for text in texts:
+            yield parse_rule(text, effect, source=self.source, field=field, root=self.root, home=home)
+
+    def _mode(self) -> ModeRule | None:
+        mode: Mode | None = self.found.get("defaultMode")
+        if mode is None:
+            return None
+        if mode not in MODES:
+            raise InvalidValue(f"{self.path}: permissions.defaultMode", mode, ", ".join(MODES))
+        return ModeRule(mode=mode, source=self.source)
+
+    def _no_bypass(self) -> bool:
+        value = self.found.get("disableBypassPermissionsMode")
+        if value not in (None, "disable"):
+            raise InvalidValue(f"{self.path}: permissions.disableBypassPermissionsMode", value, "'disable'")
+        return value is not None
+
+    def _directories(self) -> list[str]:
+        return self._list("additionalDirectories")
+
+    def _list(self, key: str) -> list[str]:
+        value = self.found.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InvalidValue(f"{self.path}: permissions.{key}", value, "a list of texts")
+        return value
+
+
+def _user_files(user_dir: Path | None, home: Path | None) -> Iterator[FilePermissions]:
+    paths = [user_dir / USER_SETTINGS] if user_dir is not None else []
+    paths += [home / ".claude" / USER_SETTINGS] if home is not None else []
+    for path in dict.fromkeys(paths):
+        found = read_permissions(path, fence=None, root=None)
+        if found is not None:
+            yield found
+
+
+def _project_files(folder: Path) -> Iterator[FilePermissions]:
+    for name in SETTINGS:
+        if Path(name).name.startswith(".mcp"):
+            continue
+        found = read_permissions(folder / name, fence=folder, root=folder, source=name)
+        if found is not None:
+            yield found
+
+
+def _together(files: list[FilePermissions], *, no_bypass: bool) -> Permissions:
+    """Return what all these files say: every rule, every mode that narrows, and the last of the other modes."""
+    modes = [file.mode for file in files if file.mode is not None]
+    narrow = [mode for mode in modes if mode.mode in NARROWING_MODES]
+    others = [mode for mode in modes if mode.mode not in NARROWING_MODES][-1:]
+    if no_bypass:
+        others = [mode for mode in others if mode.mode != "bypassPermissions"]
+    widening = [mode for mode in others if mode.mode in WIDENING_MODES]
+    return Permissions(rules=tuple(rule for file in files for rule in file.rules), modes=(*narrow, *widening))
+
+
+def _ordered(permissions: Permissions) -> Permissions:
+    """Return the same with the rules in the order in which they are asked: deny, ask, allow."""
+    return Permissions(
+        rules=tuple(each for effect in EFFECTS for each in permissions.of(effect)), modes=permissions.modes
+    )
+
+
+def _notes(files: list[FilePermissions], waiting: Permissions) -> Iterator[str]:
+    if waiting:
+        names = [each.text for each in waiting.rules] + [f"defaultMode {each.mode}" for each in waiting.modes]
+        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        yield f"permissions that allow something wait until you trust this folder (ramet trust DIR): {shown}"
+    for file in files:
+        if file.directories:
+            yield f"{file.path}: permissions.additionalDirectories is not honoured: tools stay in the workspace"
+
+
+def _home() -> str:
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
