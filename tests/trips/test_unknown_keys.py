@@ -1,0 +1,77 @@
+"""A key that opens nothing is 401 on every path that needs one, whatever is asked for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ramet.services.app.operations import Operation
+from ramet.services.app.table import OPERATIONS
+from tests.support.serving import Served, serving, short_folder
+
+#: Every path that answers without a key. A new one must be added here on purpose.
+PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
+NEED_KEY = [each for each in OPERATIONS if each.path not in PUBLIC]
+
+
+async def dead_keys(served: Served) -> tuple[dict[str, str], dict[str, str]]:
+    """Keys that open nothing, by why they do not; and ids of things that are there."""
+    operator = served.server.operator
+    team, key = await served.team()
+    asked = {"team": team, "name": "bob", "agent_type": "echo"}
+    made = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
+    agent, first = made["agent"]["id"], made["nonce"]
+    path = f"/v1/agents/{agent}"
+    narrow = (await served.ask("POST", f"{path}/keys", first, json={"rights": ["info"]})).raise_for_status().json()
+    (await served.ask("DELETE", f"{path}/keys/{narrow['id']}", first)).raise_for_status()
+    (await served.ask("POST", f"{path}/rotate", first)).raise_for_status()
+    killed, nonce = await served.agent()
+    (await served.ask("DELETE", f"/v1/agents/{killed}", nonce)).raise_for_status()
+    gone, old = await served.team()
+    (await served.ask("DELETE", f"/v1/teams/{gone}", operator)).raise_for_status()
+    dead = {
+        "missing": "",
+        "wrong": "nobody",
+        "almost": operator[:-1],
+        "revoked": narrow["key"],
+        "rotated": first,
+        "of a killed agent": nonce,
+        "of a deleted team": old,
+    }
+    return dead, {"agent": agent, "team": team}
+
+
+async def ask(served: Served, operation: Operation, key: str, ids: dict[str, str]) -> Any:
+    """Ask for an operation about what is there, with a body that is JSON where one is taken."""
+    path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), operation.path)
+    body = {} if operation.takes is None and not operation.has_body else {"content": b"{}"}
+    return await served.ask(operation.method, path, key, **body)
+
+
+async def test_an_unknown_key_is_401_on_every_path() -> None:
+    """Missing, wrong, revoked, rotated, of a killed agent, of a deleted team: the answer is the same."""
+    with short_folder() as folder:
+        async with serving(folder) as served:
+            dead, ids = await dead_keys(served)
+            found = {
+                f"{operation.method} {operation.path}, {why}": (await ask(served, operation, key, ids)).status_code
+                for operation in NEED_KEY
+                for why, key in dead.items()
+            }
+
+    assert {what: status for what, status in found.items() if status != 401} == {}
+
+
+async def test_a_known_key_is_not_told_what_others_have() -> None:
+    """With the key of another agent or team, what is there and what is not are answered alike, and not by 401."""
+    with short_folder() as folder:
+        async with serving(folder) as served:
+            (agent, _), (_, other) = await served.agent(), await served.agent()
+            _, team = await served.team()
+            for key in (other, team):
+                there = await served.ask("GET", f"/v1/agents/{agent}", key)
+                nowhere = await served.ask("GET", "/v1/agents/agent-0", key)
+                assert there.status_code == nowhere.status_code == 404
+                assert there.json()["type"] == nowhere.json()["type"] == "urn:ramet:problem:not-yours"
+            assert (await served.ask("GET", "/v1/teams", other)).json() == {"teams": []}
+            assert (await served.ask("GET", f"/v1/agents/{agent}", "nobody")).status_code == 401
