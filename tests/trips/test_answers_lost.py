@@ -122,8 +122,8 @@ async def test_what_was_deleted_and_not_answered_is_deleted(both: Two) -> None:
 
     assert [each.status_code for each in answers] == [204, 204, 204], [each.text for each in answers]
     assert line.lost == 3
-    assert (await one.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 404
-    assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 404
+    assert (await one.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 401
+    assert (await two.ask("GET", f"/v1/teams/{team}", key)).status_code == 401
 
 
 async def test_what_was_not_there_to_be_deleted_is_not_said_to_be(both: Two) -> None:
@@ -132,7 +132,7 @@ async def test_what_was_not_there_to_be_deleted_is_not_said_to_be(both: Two) -> 
     agent, nonce = await one.agent()
     line.loses, line.left = "DELETE", 1
 
-    assert (await two.ask("DELETE", f"/v1/agents/{agent}", "agent_nobody")).status_code == 404
+    assert (await two.ask("DELETE", f"/v1/agents/{agent}", "agent_nobody")).status_code == 401
     assert line.lost == 1
     assert (await two.ask("GET", f"/v1/agents/{agent}", nonce)).status_code == 200
 
@@ -226,7 +226,7 @@ async def test_a_question_is_listed_and_answered_at_any_kernel(both: Two) -> Non
         assert (question["path"], question["args"]) == ("main/payer", {"amount": 50})
     path = f"/v1/approvals/{question['id']}"
 
-    assert (await two.ask("POST", path, "agent_nobody", json={"allowed": True})).status_code == 404
+    assert (await two.ask("POST", path, "agent_nobody", json={"allowed": True})).status_code == 401
     assert (await two.ask("POST", path, TOKEN, json={"allowed": True, "reason": "due"})).status_code == 204
     assert (await handle.result()).value == "both are done"
     for each in (one, two):

@@ -105,7 +105,7 @@ async def test_only_the_operator_sees_them(served: Served) -> None:
 
     assert (await served.ask("GET", "/metrics")).status_code == 401
     assert (await served.ask("GET", "/metrics", nonce)).status_code == 404
-    assert (await served.ask("GET", "/metrics", "made up, but long enough")).status_code == 404
+    assert (await served.ask("GET", "/metrics", "made up, but long enough")).status_code == 401
 
 
 async def test_they_can_be_made_public(folder: pathlib.Path) -> None:

@@ -48,6 +48,7 @@ _KINDS = (
     _Kind(errors.IsolationUnavailable, 422, ("asked", "offered", "missing", "remedy")),
     _Kind(errors.NotShippable, 422, ("what", "remedy")),
     _Kind(errors.Denied, 403, ("what", "reason")),
+    _Kind(refusals.UnknownKey, 401),
     _Kind(errors.NotYours, 404, ("kind", "name")),
     _Kind(errors.Unknown, 404, ("kind", "name", "known")),
     _Kind(errors.Expired, 410, ("run", "ended", "keep_s")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramet.core.errors import Gone, InvalidValue, RametError
+from ramet.core.errors import Gone, InvalidValue, NotYours, RametError
 
 
 class Undecodable(InvalidValue):
@@ -17,6 +17,14 @@ class BodyTooLarge(InvalidValue):
     def __init__(self, field: str, *, size: int, limit: int) -> None:
         self.size, self.limit = size, limit
         super().__init__(field, f"{size} bytes", f"at most {limit} bytes")
+
+
+class UnknownKey(NotYours):
+    """A key that opens nothing here: it is wrong, revoked, past its time, or of what is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("key", "")
+        self.args = ("this key opens nothing: it is wrong, revoked, past its time, or of what is gone",)
 
 
 class Missed(Gone):

@@ -243,6 +243,10 @@ class Server:
         """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
         return self.spawner.is_taking_up(team)
 
+    def knows_key(self, key: str) -> bool:
+        """Whether a key opens anything here."""
+        return self.spawner.knows_key(key)
+
     def opens_an_agent(self, key: str) -> bool:
         """Whether this is a key of one of its agents, to talk with."""
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
 from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, problem_of
 
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
+    HTTPStatus.SERVICE_UNAVAILABLE: {"retry-after": "1"},
+}
 _encoder = msgspec.json.Encoder()
 
 
@@ -44,5 +48,4 @@ def problem(error: BaseException) -> Response:
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
     found = problem_of(error)
-    headers = {"retry-after": "1"} if found.status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return Response(found.encode(), found.status, headers, MEDIA_TYPE)
+    return Response(found.encode(), found.status, _HEADERS.get(found.status), MEDIA_TYPE)

@@ -119,6 +119,8 @@ class _Endpoint:
             _ = call.key
         desk = self._parts.desk
         if desk is None or not operation.needs_key:
+            if operation.needs_key and not operation.own_refusals:
+                await call.check_key()
             answer = await operation.handle(call)
         elif (answer := await desk.elsewhere(call, operation)) is None:
             answer = await desk.here(call, operation)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
 from ramet.services.misfits import hidden, misfit
-from ramet.services.refusals import BodyTooLarge, Undecodable
+from ramet.services.refusals import BodyTooLarge, Undecodable, UnknownKey
 
 if TYPE_CHECKING:
     from ramet.services.app.parts import Parts
@@ -43,8 +43,20 @@ class Call:
             return found
         raise no_key()
 
+    async def check_key(self) -> None:
+        """Raise UnknownKey for a key that opens nothing of any kernel, and Refusal where there is none."""
+        agent = self.request.path_params.get("agent", "")
+        if self.parts.spawner.knows_key(self.key, agent):
+            return
+        if self.parts.desk is None or not await self.parts.desk.knows_key(self):
+            raise UnknownKey
+
     async def see_that_it_has_a_team(self) -> None:
-        """For whoever has a team, and the operator: before a stranger's bytes are taken in. Raises NotYours."""
+        """For whoever has a team, and the operator: before a stranger's bytes are taken in.
+
+        Raises NotYours, and UnknownKey for a key that opens nothing.
+        """
+        await self.check_key()
         spawner = self.parts.spawner
         if spawner.roster.is_operator(self.key) or await spawner.list_teams(self.key):
             return

@@ -14,6 +14,7 @@ from ramet.services.views.exposition import MEDIA_TYPE, exposition
 async def _metrics(call: Call) -> Response:
     metrics = call.parts.metrics
     if not metrics.is_public:
+        await call.check_key()
         call.parts.kernel.open(call.key, "metrics")
     text = exposition(metrics.families())
     return Response(text.encode("utf-8", "backslashreplace"), headers={"content-type": MEDIA_TYPE})

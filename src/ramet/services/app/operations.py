@@ -39,7 +39,7 @@ class Operation:
     resumes: bool = False  #: by Last-Event-ID
     needs_key: bool = True
     refuses: Sequence[int] = ()  #: statuses of what it raises, beside those that `openapi` finds by itself
-    own_refusals: bool = False  #: some are in the form that its clients read, not problem documents
+    own_refusals: bool = False  #: some, those of keys among them, are in the form that its clients read
     begins: bool = False  #: new work, which a kernel that is about to end takes no more
     of: Of = "here"
     merge: Callable[[Call, Sequence[Any]], Any] | None = None  #: of what all kernels answer, for `everyone`

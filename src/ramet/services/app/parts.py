@@ -27,6 +27,9 @@ class Desk(Protocol):
     async def opens_a_team(self, key: str) -> bool:
         """Whether this is the key of a team of any kernel."""
 
+    async def knows_key(self, call: Any) -> bool:
+        """Whether the key of a request opens anything of another kernel. Raises Refusal where that is not settled."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:

@@ -85,11 +85,13 @@ class Desk:
         return None
 
     async def here(self, call: Call, operation: Operation) -> Any:
-        """What this kernel answers. Raises TakenOver for what went to another one meanwhile.
+        """What this kernel answers. Raises UnknownKey, and TakenOver for what went to another one meanwhile.
 
         Whoever passed the request on is told that it is not here, and asks there.
         """
         try:
+            if not operation.own_refusals:
+                await call.check_key()
             return await operation.handle(call)
         except (TakenOver, OwnedElsewhere) as refused:
             problem: RametError = refused
@@ -117,6 +119,18 @@ class Desk:
     async def opens_a_team(self, key: str) -> bool:
         """Whether this is the key of a team of any kernel."""
         return await self._directory.opens_a_team(hash_of(key))
+
+    async def knows_key(self, call: Call) -> bool:
+        """Whether a key that opens nothing here opens something of another kernel.
+
+        Raises Refusal where that is not known, as what a lost kernel had is being taken over.
+        """
+        hash = hash_of(call.key)
+        if await self._directory.opens_a_team(hash) or await self._holder(call) is not None:
+            return True
+        if not await self._several.are_all_settled():
+            raise away()
+        return self._home.knows_key(call.key)  # It may have come here meanwhile.
 
     # ---- of one
 
@@ -175,7 +189,7 @@ class Desk:
             raise
 
     async def _removed_there(self, call: Call, operation: Operation, answer: Answer) -> Any:
-        if answer.status != HTTPStatus.NOT_FOUND:
+        if answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED):  # Its key may have gone with it.
             return answer
         said = await answer.read()
         is_part = msgspec.json.decode(said, type=_Said).type == problem_of(Unknown("", "")).type

@@ -29,5 +29,8 @@ class Home(Protocol):
     def is_taking_up(self, team: str) -> bool:
         """Whether a team, or any for "", is this kernel's, and its agents are being opened."""
 
+    def knows_key(self, key: str) -> bool:
+        """Whether a key opens anything here."""
+
     def opens_an_agent(self, key: str) -> bool:
         """Whether this is a key of one of its agents."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.serve")
 _LOOK_S: Final = 0.05
+#: What is not there, and a key that was known here and is not there any more.
+_NOTHING_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED})
 
 
 class Several:
@@ -40,9 +42,10 @@ class Several:
         None where another kernel asks for what is here: it makes one of them. Raises Refusal where that takes too long.
         """
         assert operation.merge is not None
-        await self._until(self._is_settled if is_forwarded else self._are_all_settled)
+        await self._until(self._is_settled if is_forwarded else self.are_all_settled)
         if is_forwarded:
             return None
+        await call.check_key()
 
         async def here() -> Any | RametError:
             scope = {**call.request.scope, **({"query_string": operation.whole} if operation.whole else {})}
@@ -68,7 +71,7 @@ class Several:
         except (Unreachable, TimeoutError) as problem:
             _log.warning("kernel %s does not say what it has: %s", seat.name, str(problem) or "it does not answer")
             raise away() from None
-        if answer.status == HTTPStatus.NOT_FOUND:
+        if answer.status in _NOTHING_THERE:
             return None
         if answer.status != HTTPStatus.OK:
             raise away()
@@ -76,10 +79,11 @@ class Several:
 
     async def of_whoever(self, call: Call, operation: Operation) -> Any:
         """Whoever knows of it: this kernel, or another one; that none does is said once all could be asked."""
+        await call.check_key()
         said = await call.body(JSON_BYTES)
         until = asyncio.get_running_loop().time() + self._wait_s
         while True:
-            is_known = await self._are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
+            is_known = await self.are_all_settled()  # Before it is asked: whoever takes it up meanwhile may have it.
             call.begin_again(said)
             try:
                 answer = await operation.handle(call)
@@ -95,7 +99,7 @@ class Several:
                         raise lost() from None
                     is_known = False
                     continue
-                if found.status != HTTPStatus.NOT_FOUND:
+                if found.status not in _NOTHING_THERE:
                     return found
                 await found.close()
             if is_known:
@@ -108,7 +112,7 @@ class Several:
         """Whether all that this kernel has taken over is open."""
         return not self._home.is_taking_up("")
 
-    async def _are_all_settled(self) -> bool:
+    async def are_all_settled(self) -> bool:
         """Whether there are no teams of kernels that are lost, either."""
         is_one_lost = len(self._directory.others()) < len(self._directory.seats.keys() - {self._directory.me})
         return not (is_one_lost and await self._directory.orphans()) and await self._is_settled()

@@ -175,6 +175,13 @@ class Roster:
         """The agent, for whoever may do this with it. Raises NotYours, which is the same for every reason."""
         return self.admitted(agent_id, key, right).living
 
+    def knows_key(self, key: str, first: str = "") -> bool:
+        """Whether a key opens any agent, with whatever right; that of the id `first` is looked at first."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        if (living := self._living.get(first)) is not None and keys.held_by(living.row.keys, hash, now) is not None:
+            return True
+        return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._living.values()])
+
     def find(self, key: str, right: Right) -> Living:
         """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
         hash, now = keys.hash_of(key), self._clock.now()

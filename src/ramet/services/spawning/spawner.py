@@ -282,6 +282,10 @@ class AgentSpawnerService:
 
     # ---- keys
 
+    def knows_key(self, key: str, agent: str = "") -> bool:
+        """Whether a key opens anything here. That of `agent`, which is asked for, is found first."""
+        return self.roster.is_operator(key) or self.roster.knows_key(key, agent) or bool(self._rooms_of(key))
+
     async def delegate(self, agent: str, key: str, asked: Delegate) -> DelegatedKey:
         """A narrower key, or the ownership, by which every older key dies. Raises NotYours, InvalidValue."""
         return await self._owners.delegate(agent, key, asked)
