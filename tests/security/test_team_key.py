@@ -1,0 +1,107 @@
+"""What the holder of a team's key reaches on the machine of a server: real `ramet serve`, real HTTP, real sandboxes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.team_keys import TeamClient, served
+
+SHELL = {"tools": ["Bash"]}
+BACKENDS = ("bwrap", "local")
+
+
+def token_of(client: TeamClient) -> str:
+    """The command that prints the operator's token, for an agent that can read it."""
+    return f"$ cat {client.folder}/.ramet/operator-token"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_with_bash_cannot_read_the_operators_token(backend: str) -> None:
+    """Without a policy the agent gets the default sandbox, and its shell sees neither the token nor the journal."""
+    with served(None, "--backend", backend) as client:
+        made = client.spawn("bob", spawn_info=SHELL)
+        assert made.status_code == 201, made.text
+        spawned = made.json()
+
+        said = client.say(spawned, token_of(client))
+
+        assert client.operator not in said
+        assert spawned["agent"]["isolation"] in ("L1", "L2")
+        assert client.operator not in client.say(spawned, f"$ ls {client.folder}/.ramet; cat /proc/*/environ")
+
+
+def test_the_operators_rule_lets_agents_work_in_the_host() -> None:
+    """`rules.sandboxed: false` is the control: the same attack reads the token, and the answer says `none`."""
+    with served({"rules": {"sandboxed": False}}) as client:
+        spawned = client.spawn("bob", spawn_info=SHELL).raise_for_status().json()
+
+        assert spawned["agent"]["isolation"] == "none"
+        assert client.operator in client.say(spawned, token_of(client))
+
+
+def test_only_agents_without_touching_tools_stay_in_the_host() -> None:
+    """A model that only talks may work in the host; each of these gets a sandbox."""
+    with served() as client:
+        asked = {
+            "talks": {},
+            "reads": {"tools": ["Read"]},
+            "greps": {"tools": ["Grep"]},
+            "all": {"tools": ["*"]},
+            "codes": {"tools": ["python"]},
+            "leads": {"spawn": True},
+        }
+        levels = {
+            name: client.spawn(name, spawn_info=info).raise_for_status().json()["agent"]["isolation"]
+            for name, info in asked.items()
+        }
+        program = client.spawn("runs", "command", spawn_info={"argv": ["sh", "-c", "echo ready; cat"]})
+
+        assert levels.pop("talks") == "none"
+        assert set(levels.values()) == {"L2"}
+        assert "in the host" not in program.text, "a program is started in a sandbox, whatever it says then"
+
+
+def test_a_machine_without_sandboxes_refuses_with_the_reason() -> None:
+    """Where bubblewrap is missing nothing falls back to the host: the refusal names what is missing."""
+    with served(None, PATH="/nowhere") as client:
+        refused = client.spawn("bob", spawn_info=SHELL)
+        talks = client.spawn("talks")
+
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["type"] == "urn:ramet:problem:isolation-unavailable"
+        assert "bwrap" in refused.json()["missing"]
+        assert talks.status_code == 201, "a model that only talks needs no sandbox"
+
+
+def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
+    """Each refusal says which field, which value, and what is accepted; what the rules name is given."""
+    with served({"rules": {"tools": ["Read"], "models": ["shell"], "mounts": ["given"], "variables": ["LANG"]}}) as at:
+        (at.folder / "given" / "below").mkdir(parents=True)
+        (at.folder / "given" / "out").symlink_to("/etc")
+        cases: dict[str, dict[str, Any]] = {
+            "spawn_info.tools": {"spawn_info": SHELL},
+            "spawn_info.model": {"spawn_info": {"model": "offline"}},
+            "policy.allowed_env_vars": {"policy": {"allowed_env_vars": ["RAMET_TOKEN"]}},
+            "policy.readonly_mounts": {"policy": {"readonly_mounts": ["/etc"]}},
+        }
+        for number, (field, asked) in enumerate(cases.items()):
+            refused = at.spawn(f"no-{number}", **asked)
+            assert refused.status_code in (409, 422), refused.text
+            assert field in (refused.json().get("field"), refused.json().get("limit"))
+        through = at.spawn("through", policy={"readonly_mounts": [str(at.folder / "given" / "out")]})
+        assert through.status_code in (409, 422), "a link below a granted folder leads out of it"
+        policy = {"readonly_mounts": [str(at.folder / "given" / "below")], "allowed_env_vars": ["LANG"]}
+        assert at.spawn("yes", spawn_info={"tools": ["Read"]}, policy=policy).status_code == 201
+
+
+def test_rules_in_the_environment_win_over_those_in_the_file() -> None:
+    """As every other setting: the file says none, the environment says Bash."""
+    settings = {"rules": {"tools": ["Read"], "sandboxed": False}}
+    with served(settings, RAMET_RULES_TOOLS="Bash Grep", RAMET_RULES_SANDBOXED="true") as client:
+        loop = client.spawn("loop").raise_for_status().json()
+
+        assert client.spawn("bob", spawn_info=SHELL).status_code == 201
+        assert client.spawn("ann", spawn_info={"tools": ["Read"]}).status_code == 422
+        assert loop["agent"]["isolation"] == "L2", "all agents, those without tools as well"

@@ -1,0 +1,89 @@
+"""`ramet serve` as a process, and what a team's key can ask of it over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import httpx2
+
+from tests.support.acceptance_types import ENTRY_POINTS
+from tests.support.serve_process import ROOT, plugin
+from tests.support.serving import short_folder
+
+
+class TeamClient:
+    """An HTTP client with the key of one team, the operator's key, and the folder of the server."""
+
+    def __init__(self, folder: pathlib.Path, http: httpx2.Client) -> None:
+        self.folder, self._http = folder, http
+        self.operator = (folder / ".ramet" / "operator-token").read_text().strip()
+        made = self.ask("POST", "/v1/teams", self.operator, json={"name": "crew", "resources": {"agents": 8}})
+        self.key = made.raise_for_status().json()["key"]
+
+    def ask(self, method: str, path: str, key: str, **options: Any) -> httpx2.Response:
+        """Send one request with a key."""
+        return self._http.request(method, path, headers={"authorization": f"Bearer {key}"}, **options)
+
+    def spawn(self, name: str, agent_type: str = "shell", **fields: Any) -> httpx2.Response:
+        """Ask for an agent with the team's key."""
+        asked = {"team": "crew", "name": name, "agent_type": agent_type, **fields}
+        return self.ask("POST", "/v1/agents", self.key, json=asked)
+
+    def say(self, spawned: Mapping[str, Any], text: str) -> str:
+        """Return the whole answer of an agent to one message."""
+        body = {"model": "any", "messages": [{"role": "user", "content": text}]}
+        answer = self.ask("POST", "/v1/chat/completions", spawned["nonce"], json=body).raise_for_status()
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+
+class ServeProcess:
+    """A running `ramet serve`, ended on leaving; it logs into a file of its folder."""
+
+    def __init__(self, folder: pathlib.Path, *options: str, **env: str) -> None:
+        path = os.pathsep.join([str(folder / "plugin"), str(ROOT)])
+        self._log = folder / "serve.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ramet", "serve", "--dir", str(folder), *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path, **env},
+            )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            self._process.communicate()
+            raise RuntimeError(self._log.read_text())
+        return self
+
+    def kill(self) -> None:
+        """Kill the server, which notices nothing of that."""
+        self._process.kill()
+        self._process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+@contextmanager
+def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
+    """A server with these settings in its `ramet.yaml`, an agent type `shell` whose model obeys, and one team."""
+    with short_folder() as folder:
+        plugin(folder, ENTRY_POINTS)
+        (folder / "ramet.yaml").write_text(json.dumps(settings or {}))
+        transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
+        with (
+            ServeProcess(folder, *options, **env),
+            httpx2.Client(transport=transport, base_url="http://ramet", timeout=60) as http,
+        ):
+            yield TeamClient(folder, http)
