@@ -20,6 +20,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 
 from ramet.services.contract import AgentType
+from ramet.services.rules import Rules
 from ramet.services.server import Server
 from ramet.services.types.command import CommandType
 from ramet.services.types.function import FunctionType
@@ -96,7 +97,8 @@ def types() -> Mapping[str, AgentType]:
 
 async def main(folder: str, backend: Any) -> None:
     """Serve."""
-    async with Server(folder, backend=backend, types=types()) as server:
+    in_host = Rules(sandboxed=False)  # Without a policy they are in the host, which is one of the places.
+    async with Server(folder, backend=backend, types=types(), rules=in_host) as server:
         print(server.where, flush=True)  # noqa: T201 - whoever started it waits for that
         await asyncio.Event().wait()
 

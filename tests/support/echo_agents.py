@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.core.outcome import ErrorInfo
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import Image, Opening, Served
 
 
 class EchoInfo(Struct, forbid_unknown_fields=True):
@@ -92,6 +92,9 @@ class EchoType:
 
     def __init__(self) -> None:
         self.opened: list[Echo] = []
+
+    def needs_sandbox(self, info: EchoInfo, image: Image) -> bool:
+        return False
 
     async def check(self, opening: Opening) -> None:
         if opening.info.trouble == "check":

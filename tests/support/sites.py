@@ -24,7 +24,7 @@ from ramet.services.contract import (
     SpawnAgent,
     SpawnedAgent,
 )
-from ramet.services.spawning.checking import Rules
+from ramet.services.rules import Rules
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore

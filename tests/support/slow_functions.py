@@ -7,7 +7,9 @@ import pathlib
 import time
 import uuid
 from collections.abc import Generator
+from typing import Any
 
+from ramet.services.contract import Image
 from ramet.services.types.function import FunctionType
 
 LOOK_S = 0.01
@@ -53,3 +55,7 @@ class SlowFunctions(FunctionType):
 
     def __init__(self) -> None:
         super().__init__([__name__])
+
+    def needs_sandbox(self, info: Any, image: Image) -> bool:
+        """Work in the host unless a policy is given."""
+        return False

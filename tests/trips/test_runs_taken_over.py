@@ -14,6 +14,7 @@ import pytest
 
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
+from ramet.services.rules import Rules
 from ramet.services.types import model_set
 from ramet.services.types.llm import LlmType
 from ramet.store.postgres import PostgresStore
@@ -65,6 +66,7 @@ async def both(postgres: Server) -> AsyncIterator[Two]:
                     types={"late": late},
                     listen=("127.0.0.1", 0),
                     token=TOKEN,
+                    rules=Rules(sandboxed=False),
                 )
             )
             for each in stores

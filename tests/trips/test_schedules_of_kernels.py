@@ -46,6 +46,7 @@ async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Go
     note = Call("Write", {"file_path": "note", "content": "noted once"})
     async with provider([note, Hang(after_chars=5), "It is noted."]) as asked:
         settings = {"OPENAI_BASE_URL": f"{asked.url}/v1", "OPENAI_API_KEY": "none", "RAMET_BACKEND": "local"}
+        settings["RAMET_RULES_SANDBOXED"] = "false"
         one = all_kernels.begin("one", **settings)
         first = await stack.enter_async_context(all_kernels.client(one))
         view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.")

@@ -12,11 +12,13 @@ import pytest
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Opening
 from ramet.services.contract import Served as Agent
+from ramet.services.rules import Rules
 from ramet.services.types.function import FunctionType
 from tests.support.echo_agents import Echo, EchoType
 from tests.support.serving import Served, serving
 from tests.support.waiting import eventually
 
+IN_HOST = Rules(sandboxed=False)  #: for functions of this module, which are called in it
 PROMPT = b'{"messages": [{"role": "user", "content": "say it"}]}'
 
 
@@ -136,7 +138,7 @@ def deep(text: str, history: object) -> list[object]:
 
 async def test_a_function_that_says_what_is_no_unicode(folder: pathlib.Path) -> None:
     """It is told, and kept, with a mark in its place: the next turn and the history are as ever."""
-    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:surrogates"})
         for _ in range(2):
             answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
@@ -148,7 +150,7 @@ async def test_a_function_that_says_what_is_no_unicode(folder: pathlib.Path) -> 
 
 async def test_a_function_that_returns_what_cannot_be_told(folder: pathlib.Path) -> None:
     """Its turn fails and says why; the agent answers on."""
-    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:deep"})
         for _ in range(2):
             answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
@@ -171,7 +173,7 @@ async def test_a_function_that_says_too_much_is_stopped(folder: pathlib.Path, mo
     """All that it says is kept in the host: its turn fails, it is ended, and no more than that is kept."""
     monkeypatch.setattr("ramet.services.types.kept_turns.MOST_SAID", 1_000_000)
     ENDED.clear()
-    async with serving(folder, types={"echo": FunctionType([__name__])}) as served:
+    async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as served:
         agent, nonce = await served.agent(spawn_info={"function": f"{__name__}:endless"})
         answer = await served.ask("POST", f"/v1/agents/{agent}/turns", nonce, content=PROMPT)
         assert "urn:ramet:problem:output-too-large" in answer.text

@@ -65,6 +65,8 @@ def _words(value: Any) -> str:
         return "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {amount:.12g}" for name, amount in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
     return str(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -15,7 +15,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ramet.concurrency.clock import Clock
 from ramet.core.budget import Amount, Hold
-from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
+from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, Unknown
 from ramet.core.events import MessageDiscarded, ModelAsked, ModelCharged, ModelRetried
 from ramet.core.outcome import NOTHING_USED, Usage
 from ramet.models.gate import Gates, Retry, RetryPolicy
@@ -49,12 +49,19 @@ class Gateway:
         self._clock = clock
         self._prices = {**PRICES, **(prices or {})}
         self._gates = Gates(clock=clock, policy=retry)
+        #: Names of models that runs may ask for; None is any. Model objects are the host's own word.
+        self.accepted: Collection[str] | None = None
         self._by_name: dict[str, _Port] = {}
         self._by_object: WeakValueDictionary[int, _Port] = WeakValueDictionary()  # a port keeps its model
 
     def port(self, model: str | BaseChatModel) -> ModelPort:
-        """A model as runs reach it. Raises Unknown or MissingExtra for a name that leads nowhere."""
+        """A model as runs reach it. Raises Unknown or MissingExtra for a name that leads nowhere.
+
+        Raises InvalidValue for one that is not accepted.
+        """
         if isinstance(model, str):
+            if self.accepted is not None and model not in self.accepted:
+                raise InvalidValue("model", model, f"one of {', '.join(sorted(self.accepted)) or 'none'}")
             found = self._by_name.get(model)
             if found is None:
                 found = self._by_name[model] = self._made(resolve(model))

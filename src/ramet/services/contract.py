@@ -22,6 +22,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy import Policy
 from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import Undecodable
+from ramet.services.rules import Rules
 
 if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
     from ramet.host.runtime import AgentRuntime
@@ -81,7 +82,8 @@ class SpawnAgent(Asked):
     spawn_info: Raw = Raw(b"null")
     image: str = ""  #: id of an image; none is the plain one
     transport_format: str = ""  #: any that the agent type declares; none is its first
-    policy: Policy | None = None  #: None works in the host: refused where the server says that all are sandboxed
+    #: None: the default one, unless nothing of the agent touches the machine, or a rule of the server says otherwise.
+    policy: Policy | None = None
     limits: dict[str, float] = {}  #: tokens, usd, model_calls, …; required for what the team counts of these
     metadata: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -240,6 +242,7 @@ class Opening:
     env: Mapping[str, str] = field(default_factory=dict)
     run: str = ""  #: of an agent that a killed server left: the root of its tree, to be gone on with
     shelf: Shelf | None = None  #: None in the host, where no code of bundles runs
+    rules: Rules = field(default_factory=Rules)  #: of the server's operator
 
 
 class Served(Protocol):
@@ -331,6 +334,19 @@ class OwnFormats(Protocol):
 def formats_of(type: AgentType, info: Any) -> Sequence[str]:
     """The transport formats of an agent of this type with this `spawn_info`, its default first. Raises InvalidValue."""
     return tuple(type.formats_of(info) if isinstance(type, OwnFormats) else type.transport_formats)
+
+
+@runtime_checkable
+class HostCapable(Protocol):
+    """An agent type some of whose agents may work in the host, since nothing of them touches the machine."""
+
+    def needs_sandbox(self, info: Any, image: Image) -> bool:
+        """Whether files, processes, the network or code of others are touched by an agent with this `spawn_info`."""
+
+
+def needs_sandbox(type: AgentType, info: Any, image: Image) -> bool:
+    """Whether an agent works in a sandbox unless a rule says otherwise; True for every type that does not say."""
+    return not isinstance(type, HostCapable) or type.needs_sandbox(info, image)
 
 
 class ImageStore(Protocol):

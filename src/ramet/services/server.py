@@ -29,8 +29,8 @@ from ramet.services.operator_token import TOKEN, operator_token
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
+from ramet.services.rules import Rules
 from ramet.services.sockets import Listener, reached_at, tcp_listener, unix_listener
-from ramet.services.spawning.checking import Rules
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
@@ -92,11 +92,13 @@ class Server:
         self._socket = pathlib.Path(socket) if socket is not None else self.folder / SOCKET
         self._listen, self._bounds, self._given_token = listen, bounds, token
         self._types, self._teams = types, teams or {}
-        self._rules, self._talk = rules, talk or TalkLimits()
+        self._rules, self._talk = rules or Rules(), talk or TalkLimits()
         self._bundles, self._installs, self._pod_images = bundles, installs, pod_images
         self._public_metrics = public_metrics
         self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
+        self._rules.check_backend(_name_of(backend))
+        self.runtime.gateway.accepted = self._rules.models
         self.operator = ""
         self.leaves = False  #: it takes no new work
         self.lost = asyncio.Event()  #: its store is lost for good: all that is left for its process is to end
@@ -299,7 +301,7 @@ class Server:
             from ramet.services.app.application import Application
             from ramet.services.app.parts import Parts
         assert self.runtime.journal is not None, "it has a folder"
-        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules or Rules(), self._is_elsewhere)
+        views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules, self._is_elsewhere)
         self._parts = Parts(
             spawner=self.spawner,
             agents=self.agents,
@@ -311,6 +313,11 @@ class Server:
             unready=self._unready,
         )
         return HttpServer(Application(self._parts), self.listener, self._bounds)
+
+
+def _name_of(backend: BackendName | Backend | None) -> str:
+    """The name of the backend that a runtime makes sandboxes by; the default one is bwrap."""
+    return "bwrap" if backend is None else backend if isinstance(backend, str) else backend.name
 
 
 async def _forget(store: Store, agent: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, ModelFailed, NotYours
 from ramet.services.contract import AgentInfo, CreatedTeam, Delegate, SpawnedAgent
-from ramet.services.spawning.checking import Rules
+from ramet.services.rules import Rules
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
 

@@ -29,9 +29,9 @@ from ramet.core.policy import Policy
 from ramet.core.reservation import Reservation
 from ramet.isolation.local import LocalBackend
 from ramet.services.contract import CreateTeam, ListAgents, Opening, Served, SpawnAgent, SpawnedAgent
+from ramet.services.rules import Rules
 from ramet.services.spawning import lives
 from ramet.services.spawning.books import Books
-from ramet.services.spawning.checking import Rules
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
@@ -319,8 +319,8 @@ async def test_what_a_server_lets_agents_have_of_its_host_is_its_operators_word(
     rules = Rules(sandboxed=True, mounts=["/usr"], variables=["HOME"])
     async with Site(tmp_path, rules=rules) as site:
         team = await site.team()
-        with pytest.raises(InvalidValue, match="sandbox"):
-            await site.agent(team)
+        asked_nothing = await site.agent(team, "c")
+        assert site.opened(asked_nothing).opening.policy == Policy()
         await site.agent(team, policy=Policy(readonly_mounts=["/usr/share"], allowed_env_vars=["HOME"]))
         with pytest.raises(SpawnRefused, match="PATH"):
             await site.agent(team, "b", policy=Policy(allowed_env_vars=["HOME", "PATH"]))

@@ -27,8 +27,8 @@ from ramet.services.config.settings import (
 )
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.requirements import Installs
+from ramet.services.rules import Rules
 from ramet.services.server import SHARED, Server
-from ramet.services.spawning.checking import Rules
 from ramet.services.talking.conversation import TalkLimits
 from ramet.services.types.registry import installed
 from ramet.store.contract import Store
@@ -57,7 +57,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "types": installed(Models(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
-        "rules": Rules(agents=limits.agents, keep_failed_s=limits.keep_failed_s),
+        "rules": rules_of(config),
         "talk": talk_limits(limits),
         "bundles": bundle_limits(config.bundles),
         "installs": installs_of(config.installs),
@@ -123,6 +123,24 @@ def store_of(
     from ramet.store.postgres import PostgresStore
 
     return PostgresStore(place.url, kernel=kernel)
+
+
+def rules_of(config: Config) -> Rules:
+    """The operator's rules. A model that is named by its alias may be asked by its own name, too."""
+    rules, models = config.rules, config.rules.models
+    if models is not None:
+        models = (*models, *(config.models[name].model for name in models if name in config.models))
+    return Rules(
+        agents=config.limits.agents,
+        keep_failed_s=config.limits.keep_failed_s,
+        sandboxed=rules.sandboxed,
+        mounts=rules.mounts,
+        variables=rules.variables,
+        backends=rules.backends,
+        models=models,
+        tools=rules.tools,
+        bundles=rules.bundles,
+    )
 
 
 def talk_limits(limits: ServiceLimits) -> TalkLimits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import pathlib
 import re
 import shlex
@@ -16,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
+from ramet.core import rights
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.team import resources
@@ -33,6 +35,9 @@ _REFERENCE: Final = "env:NAME or file:/path, where the secret is; never the secr
 _LISTEN: Final = f"the path of a Unix socket, of at most {MAX_SOCKET} bytes and with a slash in it, or host:port"
 _STORE: Final = "the path of a SQLite file, or postgresql://user@host/database"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+_FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,254}:[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
+#: As `spawn_info.tools` of an agent of the type "llm" names them; a rule names each of them.
+TOOLS: Final = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "python")
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})\Z")
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")  #: libpq's other way to say where a server is
@@ -255,14 +260,51 @@ def yes_or_no(field: str, value: Any) -> bool:
 
 def arguments_of(field: str, value: Any) -> tuple[str, ...]:
     """Arguments of a command: a list, or a text as a shell would take it apart."""
-    if isinstance(value, str):
-        try:
-            value = shlex.split(value)
-        except ValueError as problem:
-            raise InvalidValue(field, value, f"arguments as a shell takes them ({problem})") from None
-    if not isinstance(value, list):
-        raise InvalidValue(field, value, "a list of arguments")
-    return tuple(plain_text(field, each) for each in value)
+    return list_of(plain_text, "arguments")(field, value)
+
+
+def list_of(check: Callable[[str, Any], str], what: str = "names") -> Callable[[str, Any], tuple[str, ...]]:
+    """Take a list, or a text as a shell would take it apart: the environment has nothing else."""
+
+    def take(field: str, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str):
+            try:
+                value = shlex.split(value)
+            except ValueError as problem:
+                raise InvalidValue(field, value, f"{what} as a shell takes them ({problem})") from None
+        if not isinstance(value, list):
+            raise InvalidValue(field, value, f"a list of {what}")
+        return tuple(check(field, each) for each in value)
+
+    return take
+
+
+def mounts_of(field: str, value: Any, base: pathlib.Path) -> tuple[str, ...]:
+    """Folders that agents may be given, with all below; from `base` on if they are relative."""
+
+    def folder(field: str, each: Any) -> str:
+        return os.path.normpath(path_of(field, each, base).absolute())
+
+    return rights.mounts(field, list_of(folder, "folders")(field, value))
+
+
+def variable_of(field: str, value: Any) -> str:
+    """The name of a variable of the environment that an agent may be given."""
+    return rights.variables(field, [value])[0]
+
+
+def tool_of(field: str, value: Any) -> str:
+    """The name of a tool that an agent of the type "llm" may ask for, or a function of an image."""
+    if value in TOOLS or (isinstance(value, str) and _FUNCTION.match(value)):
+        return str(value)
+    raise InvalidValue(field, value, f"one of {', '.join(TOOLS)}, or module:function of an image")
+
+
+def uploaders_of(field: str, value: Any) -> str:
+    """Who may upload bundles."""
+    if value not in ("operator", "teams"):
+        raise InvalidValue(field, value, "operator or teams")
+    return str(value)
 
 
 def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:

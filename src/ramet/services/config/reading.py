@@ -26,6 +26,7 @@ from ramet.services.config.settings import (
     PodSettings,
     PostgresUrl,
     Reference,
+    RuleSettings,
     ServiceLimits,
     TcpAddress,
     UnixSocket,
@@ -63,6 +64,7 @@ class Config(Struct, frozen=True, kw_only=True):
     registry_username: str | None = None  #: None: whoever Docker's configuration says
     registry_password: Reference | None = None
     pods: PodSettings = PodSettings()
+    rules: RuleSettings = RuleSettings()
     origins: Mapping[str, str] = {}  #: by dotted name: `limits.queue`, `models.fast`
 
 
@@ -120,6 +122,13 @@ SETTINGS: Final = (
     Setting("pods.key", checks.path_of),
     Setting("pods.ca", checks.path_of),
     Setting("pods.pull_secret", _plain(checks.plain_text)),
+    Setting("rules.sandboxed", _plain(checks.yes_or_no)),
+    Setting("rules.mounts", checks.mounts_of),
+    Setting("rules.variables", _plain(checks.list_of(checks.variable_of))),
+    Setting("rules.backends", _plain(checks.list_of(checks.backend_of))),
+    Setting("rules.models", _plain(checks.list_of(checks.plain_text))),
+    Setting("rules.tools", _plain(checks.list_of(checks.tool_of))),
+    Setting("rules.bundles", _plain(checks.uploaders_of)),
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
@@ -129,6 +138,7 @@ _GROUPS: Final[Mapping[str, type[Struct]]] = {
     "bundles": BundleSettings,
     "installs": InstallSettings,
     "pods": PodSettings,
+    "rules": RuleSettings,
 }
 _TOP: Final = tuple(dict.fromkeys(name.partition(".")[0] for name in _BY_NAME))
 
@@ -242,6 +252,10 @@ class _Sources:
         if isinstance(listen, TcpAddress) and not tried:
             accepted = f"env:NAME or file:/path; others can reach {listen} ({self._origins['listen']})"
             self._problems.append(InvalidValue("token", None, accepted))
+        rules, backend = groups["rules"], values.get("backend") or "bwrap"
+        if rules.backends is not None and backend not in rules.backends:
+            accepted = f"a backend of rules.backends: {', '.join(rules.backends)} ({self._origins['rules.backends']})"
+            self._problems.append(InvalidValue("backend", backend, accepted))
         if self._problems:
             return Examined(None, tuple(self._problems))
         values.setdefault("working_dir", pathlib.Path.cwd())

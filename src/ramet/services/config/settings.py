@@ -129,6 +129,18 @@ class PodSettings(Struct, frozen=True, kw_only=True):
     pull_secret: str | None = None  #: the Secret by which nodes pull images
 
 
+class RuleSettings(Struct, frozen=True, kw_only=True):
+    """What agents that are asked for over HTTP may have of this machine; None is whatever they ask for."""
+
+    sandboxed: bool | None = None  #: None: as soon as something of an agent touches the machine
+    mounts: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    backends: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
+    bundles: Literal["operator", "teams"] = "operator"  #: who may upload them
+
+
 class InstallSettings(Struct, frozen=True, kw_only=True):
     """Whether images may have what their bundles' `requirements.txt` name, and how it is installed."""
 

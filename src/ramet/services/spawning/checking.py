@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,16 +13,25 @@ from msgspec.structs import replace
 
 from ramet.core import rights
 from ramet.core.budget import Limits
-from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused, Unknown
+from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import checked_name
-from ramet.core.policy import Grant, Policy, grant_root
+from ramet.core.policy import Policy
 from ramet.core.reservation import LEAST, MOST, Reservation
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
-from ramet.services.contract import AgentType, Image, ImageStore, Opening, SpawnAgent, decoded, formats_of
+from ramet.services.contract import (
+    AgentType,
+    Image,
+    ImageStore,
+    Opening,
+    SpawnAgent,
+    decoded,
+    formats_of,
+    needs_sandbox,
+)
 from ramet.services.misfits import hidden
+from ramet.services.rules import Rules
 from ramet.services.spawning.books import AgentRow
-from ramet.services.spawning.failed import MOST_KEPT_S
 from ramet.services.spawning.rooms import RESERVED
 from ramet.services.spawning.shelves import AgentShelf
 
@@ -33,20 +41,10 @@ _MACHINE = tuple(RESERVED)  #: which a policy says
 _SPARE = 200  #: levels of nesting that are left free in what is kept
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What this server lets agents have of its host; None is whatever they ask for."""
-
-    agents: int | None = None  #: that hold a part at once, of all teams
-    sandboxed: bool = False  #: no agent without a policy
-    mounts: Collection[str] | None = ()  #: folders, with all below
-    variables: Collection[str] | None = ()  #: of the server's own environment
-    keep_failed_s: float = MOST_KEPT_S  #: that a failed agent may be kept
-
-
 class Checked(NamedTuple):
     """What an agent is to be opened with, by which type, and what it needs of its team."""
 
+    policy: Policy | None  #: by which it works: that it asked for, or the default one
     type: AgentType
     opening: Opening
     need: dict[str, float]
@@ -69,6 +67,7 @@ class Checks:
         rules: Rules,
     ) -> None:
         self._runtime, self._types, self._images, self._folder, self._rules = runtime, types, images, folder, rules
+        runtime.sandboxes.mount_rules = rules.mount_roots
 
     def type(self, name: str) -> AgentType:
         """Raises Unknown."""
@@ -93,9 +92,10 @@ class Checks:
         checked_name("name", row.name)
         info = _info(type, row.spawn_info)
         env = rights.values_of_variables("env", row.env)
-        need = self._need(row.policy, row.limits, counted)
         limits = limits_of(row.limits, counted)
         image = await self._images.image(row.image)
+        policy = self._policy(row, type, info, image)
+        need = self._need(policy, row.limits, counted)
         opening = Opening(
             id=row.id,
             name=row.name,
@@ -104,14 +104,24 @@ class Checks:
             runtime=self._runtime,
             folder=self._folder / row.id,
             image=image,
-            policy=_sharing(row.policy, row.team, counted),
+            policy=_sharing(policy, row.team, counted),
             limits=limits,
             env=env,
             run=row.run,
-            shelf=self._shelf(row, image) if row.policy is not None else None,
+            shelf=self._shelf(row, image) if policy is not None else None,
+            rules=self._rules,
         )
         await type.check(opening)
-        return Checked(type, opening, need, self._images)
+        return Checked(policy, type, opening, need, self._images)
+
+    def _policy(self, row: AgentRow, type: AgentType, info: Any, image: Image) -> Policy | None:
+        """The policy by which it works. Raises InvalidValue for one that an earlier server let work in the host."""
+        uses_code = bool(image.folders or image.packages or row.env)
+        policy = self._rules.policy_of(row.policy, needs_sandbox=uses_code or needs_sandbox(type, info, image))
+        if row.run and policy is not None and row.policy is None:
+            accepted = "a policy; it worked in the host, and rules.sandboxed of this server does not say false"
+            raise InvalidValue("policy", None, accepted)
+        return policy
 
     def _shelf(self, row: AgentRow, image: Image) -> AgentShelf:
         return AgentShelf(row.id, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
@@ -121,28 +131,13 @@ class Checks:
     ) -> dict[str, float]:
         """What an agent needs: it counts as one, its policy says how much of the machine, its limits all else."""
         need = {name: value for name, value in limits.items() if name in counted} | {"agents": 1.0}
-        grant = grant_by(self._rules, policy)
+        grant = self._rules.grant_of(policy)
         if grant is not None:
             return need | {"cpu": grant.cpu_cores, "memory_mb": float(grant.memory_mb)}
         for name in _MACHINE:
             if name in counted:
                 raise InvalidValue("policy", None, f"a policy, which says how much {name} it has: its team counts that")
         return need
-
-
-def grant_by(rules: Rules, policy: Policy | None) -> Grant | None:
-    """What a policy comes to on this server; None is to work in the host. Raises InvalidValue, SpawnRefused."""
-    if policy is None:
-        if rules.sandboxed:
-            raise InvalidValue("policy", None, "a policy: all agents of this server work in sandboxes")
-        return None
-    grant = grant_root(policy, allow_mounts=rules.mounts)
-    if rules.variables is not None:
-        refused = [name for name in grant.allowed_env_vars if name not in rules.variables]
-        if refused:
-            shown = ", ".join(each[:100] for each in refused[:5])
-            raise SpawnRefused("policy.allowed_env_vars", f"more of the environment than this server gives: {shown}")
-    return grant
 
 
 def _sharing(policy: Policy | None, team: str, counted: Mapping[str, float]) -> Policy | None:

@@ -8,7 +8,6 @@ import math
 import pathlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Final
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
@@ -16,9 +15,6 @@ from ramet.core.errors import InvalidValue, RametError
 from ramet.host.sandboxes import Sandboxes
 from ramet.services.spawning.books import AgentRow
 from ramet.services.spawning.roster import Kept, Living
-
-#: How long they may be kept at most, if a server does not say otherwise: a week.
-MOST_KEPT_S: Final = 7 * 86_400
 
 _log = logging.getLogger("ramet.services")
 

@@ -33,9 +33,10 @@ from ramet.services.contract import (
     TeamInfo,
 )
 from ramet.services.refusals import TakenOver
+from ramet.services.rules import Rules
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import TEAM, AgentRow, Books, TeamRow
-from ramet.services.spawning.checking import Checks, Rules, checked_wait, kept, reservation_of, without_values
+from ramet.services.spawning.checking import Checks, checked_wait, kept, reservation_of, without_values
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
@@ -346,7 +347,7 @@ class AgentSpawnerService:
             checked = await self._checks(row, room.team.total)
             await room.admit(row.id, checked.need, wait_s)
             await self._check_server(room, row.id)
-            living = await lives.bear(room, replace(row, policy=without_values(row.policy)), checked)
+            living = await lives.bear(room, replace(row, policy=without_values(checked.policy)), checked)
         except BaseException:
             room.names.discard(name)
             raise

@@ -19,7 +19,7 @@ from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.session import Session
-from ramet.services.contract import Opening, Served
+from ramet.services.contract import Image, Opening, Served
 from ramet.services.formats.shipped import FORMATS
 from ramet.services.types import imports, model_set
 from ramet.services.types.again import TreesOver, left_of, said_before, trees_over
@@ -87,8 +87,13 @@ class LlmType:
         """
         self._definition(opening)
         await gate_of(opening.runtime, opening.info.gate)
+        opening.rules.check_model("spawn_info.model", opening.info.model or self._default)
         opening.runtime.gateway.port(self.model(opening.info.model))
         await isolation_of(opening.runtime, self._policy(opening))
+
+    def needs_sandbox(self, info: LlmInfo, image: Image) -> bool:
+        """Whether it has tools or may start agents, which may have some; a model that only talks stays in the host."""
+        return bool(info.tools or info.spawn or image.tools)
 
     async def open(self, opening: Opening) -> Served:
         """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
@@ -173,8 +178,10 @@ class LlmType:
         return session, found[-1]
 
     async def _set(self, opening: Opening) -> str | BaseChatModel | None:
-        """The model that it was set to last. Raises what `model` does for one that is not there any more."""
+        """The model that it was set to last. Raises like `model`, and where no rule allows it."""
         name = await model_set.read(opening)
+        if name:
+            opening.rules.check_model("model", name)
         return self.model(name) if name else None
 
     def _definition(self, opening: Opening) -> Agent:
@@ -232,6 +239,7 @@ def _tools(opening: Opening) -> tuple[BaseTool, ...]:
         if name != "*" and name not in (*workspace, PYTHON):
             raise Unknown("tool", name, (*workspace, PYTHON, "*", *declared))
         chosen |= {each: stock[each] for each in (workspace if name == "*" else [name])}
+    opening.rules.check_tools(FIELD, (*chosen, *declared))
     leading = {each.name for each in spawning_tools()} if opening.info.spawn else set[str]()
     for each in code_tools(declared.values()):
         if each.name in chosen or each.name in leading:

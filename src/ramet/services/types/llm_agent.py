@@ -222,6 +222,7 @@ class LlmAgent:
             case LoadBundle() | UnloadBundle():
                 return await loading.change(self._opening, operation, self._outfit.check, self._outfit.put_on)
             case SetModel():
+                self._opening.rules.check_model("model", operation.model)
                 name = changing.set_model(self._root, self._model(operation.model), self._gateway)
                 await model_set.write(self._opening, self.run, operation.model)
                 return {"model": name}

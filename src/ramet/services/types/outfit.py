@@ -36,6 +36,7 @@ class Outfit:
 
     def check(self, bundle: Loadable) -> None:
         """Whether its tools could be had beside those that there are. Raises InvalidValue."""
+        self._opening.rules.check_tools("bundle", [each.reference for each in bundle.tools])
         self._equipment.check(code_tools(bundle.tools))
 
     def put_on(self) -> None:

@@ -146,7 +146,7 @@ class AddSchedule(Asked):
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     prompt: str = ""
-    policy: Policy | None = None  #: None works in the host: refused where the server says that all are sandboxed
+    policy: Policy | None = None  #: None: the default one, unless nothing of the agent touches the machine
     limits: dict[str, float] = field(default_factory=dict)  #: of each run
     misfire: Misfire = "once"
     misfire_max: int = 10

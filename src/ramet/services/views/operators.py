@@ -11,7 +11,7 @@ from ramet.host.records import RunRow
 from ramet.host.runtime import AgentRuntime
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.steering import Steering
-from ramet.services.spawning.checking import Rules
+from ramet.services.rules import Rules
 from ramet.services.spawning.roster import Roster
 from ramet.services.views.contract import Approval, ApprovalPage, Kept, Paging, Sent, Stopped
 from ramet.services.views.gates import GateViews

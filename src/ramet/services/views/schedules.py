@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue
+from ramet.core.policy import Policy
 from ramet.core.ticks import TickResult
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.schedules.asked import Options
-from ramet.services.spawning.checking import Rules, grant_by, limits_of
+from ramet.services.rules import Rules
+from ramet.services.spawning.checking import limits_of
 from ramet.services.views.contract import AddSchedule, Paging, PlainAgent, SchedulePage
 from ramet.services.views.runs import checked_limit
 
@@ -37,8 +39,9 @@ class ScheduleViews:
 
         SpawnRefused is raised for a policy that asks for more of this host than the server gives.
         """
-        grant_by(self._rules, asked.policy)
-        scheduler, agent, options = self._scheduler, _agent(asked.agent), _options(asked)
+        self._check(asked)
+        policy = self._rules.policy_of(asked.policy, needs_sandbox=False)
+        scheduler, agent, options = self._scheduler, _agent(asked.agent), _options(asked, policy)
         times = {"every_s": asked.every_s, "in_s": asked.in_s, "at": asked.at, "cron": asked.cron or None}
         said = [name for name, value in times.items() if value is not None]
         if len(said) != 1:
@@ -54,6 +57,12 @@ class ScheduleViews:
         if asked.at is not None:
             return await scheduler.schedule_agent_at(asked.at, agent, **options)
         return await scheduler.schedule_agent_cron(asked.cron, agent, tz=asked.tz, **options)
+
+    def _check(self, asked: AddSchedule) -> None:
+        self._rules.grant_of(asked.policy)
+        if isinstance(asked.agent, PlainAgent):
+            self._rules.check_model("agent.model", asked.agent.model)
+            self._rules.check_tools("agent.tools", asked.agent.tools or ())
 
     async def pause(self, id: str) -> ScheduleView:
         """Begin nothing of it until it is resumed; a run that is going goes on."""
@@ -89,13 +98,13 @@ def _agent(asked: str | PlainAgent) -> str | Agent:
     )
 
 
-def _options(asked: AddSchedule) -> Options:
+def _options(asked: AddSchedule, policy: Policy | None) -> Options:
     return Options(
         name=asked.name,
         args=list(asked.args),
         kwargs=asked.kwargs,
         prompt=asked.prompt,
-        policy=asked.policy,
+        policy=policy,
         limits=limits_of(asked.limits, {}),
         misfire=asked.misfire,
         misfire_max=asked.misfire_max,

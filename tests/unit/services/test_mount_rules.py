@@ -1,0 +1,27 @@
+"""A server's rule for mounts holds for what a path leads to, not for its name alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import SpawnRefused
+from ramet.core.policy import Policy
+from ramet.services.rules import Rules
+
+
+@pytest.mark.parametrize("asked", ["link", "link/below", "folder/up"])
+def test_a_mount_that_leads_out_of_the_allowed_folder_is_refused(tmp_path: Path, asked: str) -> None:
+    """Issue 16, line 1: a team's key asks for a path below `rules.mounts` that is a link, or goes through one."""
+    outside, allowed = tmp_path / "outside", tmp_path / "allowed"
+    (outside / "below").mkdir(parents=True)
+    (allowed / "folder").mkdir(parents=True)
+    (allowed / "link").symlink_to(outside)
+    (allowed / "folder" / "up").symlink_to("../../outside")
+
+    with pytest.raises(SpawnRefused, match="symbolic link") as refusal:
+        Rules(mounts=(str(allowed),)).grant_of(Policy(readonly_mounts=(str(allowed / asked),)))
+
+    assert refusal.value.limit == "policy.readonly_mounts"
+    assert str(allowed / asked) in refusal.value.reason
