@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from typing import Any
 
 import pytest
@@ -105,3 +107,22 @@ def test_rules_in_the_environment_win_over_those_in_the_file() -> None:
         assert client.spawn("bob", spawn_info=SHELL).status_code == 201
         assert client.spawn("ann", spawn_info={"tools": ["Read"]}).status_code == 422
         assert loop["agent"]["isolation"] == "L2", "all agents, those without tools as well"
+
+
+def test_a_team_cannot_upload_a_bundle_unless_a_rule_says_so() -> None:
+    """Code that all teams can import comes from the operator; `rules.bundles: teams` opens it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        module = tarfile.TarInfo("kit.py")
+        module.size = 6
+        archive.addfile(module, io.BytesIO(b"x = 1\n"))
+    bundle = buffer.getvalue()
+    with served() as client:
+        refused = client.ask("POST", "/v1/bundles", client.key, content=bundle)
+        assert refused.status_code == 403, refused.text
+        assert refused.json()["type"] == "urn:ramet:problem:denied"
+        assert "rules.bundles" in refused.json()["detail"]
+        assert client.ask("POST", "/v1/bundles", client.operator, content=bundle).status_code == 201
+    with served({"rules": {"bundles": "teams"}}) as client:
+        assert client.ask("POST", "/v1/bundles", client.key, content=bundle).status_code == 201
+        assert client.ask("POST", "/v1/bundles", "team_wrong", content=bundle).status_code == 401

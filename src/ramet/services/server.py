@@ -308,6 +308,7 @@ class Server:
             packaging=packaging,
             kernel=OperatorsView(self.spawner.roster, views),
             metrics=metrics,
+            rules=self._rules,
             message_bytes=self._talk.body_bytes,
             desk=self.kernels.desk if self.kernels is not None else None,
             unready=self._unready,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.core.errors import NotYours, Unknown
+from ramet.core.errors import Denied, NotYours, Unknown
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import BundleList, ImageList
 from ramet.services.app.operations import TAR, Operation
@@ -18,7 +18,10 @@ def _see_that_it_is_the_operator(call: Call, kind: str) -> None:
 
 
 async def _upload(call: Call) -> BundleInfo:
-    await call.see_that_it_has_a_team()
+    if call.parts.rules.bundles == "teams":
+        await call.see_that_it_has_a_team()
+    elif not call.parts.spawner.roster.is_operator(call.key):
+        raise Denied("uploading a bundle", "only the operator does so here (rules.bundles: operator)")
     return await call.parts.packaging.upload(call.pieces())
 
 
@@ -75,12 +78,13 @@ OPERATIONS: Final = (
         id="upload_bundle",
         method="POST",
         path="/v1/bundles",
-        summary="Keep what is in a tar, plain or with gzip; the same files are the same bundle",
+        summary="Keep what is in a tar, plain or with gzip; for the operator, unless a rule lets teams",
         handle=_upload,
         media=TAR,
         has_body=True,
         answers=BundleInfo,
         status=201,
+        refuses=(403,),
     ),
     Operation(
         id="list_bundles",

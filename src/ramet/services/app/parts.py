@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ramet.services.app.sse import Streams
 from ramet.services.packaging.service import PackagingService
+from ramet.services.rules import Rules
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.talking.agents import AgentService
 from ramet.services.talking.conversation import TalkLimits
@@ -40,6 +41,7 @@ class Parts:
     packaging: PackagingService
     kernel: OperatorsView
     metrics: Metrics
+    rules: Rules = field(default_factory=Rules)  #: of the operator
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)
     desk: Desk | None = None
