@@ -28,7 +28,7 @@ async def hold(dsn: str, runs: str) -> None:
     store = PostgresStore(dsn, kernel="one")
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         for number in range(int(runs)):
-            await scheduler.schedule_agent_in(0, for_ever, name=f"job-{number}", repeatable=True)
+            await scheduler.schedule_agent_in(0, for_ever, name=f"job-{number}", repeatable=True, in_process=True)
         while len(runtime.trees) < int(runs):  # noqa: ASYNC110 - nobody says it
             await asyncio.sleep(LOOK_S)
         for root in runtime.trees:

@@ -97,7 +97,9 @@ async def schedule(runtime: AgentRuntime, folder: pathlib.Path) -> None:
     """Trip C: one tick, until it is told how it ended."""
     async with AgentScheduler(runtime) as scheduler:
         known = {view.name: view for view in await scheduler.list()}
-        view = known.get("job") or await scheduler.schedule_agent_in(0, functions.tick, name="job", args=[str(folder)])
+        view = known.get("job") or await scheduler.schedule_agent_in(
+            0, functions.tick, name="job", args=[str(folder)], in_process=True
+        )
         while not (results := await scheduler.results(view.id)) or results[0].ended is None:  # noqa: ASYNC110 - as users do
             await asyncio.sleep(0.005)
         (folder / "ended").write_text(json.dumps({"statuses": [str(each.status) for each in results]}))

@@ -19,7 +19,7 @@ async def main(dsn: str, schema: str, number: int, effects: str) -> None:
     """Schedule, and go on until killed."""
     store = await kill_at_put(PostgresStore(dsn, schema=schema, kernel="one"), "after", number, kind=KIND).open()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
-        await scheduler.schedule_agent_in(0, tell, name="job", args=[effects])
+        await scheduler.schedule_agent_in(0, tell, name="job", args=[effects], in_process=True)
         await asyncio.Event().wait()
 
 

@@ -40,7 +40,7 @@ async def main(place: str, when: str, number: int, effects: str) -> None:
         kill_at_put(store, when, number, kind=KIND)
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
         options: Any = {"name": "job", "args": [effects], "repeatable": when == "repeatable"}
-        await scheduler.schedule_agent_in(0, work if number else dies, **options)
+        await scheduler.schedule_agent_in(0, work if number else dies, **options, in_process=True)
         await asyncio.Event().wait()
 
 

@@ -283,7 +283,7 @@ async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, Postg
         for store in stores.values():
             runtime = await stack.enter_async_context(AgentRuntime(store=store))
             schedulers.append(await stack.enter_async_context(AgentScheduler(runtime)))
-        view = await schedulers[0].schedule_agent_in(3600, scheduled.note, name="job")
+        view = await schedulers[0].schedule_agent_in(3600, scheduled.note, name="job", in_process=True)
         for n, scheduler in enumerate(schedulers, 1):
             for each in schedulers:
                 each._lookout.look_at(view.id)
@@ -304,7 +304,7 @@ async def test_a_claimed_tick_is_its_owners_while_that_ones_kernel_lives(stores:
         now = one.clock.now()
         timing = Interval(seconds=3600, anchor=now)
         target = target_of(scheduled.note, dict)
-        schedule = schedule_of(timing, ["test"], target, b"\1\2\3\4", name="job", misfire="once")
+        schedule = schedule_of(timing, ["test"], target, b"\1\2\3\4", name="job", misfire="once", in_process=True)
         due = Due(tick=now, manual=True)
         claim = Claim(id="claim-1", due=due, owner="scheduler-other@1/two", at=now)
         book = Book(schedule=schedule, state=State(decided=now, claims=(claim,)))

@@ -118,10 +118,10 @@ def notes(project: Path) -> list[str]:
 async def test_a_kernel_at_work_does_what_is_asked_of_its_schedules(project: Path) -> None:
     """Every verb reaches it; what is due runs at once, in that kernel, and not when it looks by itself."""
     async with kernel(project) as process:
-        soon = await schedule(project, "add", "jobs:note", json.dumps(str(project)), '"soon"', "--in", "0")
+        add = ("add", "--in-process", "jobs:note", json.dumps(str(project)))
+        soon = await schedule(project, *add, '"soon"', "--in", "0")
         await eventually(lambda: notes(project) == ["soon"])
-        folder = json.dumps(str(project))
-        daily = await schedule(project, "add", "jobs:note", folder, '"daily"', "--every", "1d", "--name", "daily")
+        daily = await schedule(project, *add, '"daily"', "--every", "1d", "--name", "daily")
         paused = await schedule(project, "pause", "daily")
         triggered = await schedule(project, "trigger", "daily")
         await eventually(lambda: notes(project) == ["soon", "daily"])
@@ -154,7 +154,7 @@ async def test_many_change_one_schedule_beside_a_kernel_and_none_is_lost(project
     """Whoever comes second reads again: a change is never made on what somebody else has changed."""
     async with kernel(project):
         async with Desk(working_dir=project) as first:
-            view = await first.schedule_agent_interval(86_400, scheduled.note, name="shared")
+            view = await first.schedule_agent_interval(86_400, scheduled.note, name="shared", in_process=True)
             await first.pause(view.id)
 
         async def press() -> None:
@@ -195,7 +195,7 @@ async def test_after_the_kernel_was_killed_the_schedules_are_changed_without_it(
 async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> None:
     """Lost where its run needs what is not there; running, then completed, once somebody has brought it and resumed."""
     folder = json.dumps(str(project))
-    await schedule(project, "add", "jobs:hold", folder, "--in", "0", "--name", "held", "--repeatable")
+    await schedule(project, "add", "jobs:hold", folder, "--in", "0", "--name", "held", "--repeatable", "--in-process")
     async with kernel(project) as process:
         await eventually((project / "begun").exists)
         await until(project, "held", lambda view: view.running)
@@ -228,7 +228,8 @@ async def test_a_tick_that_was_lost_is_told_as_its_run_does(project: Path) -> No
 async def test_what_is_cancelled_beside_a_kernel_is_forgotten_and_its_run_goes_on(project: Path) -> None:
     """Nothing of it is left once that has ended."""
     async with kernel(project):
-        await schedule(project, "add", "jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+        held = ("jobs:hold", json.dumps(str(project)), "--in", "0", "--name", "held")
+        await schedule(project, "add", "--in-process", *held)
         await eventually((project / "begun").exists)
         gone = await schedule(project, "rm", "held")
         known, again = await listed(project), await schedule(project, "rm", "held")

@@ -262,7 +262,8 @@ async def test_following_ends_with_a_signal_with_the_server_and_with_the_run(fol
         logs = ("logs", "-f", rows[0].id, "--server", str(socket))
         async with following(*logs) as left, following(*logs) as kept:
             left.send_signal(signal.SIGINT)
-            assert await left.communicate() == (b"", b"")
+            out, err = await left.communicate()
+            assert (out.count(b"works in a sandbox"), err) == (out.count(b"\n"), b"")
             process.process.kill()
             _, said = await kept.communicate()
     assert left.returncode == 130

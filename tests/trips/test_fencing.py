@@ -102,7 +102,7 @@ async def test_a_scheduler_of_a_kernel_that_was_replaced_fires_nothing(
     scheduled.CALLS.clear()
     runtime = await AgentRuntime(store=mine).start()
     scheduler = await AgentScheduler(runtime).start()
-    view = await scheduler.schedule_agent_in(3600, scheduled.note)
+    view = await scheduler.schedule_agent_in(3600, scheduled.note, in_process=True)
     with cut_off(mine, postgres):
         await others.open()
     await eventually(lambda: runtime.get_status()["state"] == "fenced")

@@ -33,6 +33,7 @@ from ramet.services.client.client import Client
 from ramet.services.client.kernel import Kernel, RunEvent
 from ramet.services.client.sync_kernel import SyncKernel
 from ramet.services.client.tries import Lost
+from ramet.services.rules import Rules
 from ramet.services.views.contract import PlainAgent
 from ramet.services.views.runs import _Ends
 from ramet.spawn.handle import Handle
@@ -245,12 +246,13 @@ async def test_schedules_fire_as_long_as_the_server_is_at_work(folder: pathlib.P
     """One that was written down before it began, and one that is added; both are steered."""
     scheduled.CALLS.clear()
     async with Desk(working_dir=folder) as desk:
-        await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"])
-    async with serving(folder) as served, ramet.connect(served.server.where) as client:
+        await desk.schedule_agent_in(0, scheduled.note, name="early", args=["early"], in_process=True)
+    in_host = Rules(sandboxed=False)
+    async with serving(folder, rules=in_host) as served, ramet.connect(served.server.where) as client:
         await eventually(lambda: scheduled.CALLS == ["early"])
         kernel, note = client.kernel, f"{scheduled.__name__}:note"
-        added = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"])
-        again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"])
+        added = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
+        again = await kernel.add_schedule(note, every_s=3600, name="late", args=["late"], in_process=True)
         assert (added.id, added.paused, added.next) == ("late", False, again.next)
         assert (await kernel.pause_schedule("late")).paused
         await kernel.trigger_schedule("late")

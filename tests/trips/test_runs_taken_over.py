@@ -233,7 +233,7 @@ async def test_a_kernel_whose_store_is_away_is_not_ready(both: Two, postgres: Se
 
 async def triggered(kernel: Served, function: str, *, repeatable: bool = False) -> str:
     """The id of a schedule that runs a function of this module now."""
-    asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable}
+    asked = {"agent": f"{__name__}:{function}", "every_s": 3600, "repeatable": repeatable, "in_process": True}
     id = str((await kernel.ask("POST", "/v1/schedules", TOKEN, json=asked)).raise_for_status().json()["id"])
     (await kernel.ask("POST", f"/v1/schedules/{id}/trigger", TOKEN)).raise_for_status()
     return id

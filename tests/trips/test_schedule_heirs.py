@@ -68,7 +68,7 @@ async def left_at_the_gate(*, ended: bool = False) -> Listing:
     scheduled.GATE = asyncio.Event()
     store, left = MemoryStore(), Listing()
     async with AgentRuntime(store=store) as runtime, AgentScheduler(runtime) as scheduler:
-        await scheduler.schedule_agent_in(0, scheduled.waits, name="job")
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
         await eventually(lambda: scheduled.CALLS == ["began"])
         await left.open()
         documents = await store.list(KIND)
@@ -113,7 +113,7 @@ async def test_a_kernel_that_comes_back_notes_how_its_run_ended_elsewhere(postgr
         AgentRuntime(store=stores[1]) as two,
         AgentScheduler(one) as scheduler,
     ):
-        await scheduler.schedule_agent_in(0, scheduled.waits, name="job")
+        await scheduler.schedule_agent_in(0, scheduled.waits, name="job", in_process=True)
         await eventually(lambda: scheduled.CALLS == ["began"])
         ((tick,), handles) = await scheduler.results("job"), list[Handle]()
         with cut_off(stores[0], postgres):

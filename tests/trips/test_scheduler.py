@@ -172,7 +172,7 @@ def moments(results: list[TickResult]) -> list[float]:
 
 async def test_an_interval_fires_at_the_right_times(stage: Stage, scheduler: AgentScheduler) -> None:
     """AC-S0-9: every 300 s means at 300, 600, 900: each once, never before, however often the scheduler looks."""
-    view = await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note)
+    view = await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
     assert view.next == START + timedelta(seconds=300)
 
     await stage.pass_time(299)
@@ -190,7 +190,7 @@ async def test_an_interval_fires_at_the_right_times(stage: Stage, scheduler: Age
 
 async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> None:
     """AC-S0-9: in 10 s means: not at 9, at 10, and never again."""
-    view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.note_in_thread)
+    view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.note_in_thread, in_process=True)
     await stage.pass_time(9)
     assert scheduled.CALLS == []
 
@@ -207,7 +207,7 @@ async def test_a_delay_fires_once(stage: Stage, scheduler: AgentScheduler) -> No
 
 async def test_no_delay_fires_now(stage: Stage, scheduler: AgentScheduler) -> None:
     """In 0 s is at once."""
-    view = await scheduler.schedule_agent_in(0, scheduled.note)
+    view = await scheduler.schedule_agent_in(0, scheduled.note, in_process=True)
 
     assert moments(await stage.ended(view.id, 1)) == [0]
 
@@ -215,7 +215,7 @@ async def test_no_delay_fires_now(stage: Stage, scheduler: AgentScheduler) -> No
 async def test_at_a_time_with_arguments(stage: Stage, scheduler: AgentScheduler) -> None:
     """A time of any zone is that moment; args and kwargs arrive."""
     when = datetime(2026, 1, 1, 1, 5, tzinfo=BERLIN)  # five past midnight in UTC
-    view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2})
+    view = await scheduler.schedule_agent_at(when, scheduled.note, args=["word"], kwargs={"times": 2}, in_process=True)
     assert view.next == when
 
     await stage.pass_time(301)
@@ -238,7 +238,9 @@ async def test_half_past_two_on_the_days_when_the_clock_changes(begin: datetime,
     stage = Stage(FakeClock(begin))
     async with stage.runtime:
         scheduler = await stage.scheduler()
-        view = await scheduler.schedule_agent_cron("30 2 * * *", tz="Europe/Berlin", agent=scheduled.note)
+        view = await scheduler.schedule_agent_cron(
+            "30 2 * * *", tz="Europe/Berlin", agent=scheduled.note, in_process=True
+        )
         assert view.next == fires
 
         await stage.pass_time(5 * 3600)
@@ -253,7 +255,7 @@ async def test_half_past_two_on_the_days_when_the_clock_changes(begin: datetime,
 
 async def test_a_clock_that_is_set_is_noticed(stage: Stage, clock: Shifting, scheduler: AgentScheduler) -> None:
     """Forward: within a minute what came is run. Back: nothing that ran runs again."""
-    view = await scheduler.schedule_agent_interval(3600, scheduled.note)
+    view = await scheduler.schedule_agent_interval(3600, scheduled.note, in_process=True)
     clock.shift = timedelta(hours=1)
 
     await stage.pass_time(60)
@@ -268,7 +270,9 @@ async def test_a_clock_that_is_set_is_noticed(stage: Stage, clock: Shifting, sch
 
 async def test_until_is_the_last_moment(stage: Stage, scheduler: AgentScheduler) -> None:
     """A tick at `until` fires, none behind it does."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, until=START + timedelta(seconds=200))
+    view = await scheduler.schedule_agent_interval(
+        100, scheduled.note, until=START + timedelta(seconds=200), in_process=True
+    )
 
     await stage.pass_time(500)
 
@@ -278,7 +282,7 @@ async def test_until_is_the_last_moment(stage: Stage, scheduler: AgentScheduler)
 
 async def test_jitter_delays_a_tick_by_what_its_name_says(stage: Stage, scheduler: AgentScheduler) -> None:
     """A run begins at most `jitter_seconds` late, at the moment that was told beforehand."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, jitter_seconds=50)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, jitter_seconds=50, in_process=True)
     assert view.next is not None
     late = (view.next - START).total_seconds() - 100
     assert 0 <= late <= 50
@@ -298,7 +302,7 @@ async def test_jitter_delays_a_tick_by_what_its_name_says(stage: Stage, schedule
 
 async def test_runs_do_not_overlap_unless_asked(stage: Stage, scheduler: AgentScheduler) -> None:
     """AC-S0-9: a tick that comes during a run never runs, and is counted."""
-    view = await scheduler.schedule_agent_interval(60, scheduled.waits)
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, in_process=True)
     await stage.pass_time(180)
 
     (running,) = await stage.results(view.id)
@@ -312,7 +316,7 @@ async def test_runs_do_not_overlap_unless_asked(stage: Stage, scheduler: AgentSc
 
 async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: AgentScheduler) -> None:
     """`queue`: all of them run, never two at once."""
-    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="queue")
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="queue", in_process=True)
     await stage.pass_time(180)
     assert [each.status for each in await stage.results(view.id)][1:] == ["waiting", "waiting"]
     assert scheduled.CALLS == ["began"]
@@ -324,7 +328,7 @@ async def test_queued_ticks_run_one_after_another(stage: Stage, scheduler: Agent
 
 async def test_overlapping_runs_run_beside_each_other(stage: Stage, scheduler: AgentScheduler) -> None:
     """`allow`: a tick does not wait for the one before it."""
-    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="allow")
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, overlap="allow", in_process=True)
     await stage.pass_time(120)
     await eventually(lambda: scheduled.CALLS == ["began", "began"])
     scheduled.GATE.set()
@@ -337,8 +341,8 @@ async def test_overlapping_runs_run_beside_each_other(stage: Stage, scheduler: A
 
 async def test_what_is_cancelled_before_it_fires_does_not_fire(stage: Stage, scheduler: AgentScheduler) -> None:
     """AC-S0-9: `cancel` forgets the schedule; its id is unknown from then on."""
-    view = await scheduler.schedule_agent_in(10, scheduled.note)
-    other = await scheduler.schedule_agent_in(20, scheduled.note)
+    view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
+    other = await scheduler.schedule_agent_in(20, scheduled.note, in_process=True)
 
     await scheduler.cancel(view.id)
     await stage.pass_time(60)
@@ -354,7 +358,7 @@ async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
     stage: Stage, scheduler: AgentScheduler
 ) -> None:
     """It is forgotten at once for whoever asks, and nothing is left of it once that run has ended."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow")
+    view = await scheduler.schedule_agent_interval(100, scheduled.waits, overlap="allow", in_process=True)
     await stage.pass_time(100)
     await scheduler.cancel(view.id)
     for ask in (scheduler.get, scheduler.results, scheduler.cancel, scheduler.trigger):
@@ -374,7 +378,7 @@ async def test_a_run_that_is_going_goes_on_when_its_schedule_is_cancelled(
 
 async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentScheduler) -> None:
     """Nothing fires while it is paused, and it goes on with the next time."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all")
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="all", in_process=True)
     assert (await scheduler.pause(view.id)).next is None
     await stage.pass_time(350)
     assert (await scheduler.resume(view.id)).next == START + timedelta(seconds=400)
@@ -386,7 +390,7 @@ async def test_a_pause_is_not_made_up_for(stage: Stage, scheduler: AgentSchedule
 
 async def test_a_trigger_fires_beside_the_times(stage: Stage, scheduler: AgentScheduler) -> None:
     """Also of a paused schedule; its own times stay as they are."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
     await scheduler.pause(view.id)
     await stage.pass_time(30)
     await scheduler.trigger(view.id)
@@ -401,7 +405,7 @@ async def test_a_trigger_fires_beside_the_times(stage: Stage, scheduler: AgentSc
 
 async def test_a_trigger_during_a_run_comes_after_it(stage: Stage, scheduler: AgentScheduler) -> None:
     """It does not get lost, and the two do not overlap."""
-    view = await scheduler.schedule_agent_in(0, scheduled.waits)
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
     await scheduler.trigger(view.id)
     assert [each.status for each in await scheduler.results(view.id)][1:] == ["waiting"]
@@ -413,8 +417,8 @@ async def test_a_trigger_during_a_run_comes_after_it(stage: Stage, scheduler: Ag
 
 async def test_results_say_what_is_true(stage: Stage, scheduler: AgentScheduler) -> None:
     """A run that is going is running, with its id; one that failed has failed, and says how."""
-    runs = await scheduler.schedule_agent_in(0, scheduled.waits)
-    fails = await scheduler.schedule_agent_in(0, scheduled.breaks)
+    runs = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
+    fails = await scheduler.schedule_agent_in(0, scheduled.breaks, in_process=True)
     await eventually(lambda: len(scheduled.CALLS) == 2)
     (failed,) = await stage.ended(fails.id, 1)
     (running,) = await scheduler.results(runs.id)
@@ -438,7 +442,7 @@ async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypat
             return await spawn(*args, **options)
 
         monkeypatch.setattr(runtime, "spawn", late)
-        view = await scheduler.schedule_agent_in(0, scheduled.waits)
+        view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
         await asyncio.wait_for(asked.wait(), 60)
         (unborn,) = await scheduler.results(view.id)
         may_be_born.set()
@@ -451,7 +455,7 @@ async def test_a_run_is_told_of_once_it_is_on_record(clock: FakeClock, monkeypat
 
 async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentScheduler) -> None:
     """Twenty, the newest last."""
-    view = await scheduler.schedule_agent_interval(10, scheduled.note)
+    view = await scheduler.schedule_agent_interval(10, scheduled.note, in_process=True)
     for count in range(1, 23):
         await stage.pass_time(10)
         await eventually(lambda count=count: len(scheduled.CALLS) == count)  # type: ignore[misc]
@@ -462,7 +466,7 @@ async def test_only_the_last_results_are_kept(stage: Stage, scheduler: AgentSche
 
 async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler) -> None:
     """A run that goes on for longer than its schedule allows ends, and is called what it is."""
-    view = await scheduler.schedule_agent_in(0, scheduled.waits, limits=Limits(seconds=5))
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, limits=Limits(seconds=5), in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
 
     await stage.pass_time(6)
@@ -475,7 +479,7 @@ async def test_limits_hold_for_each_run(stage: Stage, scheduler: AgentScheduler)
 
 async def test_a_schedule_survives_a_restart(stage: Stage, scheduler: AgentScheduler) -> None:
     """AC-S0-9: another scheduler on the same store goes on with the same anchor, and repeats nothing."""
-    view = await scheduler.schedule_agent_interval(300, scheduled.note)
+    view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await stage.pass_time(310)
     await stage.ended(view.id, 1)
     await stage.close()
@@ -499,7 +503,7 @@ async def test_what_becomes_of_ticks_that_nobody_was_there_for(
     stage: Stage, scheduler: AgentScheduler, options: Any, ran: list[float], skipped: int
 ) -> None:
     """AC-S0-9: `skip`: none; `once`: the newest; `all`: the newest so many, in order, one after another."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, **options)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, **options, in_process=True)
     await stage.close()
     await stage.clock.advance(1065)
     scheduler = await stage.scheduler()
@@ -513,7 +517,7 @@ async def test_what_becomes_of_ticks_that_nobody_was_there_for(
 
 async def test_a_tick_on_its_minute_is_not_missed(stage: Stage, scheduler: AgentScheduler) -> None:
     """`skip` skips what is late, not what is noticed a moment after its time."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="skip")
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire="skip", in_process=True)
     await stage.close()
     await stage.clock.advance(130)
     await stage.scheduler()
@@ -523,7 +527,7 @@ async def test_a_tick_on_its_minute_is_not_missed(stage: Stage, scheduler: Agent
 
 async def test_closing_ends_what_it_began(stage: Stage, scheduler: AgentScheduler) -> None:
     """A run that is going is cancelled with its scheduler, and the next one knows that."""
-    view = await scheduler.schedule_agent_in(0, scheduled.waits)
+    view = await scheduler.schedule_agent_in(0, scheduled.waits, in_process=True)
     await eventually(lambda: scheduled.CALLS == ["began"])
     await stage.close()
 
@@ -543,7 +547,7 @@ async def test_a_tick_that_was_claimed_and_never_begun(
     stage: Stage, scheduler: AgentScheduler, misfire: Any, again: bool
 ) -> None:
     """A process that dies between claim and birth leaves a missed tick, which its policy decides on."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
     await stage.close()
     await stage.clock.advance(190)
     await stage.write(left_behind(await stage.book(view.id)))
@@ -556,7 +560,7 @@ async def test_a_tick_that_was_claimed_and_never_begun(
 @pytest.mark.parametrize("misfire", ["skip", "once", "all"])
 async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler: AgentScheduler, misfire: Any) -> None:
     """It may have begun all the same: it never runs again, it says so, and the schedule goes on."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, misfire=misfire, in_process=True)
     await stage.close()
     await stage.clock.advance(190)
     await stage.write(left_behind(await stage.book(view.id), run="run-dead"))
@@ -571,7 +575,7 @@ async def test_a_tick_whose_run_is_not_on_record_is_lost(stage: Stage, scheduler
 
 async def test_a_claim_that_was_taken_over_is_not_begun(stage: Stage, scheduler: AgentScheduler) -> None:
     """Whoever was believed dead and is not finds its claim gone before its run is born."""
-    view = await scheduler.schedule_agent_interval(100, scheduled.note)
+    view = await scheduler.schedule_agent_interval(100, scheduled.note, in_process=True)
     book = await stage.book(view.id)
     stale = left_behind(book).state.claims[0]
 
@@ -584,7 +588,7 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> 
     """Exactly one of them wins each tick."""
     first, second = await stage.scheduler(), await stage.scheduler()
     views = [
-        await one.schedule_agent_interval(100, scheduled.note, args=[word], misfire="all")
+        await one.schedule_agent_interval(100, scheduled.note, args=[word], misfire="all", in_process=True)
         for one in (first, second)
         for word in ("a", "b")
     ]
@@ -600,7 +604,7 @@ async def test_two_schedulers_on_one_store_fire_each_tick_once(stage: Stage) -> 
 async def test_what_one_scheduler_cancels_the_other_does_not_fire(stage: Stage) -> None:
     """Between the claim's owner and whoever cancels, the store decides."""
     first, second = await stage.scheduler(), await stage.scheduler()
-    view = await first.schedule_agent_in(100, scheduled.note)
+    view = await first.schedule_agent_in(100, scheduled.note, in_process=True)
     await stage.pass_time(60)
     await second.cancel(view.id)
 
@@ -616,11 +620,11 @@ async def test_a_program_that_starts_again_does_not_double_its_schedules(
     stage: Stage, scheduler: AgentScheduler
 ) -> None:
     """The same interval of the same function is one schedule, and keeps its anchor; another is another."""
-    view = await scheduler.schedule_agent_interval(300, scheduled.note)
+    view = await scheduler.schedule_agent_interval(300, scheduled.note, in_process=True)
     await stage.pass_time(200)
-    again = await scheduler.schedule_agent_interval(300.0, scheduled.note)
-    other = await scheduler.schedule_agent_interval(301, scheduled.note)
-    once = [await scheduler.schedule_agent_in(300, scheduled.note) for _ in range(2)]
+    again = await scheduler.schedule_agent_interval(300.0, scheduled.note, in_process=True)
+    other = await scheduler.schedule_agent_interval(301, scheduled.note, in_process=True)
+    once = [await scheduler.schedule_agent_in(300, scheduled.note, in_process=True) for _ in range(2)]
 
     assert (again.id, again.next) == (view.id, START + timedelta(seconds=300))
     assert len({view.id, other.id, once[0].id, once[1].id}) == 4
@@ -628,13 +632,13 @@ async def test_a_program_that_starts_again_does_not_double_its_schedules(
 
 async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentScheduler) -> None:
     """With the same content nothing changes; with another content it is that from now on, and keeps its results."""
-    await scheduler.schedule_agent_interval(100, scheduled.note, name="daily")
+    await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     await stage.pass_time(150)
     await stage.ended("daily", 1)
-    same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily")
+    same = await scheduler.schedule_agent_interval(100, scheduled.note, name="daily", in_process=True)
     assert same.next == START + timedelta(seconds=200)
 
-    changed = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily")
+    changed = await scheduler.schedule_agent_interval(500, scheduled.note, name="daily", in_process=True)
 
     assert changed.next == START + timedelta(seconds=650)
     await stage.pass_time(500)
@@ -644,13 +648,13 @@ async def test_a_name_stands_for_one_schedule(stage: Stage, scheduler: AgentSche
 
 async def test_a_named_delay_that_is_over_can_be_asked_for_again(stage: Stage, scheduler: AgentScheduler) -> None:
     """Until it has fired it is the one that there is."""
-    first = await scheduler.schedule_agent_in(10, scheduled.note, name="soon")
+    first = await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
     await stage.pass_time(5)
-    assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon")).next == first.next
+    assert (await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)).next == first.next
     await stage.pass_time(5)
     await stage.ended("soon", 1)
 
-    await scheduler.schedule_agent_in(10, scheduled.note, name="soon")
+    await scheduler.schedule_agent_in(10, scheduled.note, name="soon", in_process=True)
     await stage.pass_time(10)
 
     assert moments(await stage.ended("soon", 2)) == [10, 20]
@@ -658,8 +662,8 @@ async def test_a_named_delay_that_is_over_can_be_asked_for_again(stage: Stage, s
 
 async def test_what_is_long_over_is_forgotten(stage: Stage, scheduler: AgentScheduler) -> None:
     """One-off schedules do not pile up for ever; those that go on stay."""
-    view = await scheduler.schedule_agent_in(1, scheduled.note)
-    await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly")
+    view = await scheduler.schedule_agent_in(1, scheduled.note, in_process=True)
+    await scheduler.schedule_agent_interval(30 * 86_400, scheduled.note, name="monthly", in_process=True)
     await stage.pass_time(1)
     await stage.ended(view.id, 1)
 
@@ -736,7 +740,7 @@ async def test_a_function_of_a_script_travels_into_a_sandbox(tmp_path: Path) -> 
 
 async def test_what_cannot_be_found_again_fails_its_tick(stage: Stage, scheduler: AgentScheduler) -> None:
     """A function that was renamed is named in the result; the schedule and all others go on."""
-    view = await scheduler.schedule_agent_interval(100, "tests.trips.scheduled:note")
+    view = await scheduler.schedule_agent_interval(100, "tests.trips.scheduled:note", in_process=True)
     book = await stage.book(view.id)
     gone = FunctionTarget(reference="tests.trips.scheduled:renamed")
     await stage.write(ticks.redefine(book, replace(book.schedule, target=gone), START))
@@ -755,7 +759,7 @@ async def test_a_damaged_document_does_not_stop_the_others(
     """It is named in the log, once, and left as it is."""
     await stage.store.put(KIND, "damaged", b"{")
     await stage.store.put(KIND, "newer", b'{"version": 99}')
-    view = await scheduler.schedule_agent_interval(60, scheduled.note)
+    view = await scheduler.schedule_agent_interval(60, scheduled.note, in_process=True)
     with caplog.at_level(logging.ERROR, "ramet.scheduler"):
         await stage.pass_time(180)
 
@@ -769,10 +773,10 @@ async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
     stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A store may come from another machine: what cannot be reckoned here rests, and is said in the log."""
-    view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far")
+    view = await scheduler.schedule_agent_cron("* * * * *", tz="UTC", agent=scheduled.note, name="far", in_process=True)
     book = await stage.book("far")
     await stage.write(ticks.redefine(book, replace(book.schedule, timing=Cron(line="* * * * *", tz="No/Where")), START))
-    other = await scheduler.schedule_agent_in(60, scheduled.note)
+    other = await scheduler.schedule_agent_in(60, scheduled.note, in_process=True)
     await stage.pass_time(120)
 
     assert len(await stage.ended(other.id, 1)) == 1
@@ -861,8 +865,8 @@ async def test_it_attaches_to_the_only_runtime_that_runs(clock: FakeClock) -> No
     """What the seed shows works as it stands: no argument, no start."""
     async with AgentRuntime(clock=clock) as runtime:
         scheduler = AgentScheduler()
-        await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note)
-        view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.waits)
+        await scheduler.schedule_agent_interval(interval_seconds=300, agent=scheduled.note, in_process=True)
+        view = await scheduler.schedule_agent_in(delay_seconds=10, agent=scheduled.waits, in_process=True)
         await clock.advance(11)
         await eventually(lambda: scheduled.CALLS == ["began"])
         (running,) = await scheduler.results(view.id)
@@ -875,7 +879,7 @@ async def test_schedules_of_a_runtime_outlive_their_scheduler(clock: FakeClock) 
     """Without a store of one's own they live as long as the runtime."""
     async with AgentRuntime(clock=clock):
         async with AgentScheduler() as first:
-            await first.schedule_agent_in(10, scheduled.note, name="later")
+            await first.schedule_agent_in(10, scheduled.note, name="later", in_process=True)
         async with AgentScheduler() as second:
             assert [view.id for view in await second.list()] == ["later"]
 
@@ -908,13 +912,13 @@ async def test_between_several_runtimes_it_does_not_choose() -> None:
 
 async def test_it_ends_with_its_runtime(stage: Stage, scheduler: AgentScheduler) -> None:
     """Nothing fires in a runtime that was stopped, nothing is noted as failed, and who asks is told."""
-    view = await scheduler.schedule_agent_in(10, scheduled.note)
+    view = await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     stage.open.clear()
     await stage.runtime.stop()
     await stage.clock.advance(60)
 
     with pytest.raises(RametError, match="was stopped"):
-        await scheduler.schedule_agent_in(10, scheduled.note)
+        await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     assert await stage.results(view.id) == []
     await scheduler.close()
 
@@ -923,12 +927,12 @@ async def test_a_store_that_fails_is_not_passed_over_in_silence(
     stage: Stage, scheduler: AgentScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The scheduler ends, says so in the log, and to everybody who asks it for something."""
-    await scheduler.schedule_agent_in(10, scheduled.note)
+    await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     stage.open.clear()
     await stage.store.close()
     await stage.clock.advance(10)
     await eventually(lambda: "the scheduler ends" in caplog.text)
 
     with pytest.raises(RametError, match="closed"):
-        await scheduler.schedule_agent_in(10, scheduled.note)
+        await scheduler.schedule_agent_in(10, scheduled.note, in_process=True)
     await scheduler.close()

@@ -49,7 +49,7 @@ async def going(all_kernels: Kernels, stack: AsyncExitStack) -> AsyncIterator[Go
         settings["RAMET_RULES_SANDBOXED"] = "false"
         one = all_kernels.begin("one", **settings)
         first = await stack.enter_async_context(all_kernels.client(one))
-        view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.")
+        view = await first.kernel.add_schedule(NIGHTLY, in_s=0, prompt="Note it.", in_process=True)
         await asyncio.wait_for(asked.arrived(2), 60)
         others = [all_kernels.begin(name, **settings) for name in ("two", "three")]
         clients = [await stack.enter_async_context(all_kernels.client(each)) for each in others]

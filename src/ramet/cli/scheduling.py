@@ -65,6 +65,7 @@ def _new(options: Namespace) -> NewSchedule:
         tz=options.tz,
         name=options.name,
         repeatable=options.repeatable,
+        in_process=options.in_process,
     )
 
 

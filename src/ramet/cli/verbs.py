@@ -159,6 +159,7 @@ def _schedule(add: Add) -> None:
     new.add_argument("--tz", type=name, metavar="ZONE", help="whose clocks a cron line means: Europe/Berlin, UTC")
     new.add_argument("--name", type=name, metavar="NAME", help="its id; without one it gets one of its own")
     new.add_argument("--repeatable", action="store_true", help="call it again where its process died in its middle")
+    new.add_argument("--in-process", action="store_true", help="run it in the kernel's own process, not in a sandbox")
     for verb, words in (
         ("rm", "forget a schedule; a run that is going goes on"),
         ("pause", "begin nothing of a schedule until it is resumed"),

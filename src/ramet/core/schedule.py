@@ -98,7 +98,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     prompt: str = ""
-    policy: Policy | None = None  #: with one, it runs in a sandbox
+    policy: Policy | None = None  #: None: the default one, unless nothing of the agent touches the machine
     limits: Limits = NO_LIMITS  #: of each run
     misfire: Misfire = "once"  #: of ticks missed: none runs, the newest, or the newest `misfire_max` in order
     misfire_max: int = 10
@@ -106,6 +106,7 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     jitter_s: float = 0.0  #: a tick fires up to this much later; how much follows from the tick
     until: datetime | None = None  #: the last moment that may be a tick
     repeatable: bool = False  #: its function may be called again where a process that died had called it
+    in_process: bool = False  #: without a policy it runs in the kernel's own process, whatever it touches
     asked: str = ""  #: a digest of what was asked for: asking for the same again changes nothing
 
     def __post_init__(self) -> None:
@@ -122,8 +123,11 @@ class Schedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         force_setattr(self, "jitter_s", checked_number("jitter_seconds", self.jitter_s, 0, most))
         if self.until is not None:
             force_setattr(self, "until", utc("until", self.until))
-        if not isinstance(self.repeatable, bool):
-            raise InvalidValue("repeatable", self.repeatable, "True or False")
+        for field in ("repeatable", "in_process"):
+            if not isinstance(getattr(self, field), bool):
+                raise InvalidValue(field, getattr(self, field), "True or False")
+        if self.in_process and self.policy is not None:
+            raise InvalidValue("in_process", True, "False beside a policy, which is for a sandbox")
 
 
 class Come(NamedTuple):

@@ -30,6 +30,7 @@ class NewSchedule:
     tz: str | None = None
     name: str | None = None
     repeatable: bool = False  #: it may be called again where its process died in its middle
+    in_process: bool = False  #: it runs in the kernel's own process, not in a sandbox
 
 
 class Question(Struct, frozen=True, kw_only=True):

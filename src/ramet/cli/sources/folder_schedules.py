@@ -39,7 +39,7 @@ async def changed(folder: Path, id: str, change: Change) -> ScheduleView | None:
 async def add(folder: Path, new: NewSchedule) -> ScheduleView:
     """Write one down; this makes a journal where there is none. Raises InvalidValue."""
     agent = reference_of(function_of(new.function, folder))  # What it is found by again: a script by its path.
-    options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable)
+    options = Options(args=list(new.args), name=new.name, repeatable=new.repeatable, in_process=new.in_process)
     async with Desk(working_dir=folder) as desk:
         if new.every is not None:
             return await desk.schedule_agent_interval(new.every, agent, **options)

@@ -116,6 +116,7 @@ class Served:
             tz=new.tz or "",
             name=new.name,
             repeatable=new.repeatable,
+            in_process=new.in_process,
         )
 
     async def change_schedule(self, id: str, change: Change) -> ScheduleView | None:

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
+from ramet.agent.sandboxing import needs_sandbox
 from ramet.concurrency.deadline import to_its_end
 from ramet.core import ticks
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.policy import Policy
 from ramet.core.schedule import Schedule
 from ramet.core.ticks import Claim, TickResult, TickStatus
 from ramet.host.results import result_on_record
@@ -87,7 +89,7 @@ class Firing:
             agents=loaded.definitions,
             cwd=folder if folder is not None and folder.is_dir() else None,
             limits=schedule.limits if schedule.limits != NO_LIMITS else None,
-            policy=schedule.policy,
+            policy=_policy_of(schedule, as_agent(loaded.agent)),
             run=claim.run or "",
             repeatable=schedule.repeatable,
         )
@@ -168,6 +170,13 @@ class Firing:
             error=kept_error(error),
         )
         await self._books.change(schedule.id, lambda book: ticks.end(book, result, claim.owner))
+
+
+def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
+    """By which a run works that nobody gave a policy: the default one, as of `run_agent`, unless it touches nothing."""
+    if schedule.policy is not None or agent.policy is not None or schedule.in_process or not needs_sandbox(agent):
+        return schedule.policy
+    return Policy()
 
 
 def _goes_on(handle: Handle) -> bool:

@@ -26,7 +26,7 @@ class Options(TypedDict, total=False):
     args: Sequence[Any]  #: of a function; plain JSON data, like kwargs
     kwargs: Mapping[str, Any]
     prompt: str  #: of a model agent
-    policy: Policy | None  #: with one, it runs in a sandbox
+    policy: Policy | None  #: of the sandbox that it runs in; None is the default one
     limits: Limits  #: of each run
     misfire: Misfire  #: skip | once | all
     misfire_max: int  #: how many of them `all` means
@@ -34,6 +34,7 @@ class Options(TypedDict, total=False):
     jitter_seconds: float
     until: datetime | None
     repeatable: bool  #: a function may be called again where a process that died had called it
+    in_process: bool  #: it runs in this process, with all that this may do, instead of a sandbox
 
 
 def schedule_of(
@@ -54,6 +55,7 @@ def schedule_of(
     jitter_seconds: float = 0.0,
     until: datetime | None = None,
     repeatable: bool = False,
+    in_process: bool = False,
 ) -> Schedule:
     """The schedule of these options; `asked` is the timing as the caller put it. Raises InvalidValue by field."""
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
@@ -82,6 +84,7 @@ def schedule_of(
         jitter_s=jitter_seconds,
         until=until,
         repeatable=repeatable,
+        in_process=in_process,
     )
     if _is_function(target):
         if prompt:

@@ -165,6 +165,7 @@ class Kernel:
         jitter_seconds: float = 0.0,
         until: datetime | None = None,
         repeatable: bool = False,
+        in_process: bool = False,
     ) -> ScheduleView:
         """Have the server run an agent later or again; see `ramet.services.views.contract.AddSchedule`.
 
@@ -190,6 +191,7 @@ class Kernel:
             jitter_seconds=jitter_seconds,
             until=until,
             repeatable=repeatable,
+            in_process=in_process,
         )
         return await self._way.send(asks.add_schedule(asked))
 

@@ -154,6 +154,7 @@ class AddSchedule(Asked):
     jitter_seconds: float = 0.0
     until: datetime | None = None
     repeatable: bool = False  #: a function may be called again where a kernel that died had called it
+    in_process: bool = False  #: in no sandbox, where a rule of the server lets agents work in the host
 
 
 class SchedulePage(Struct, kw_only=True):

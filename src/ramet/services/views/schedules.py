@@ -60,6 +60,8 @@ class ScheduleViews:
 
     def _check(self, asked: AddSchedule) -> None:
         self._rules.grant_of(asked.policy)
+        if asked.in_process and self._rules.sandboxed is not False:
+            raise InvalidValue("in_process", True, "false, as rules.sandboxed of this server does not say false")
         if isinstance(asked.agent, PlainAgent):
             self._rules.check_model("agent.model", asked.agent.model)
             self._rules.check_tools("agent.tools", asked.agent.tools or ())
@@ -112,4 +114,5 @@ def _options(asked: AddSchedule, policy: Policy | None) -> Options:
         jitter_seconds=asked.jitter_seconds,
         until=asked.until,
         repeatable=asked.repeatable,
+        in_process=asked.in_process,
     )
