@@ -17,9 +17,11 @@ from ramet.core.events import RunSpawned
 from ramet.core.outcome import Status
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.models.dialogue import Call
+from ramet.services.contract import ListAgents
 from ramet.store.memory import MemoryStore
 from tests.security import leaking
 from tests.support.cut import cut_behind
+from tests.support.sites import Site
 from tests.trips import scheduled
 from tests.trips.isolated_kit import Name, backend, runtime
 
@@ -164,3 +166,28 @@ async def test_a_schedule_with_values_of_variables_is_refused() -> None:
 
     assert refusal.value.field == "policy.env_vars"
     assert VALUE not in str(refusal.value)
+
+
+async def test_a_servers_record_of_an_agent_has_no_values(tmp_path: pathlib.Path) -> None:
+    """Neither those of its policy nor those of its environment."""
+    async with Site(tmp_path) as site:
+        team = await site.team("crew")
+        await site.agent(team, env=VARIABLES, policy=Policy(env_vars={"OTHER": f"{VALUE}/other"}))
+        [row] = await (await site.store()).list("served")
+
+    assert VALUE.encode() not in row.data
+    assert b"DATABASE_URL" in row.data
+
+
+async def test_an_agent_whose_values_are_gone_waits_with_its_reason(tmp_path: pathlib.Path) -> None:
+    """After a restart the agent waits, and the reason names the variable."""
+    async with Site(tmp_path / "first") as site:
+        team = await site.team("crew")
+        spawned = await site.agent(team, env=VARIABLES)
+        async with await site.as_killed(tmp_path / "later") as again:
+            [info] = await again.spawner.list_agents(ListAgents(), team.key)
+
+    assert info.id == spawned.agent.id
+    assert info.state == "waiting"
+    assert info.error is not None
+    assert "DATABASE_URL" in info.error.message

@@ -77,6 +77,7 @@ class Site:
         *,
         rules: Rules | None = None,
         secrets: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
         backend: Backend | None = None,
         images: ImageStore | None = None,
     ) -> None:
@@ -85,7 +86,14 @@ class Site:
         self.runtime = AgentRuntime(store=store or MemoryStore(), clock=self.clock, backend=backend)
         types: dict[str, Any] = {"echo": self.echo, "slow": self.slow}
         self.spawner = AgentSpawnerService(
-            self.runtime, types, images or Images(), self.agents, OPERATOR, rules=rules, secrets=secrets
+            self.runtime,
+            types,
+            images or Images(),
+            self.agents,
+            OPERATOR,
+            rules=rules,
+            secrets=secrets,
+            env_vars=env_vars,
         )
 
     async def __aenter__(self) -> Site:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # Clients need the data, and none of what runs agents.
 Right = Literal["turn", "control", "history", "info", "events", "mail", "kill", "delegate"]
 RIGHTS: tuple[Right, ...] = ("turn", "control", "history", "info", "events", "mail", "kill", "delegate")
 
-AgentState = Literal["starting", "idle", "working", "failed", "ended"]
+#: One that is "waiting" goes on once values that are not on record are supplied.
+AgentState = Literal["starting", "idle", "working", "waiting", "failed", "ended"]
 
 
 class Asked(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -121,6 +122,14 @@ class SpawnedAgent(Struct):
 
     agent: AgentInfo
     nonce: str
+
+
+class SupplyValues(Asked):
+    """Values that are not on record, by name, for an agent that is waiting for them: all that are missing."""
+
+    env: dict[str, str] = {}
+    env_vars: dict[str, str] = {}  #: of its policy
+    secrets: dict[str, str] = {}  #: of its policy
 
 
 class ListAgents(Asked):

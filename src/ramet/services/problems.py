@@ -60,6 +60,7 @@ _KINDS = (
     _Kind(errors.BudgetExceeded, 409, ("resource", "asked", "left", "scope")),
     _Kind(errors.MergeConflict, 409, ("kind", "key", "keys", "expected", "found")),
     _Kind(errors.Conflict, 409, ("kind", "key", "expected", "found")),
+    _Kind(refusals.ValuesMissing, 409, ("path", "missing")),
     _Kind(refusals.InUse, 409, ("kind", "name", "users")),
     _Kind(refusals.TakenOver, 503, ("kind", "name")),
     _Kind(errors.OwnedElsewhere, 503, ("tree", "kernel")),

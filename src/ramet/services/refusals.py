@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ramet.core.errors import Gone, InvalidValue, NotYours, RametError
 
@@ -42,6 +42,15 @@ class TakenOver(RametError):
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name[:200]
         super().__init__(f"{kind} {self.name!r} is another kernel's by now: nothing was done here, ask again")
+
+
+class ValuesMissing(RametError):
+    """An agent that waits for values which are not on record. `missing` has names by field."""
+
+    def __init__(self, path: str, missing: Mapping[str, Sequence[str]]) -> None:
+        self.path, self.missing = path, {field: list(names) for field, names in missing.items() if names}
+        shown = "; ".join(f"{field}: {', '.join(names)}" for field, names in self.missing.items())
+        super().__init__(f"agent {path!r} waits for values that are not on record ({shown}); supply them")
 
 
 class InUse(RametError):

@@ -78,7 +78,7 @@ async def test_agents_go_on_with_the_same_id_path_key_and_capacity(site: Site, l
         for name in "ab"
     ]
     (site.opened(spawned[0]).opening.folder / "note").write_text("mine")
-    async with await site.as_killed(later) as again:
+    async with await site.as_killed(later, env_vars={"crew/a:A": "b", "crew/b:A": "b"}) as again:
         infos = await again.spawner.list_agents(ListAgents(), team.key)
         assert infos == [each.agent for each in spawned]
         assert await again.free(team) == 1
@@ -306,7 +306,7 @@ async def test_an_agent_that_was_killed_with_its_server_while_it_failed_holds_no
 
 
 async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Their values are not on record; without them the agent is failed, and says which one is missing."""
+    """Their values are not on record; without them the agent waits, and says which one is missing."""
     team = await site.team()
     spawned = await site.agent(team, policy=Policy(secrets={"token": "s3cret"}))
     [document] = await (await site.store()).list("served")
@@ -316,8 +316,9 @@ async def test_secrets_are_supplied_again(site: Site, later: pathlib.Path, tmp_p
         assert again.opened(spawned).opening.policy == Policy(secrets={"token": "s3cret"})
     async with await site.as_killed(tmp_path / "third") as again:
         info = await again.spawner.get_agent(spawned.agent.id, spawned.nonce)
+        assert info.state == "waiting"
         assert info.error is not None
-        assert info.error.type == "DefinitionMissing"
+        assert info.error.type == "ValuesMissing"
         assert "token" in info.error.message
 
 

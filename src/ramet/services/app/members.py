@@ -9,7 +9,16 @@ from ramet.core.errors import InvalidValue
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import AgentFilter, AgentList, Rotated
 from ramet.services.app.operations import Operation
-from ramet.services.contract import AgentInfo, Delegate, DelegatedKey, ListAgents, SpawnAgent, SpawnedAgent
+from ramet.services.contract import (
+    AgentInfo,
+    Delegate,
+    DelegatedKey,
+    ListAgents,
+    SpawnAgent,
+    SpawnedAgent,
+    SupplyValues,
+)
+from ramet.services.refusals import BodyTooLarge
 
 
 async def _spawn(call: Call) -> SpawnedAgent:
@@ -36,6 +45,18 @@ async def _get(call: Call) -> AgentInfo:
 
 async def _kill(call: Call) -> None:
     await call.parts.spawner.kill_agent(call.path("agent"), call.key)
+
+
+async def _supply_values(call: Call) -> AgentInfo:
+    spawner, agent = call.parts.spawner, call.path("agent")
+    spawner.roster.admit(agent, call.key, "delegate")  # before a stranger's bytes are taken in
+    try:
+        asked = await call.json(SupplyValues)
+    except BodyTooLarge:
+        raise
+    except InvalidValue as refused:  # What was sent may be a value.
+        raise type(refused)(refused.field, "what was sent", refused.accepted) from None
+    return await spawner.supply_values(agent, call.key, asked)
 
 
 async def _delegate(call: Call) -> DelegatedKey:
@@ -99,6 +120,18 @@ OPERATIONS: Final = (
         handle=_kill,
         status=204,
         refuses=(409,),
+    ),
+    Operation(
+        id="supply_values",
+        begins=True,
+        of="agent",
+        method="POST",
+        path="/v1/agents/{agent}/values",
+        summary="Go on with an agent that waits for values of variables and secrets, which are not on record",
+        handle=_supply_values,
+        takes=SupplyValues,
+        answers=AgentInfo,
+        refuses=(403, 409, 410, 429, 501, 502),
     ),
     Operation(
         id="delegate",

@@ -24,6 +24,7 @@ from ramet.services.contract import (
     Right,
     SpawnAgent,
     SpawnedAgent,
+    SupplyValues,
     TeamInfo,
 )
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
@@ -187,6 +188,13 @@ def list_agents(team: str, state: str, under: str, labels: Mapping[str, str] | N
 
 def get_agent(agent: str) -> Ask[AgentInfo]:
     return Ask("GET", agent_path(agent), AgentInfo)
+
+
+def supply_values(
+    agent: str, env: Mapping[str, str] | None, env_vars: Mapping[str, str] | None, secrets: Mapping[str, str] | None
+) -> Ask[AgentInfo]:
+    asked = SupplyValues(env=dict(env or {}), env_vars=dict(env_vars or {}), secrets=dict(secrets or {}))
+    return Ask("POST", agent_path(agent, "values"), AgentInfo, asked)
 
 
 def kill_agent(agent: str) -> Ask[None]:

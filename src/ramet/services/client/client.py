@@ -147,6 +147,18 @@ class Client:
         """What an agent is and does."""
         return await self.send(asking.get_agent(agent), key)
 
+    async def supply_values(
+        self,
+        agent: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> AgentInfo:
+        """Supply all values that an agent waits for, with its owner's key or the operator's; the agent goes on."""
+        return await self.send(asking.supply_values(agent, env, env_vars, secrets), key, waits=True)
+
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """End an agent and all below it, wait until they are gone, and forget it."""
         await self.send(asking.kill_agent(agent), key, waits=True)

@@ -40,6 +40,7 @@ class SyncClient:
     spawn_agent = blocking(Client.spawn_agent)
     list_agents = blocking(Client.list_agents)
     get_agent = blocking(Client.get_agent)
+    supply_values = blocking(Client.supply_values)
     kill_agent = blocking(Client.kill_agent)
     delegate = blocking(Client.delegate)
     revoke = blocking(Client.revoke)

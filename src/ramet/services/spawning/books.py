@@ -44,7 +44,10 @@ class TeamRow(Struct, frozen=True, kw_only=True):
 
 
 class AgentRow(Struct, frozen=True, kw_only=True):
-    """An agent, as it was asked for and as it is. `policy` has names of secrets, not their values."""
+    """An agent, as it was asked for and as it is. `policy` has names of secrets, not their values.
+
+    Variables are on record by name alone; rows of older versions have values.
+    """
 
     version: int = VERSION
     id: str
@@ -70,6 +73,8 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     bundles: tuple[str, ...] = ()  #: that were loaded while it lived
     keep_failed_s: float | None = None
     failed_at: datetime | None = None
+    env_names: tuple[str, ...] = ()  #: of variables in `env`
+    policy_env_names: tuple[str, ...] = ()  #: of those in the policy
 
 
 R = TypeVar("R", TeamRow, AgentRow)

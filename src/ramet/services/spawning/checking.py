@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ramet.core import rights
 from ramet.core.budget import Limits
-from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import Policy
 from ramet.core.reservation import LEAST, MOST, Reservation
@@ -157,23 +157,6 @@ def reservation_of(team: str, counted: Mapping[str, float]) -> Reservation | Non
     if not amounts:
         return None
     return Reservation(name=team, sandboxes=int(min(max(counted["agents"], 1), MOST)), **amounts)
-
-
-def without_values(policy: Policy | None) -> Policy | None:
-    """A policy as it may be kept: of its secrets the names."""
-    if policy is None or policy.secrets is None:
-        return policy
-    return replace(policy, secrets=dict.fromkeys(policy.secrets))
-
-
-def with_values(policy: Policy | None, secrets: Mapping[str, str]) -> Policy | None:
-    """A policy that was kept, with its secrets as they are supplied. Raises DefinitionMissing for one that is not."""
-    if policy is None or policy.secrets is None:
-        return policy
-    for name in policy.secrets:
-        if name not in secrets:
-            raise DefinitionMissing("secret", name)
-    return replace(policy, secrets={name: secrets[name] for name in policy.secrets})
 
 
 def kept(field: str, data: Raw) -> Raw:

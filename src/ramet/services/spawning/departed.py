@@ -1,4 +1,4 @@
-"""What stands in the place of an agent that is not there any more, and could not be opened again."""
+"""What stands in the place of an agent that is not open: it could not be opened again, or waits for values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from ramet.core.errors import Gone
 from ramet.core.outcome import ErrorInfo
+from ramet.services.refusals import ValuesMissing
 
 
 class Departed:
@@ -48,3 +49,20 @@ class Departed:
 
     def _refuse(self) -> NoReturn:
         raise Gone(f"{self.error.type}: {self.error.message}")
+
+
+class Waiting(Departed):
+    """A `Served` that is not open until its values are supplied: ValuesMissing to whoever wants something of it."""
+
+    def __init__(self, run: str, isolation: str, missing: ValuesMissing, held: Mapping[str, float]) -> None:
+        self.run, self.isolation, self.missing, self._held = run, isolation, missing, held
+        self.ended = asyncio.get_running_loop().create_future()
+        self.ended.set_exception(missing)
+        self.ended.exception()  # Retrieved, so that asyncio logs nothing when nobody asks.
+
+    def spent(self) -> Mapping[str, float]:
+        """All that it held, once it has a run: nobody knows how much of that is used up."""
+        return self._held if self.run else {}
+
+    def _refuse(self) -> NoReturn:
+        raise ValuesMissing(self.missing.path, self.missing.missing)

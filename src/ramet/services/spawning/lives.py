@@ -24,10 +24,10 @@ from ramet.host.runtime import AgentRuntime
 from ramet.isolation import trees
 from ramet.services.contract import Opening
 from ramet.services.problems import error_of, told
-from ramet.services.refusals import TakenOver
+from ramet.services.refusals import TakenOver, ValuesMissing
 from ramet.services.spawning.books import AgentRow, Books
 from ramet.services.spawning.checking import Checked
-from ramet.services.spawning.departed import Departed
+from ramet.services.spawning.departed import Departed, Waiting
 from ramet.services.spawning.failed import FailedAgents
 from ramet.services.spawning.rooms import Room
 from ramet.services.spawning.roster import Living, Roster
@@ -122,6 +122,13 @@ class Lives:
         living = Living(row, Departed(row.run, error), self._books)
         self._roster.add(living)
         await self._failed.keep(living)
+
+    def add_waiting(self, room: Room, row: AgentRow, missing: ValuesMissing) -> None:
+        """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
+        served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
+        living = Living(row, served, self._books)
+        living.state, living.error = "waiting", error_of(missing)
+        self._roster.add(living)
 
     async def give_up(self, living: Living, reason: str) -> Mapping[str, float] | None:
         """Close an agent that is not on the roster; what it used, None if that cannot be told."""

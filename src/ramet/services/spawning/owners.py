@@ -10,7 +10,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.contract import RIGHTS, Delegate, DelegatedKey
 from ramet.services.spawning import keys
-from ramet.services.spawning.roster import Admitted, Roster
+from ramet.services.spawning.roster import Admitted, Living, Roster
 
 
 class Owners:
@@ -46,6 +46,10 @@ class Owners:
         new = keys.new_key("agent", self._entropy)
         await self._change(agent, key, lambda _, ring: keys.rotate(ring, keys.hash_of(new)), owner=True)
         return new
+
+    def owned(self, agent: str, key: str) -> Living:
+        """The agent, for its full owner and for the operator. Raises NotYours."""
+        return self._admitted(agent, key, owner=True).living
 
     async def _change(
         self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False

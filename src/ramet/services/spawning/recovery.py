@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
-from ramet.core.errors import StoreFailed
+from ramet.concurrency.deadline import to_its_end
+from ramet.core.errors import InvalidValue, NotYours, StoreFailed
+from ramet.services.contract import SupplyValues
 from ramet.services.problems import error_of
-from ramet.services.refusals import TakenOver
+from ramet.services.refusals import TakenOver, ValuesMissing
 from ramet.services.spawning.books import AgentRow, Books
-from ramet.services.spawning.checking import Checks, with_values
+from ramet.services.spawning.checking import Checks
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.rooms import Room
 from ramet.services.spawning.roster import Living
+from ramet.services.spawning.values import configured_values, supplied_values, with_values
 
 _log = logging.getLogger("ramet.services")
 _AT_A_TIME = 8  #: agents that are opened again at the same time
@@ -25,20 +26,22 @@ _AT_A_TIME = 8  #: agents that are opened again at the same time
 
 @dataclass(frozen=True)
 class Recovery:
-    """Goes on with agents, under the same id, path, keys and part of their team. `secrets` are not on record."""
+    """Goes on with agents, under the same id, path, keys and part of their team. Values are not on record."""
 
     lives: Lives
     rooms: Mapping[str, Room]
     books: Books
     checks: Checks
     secrets: Mapping[str, str]
+    env_vars: Mapping[str, str]
     taken_up: Callable[[Living], Awaitable[None]]  #: of each agent that is open again, before anybody finds it
 
     async def __call__(self, teams: Collection[str], rows: Collection[AgentRow], damaged: Collection[str] = ()) -> None:
         """Take up the agents of teams, but for those that are doomed, which are removed then.
 
-        An agent that cannot be opened again is failed, and says why; what goes wrong with one is logged, and keeps no
-        other from it. What those hold whose rows are `damaged`, by their ids, stays held. Raises StoreFailed.
+        An agent whose values are missing waits for them. One that cannot be opened again is failed, and says why; what
+        goes wrong with one is logged, and keeps no other from it. What those hold whose rows are `damaged`, by their
+        ids, stays held. Raises StoreFailed.
         """
         known = {*damaged, *(row.id for row in rows)}
         for id in teams:
@@ -64,6 +67,42 @@ class Recovery:
         if lost:
             raise lost[0]
 
+    async def resume(self, living: Living, given: SupplyValues) -> Living:
+        """Open an agent that waits, with its values. If that fails it waits on.
+
+        Raises InvalidValue, NotYours for one that is being killed, TakenOver, and what its type finds wrong.
+        """
+        async with living.changing:
+            room, row = self._room_of(living), living.row
+            if living.state != "waiting":
+                raise InvalidValue("state", living.state, "an agent that is waiting for values")
+            asked = with_values(row, supplied_values(row, given, self._configured(row)))
+            opened = await self.lives.open(row, await self.checks(asked, room.team.total))
+            opened.changing = living.changing  # Whoever waits to change its row is to have its turn.
+            try:
+                self._room_of(living)
+                await self.taken_up(opened)
+                self._room_of(living)
+            except BaseException:
+                await to_its_end(self.lives.give_up(opened, "it cannot be gone on with"))
+                raise
+            living.state = "idle"  # A second request that waits for the lock is refused.
+            self.lives.add(opened)
+        await opened.keep()
+        return opened
+
+    def _room_of(self, living: Living) -> Room:
+        """The team of an agent that nobody ends. Raises NotYours, TakenOver."""
+        room = self.rooms.get(living.row.team)
+        if room is None:
+            raise TakenOver("agent", living.id)
+        if living.ending is not None:
+            raise NotYours("agent", living.id)
+        return room
+
+    def _configured(self, row: AgentRow) -> SupplyValues:
+        return configured_values(row, self.secrets, self.env_vars)
+
     async def _take_up(self, row: AgentRow) -> None:
         room = self.rooms[row.team]
         is_over = row.state in ("failed", "ended")
@@ -82,7 +121,12 @@ class Recovery:
     async def _open(self, room: Room, row: AgentRow) -> None:
         living, used = None, _used(row)
         try:
-            asked = replace(row, policy=with_values(row.policy, self.secrets))
+            asked = with_values(row, self._configured(row))
+        except ValuesMissing as missing:
+            _log.warning("agent %s (%s) waits: %s", row.path, row.id, missing)
+            self.lives.add_waiting(room, row, missing)
+            return
+        try:
             living = await self.lives.open(row, await self.checks(asked, room.team.total))
             await self.taken_up(living)
         except Exception as problem:

@@ -44,7 +44,7 @@ class Living:
         opening: Opening | None = None,
         type: AgentType | None = None,
     ) -> None:
-        """Without `opening` and `type` it is one that could not be opened again."""
+        """Without `opening` and `type` it is one that could not be opened again, or waits for values."""
         self.row, self.served, self.opening, self._type = row, served, opening, type
         self.state: AgentState = row.state
         self.turns = row.turns
@@ -99,17 +99,24 @@ class Living:
         )
 
     def as_row(self) -> AgentRow:
-        """The agent as it is to be written down; at work is what it is when the server was killed, and then idle."""
+        """The agent as it is to be written down; idle if it was at work, or waits."""
         return replace(
             self.row,
-            state="idle" if self.state == "working" else self.state,
+            state="idle" if self.state in ("working", "waiting") else self.state,
             run=self.served.run or self.row.run,
             isolation=self.served.isolation,
             turns=self.turns,
-            error=self.error,
+            error=None if self.state == "waiting" else self.error,
             bundles=self._bundles,
             failed_at=self.failed_at,
         )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of the bundles that are loaded, or about to be; of one that is not open, those that it had."""
+        if self.opening is None:
+            return self.row.bundles
+        return self.opening.shelf.needs if self.opening.shelf is not None else ()
 
     @property
     def _bundles(self) -> tuple[str, ...]:

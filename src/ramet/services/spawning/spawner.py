@@ -30,13 +30,14 @@ from ramet.services.contract import (
     ListAgents,
     SpawnAgent,
     SpawnedAgent,
+    SupplyValues,
     TeamInfo,
 )
 from ramet.services.refusals import TakenOver
 from ramet.services.rules import Rules
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import TEAM, AgentRow, Books, TeamRow
-from ramet.services.spawning.checking import Checks, checked_wait, kept, reservation_of, without_values
+from ramet.services.spawning.checking import Checks, checked_wait, kept, reservation_of
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
@@ -44,6 +45,7 @@ from ramet.services.spawning.recovery import Recovery
 from ramet.services.spawning.rooms import Room
 from ramet.services.spawning.roster import Living, Roster
 from ramet.services.spawning.takeover import Takeover
+from ramet.services.spawning.values import without_values
 
 _log = logging.getLogger("ramet.services")
 
@@ -60,8 +62,8 @@ class AgentSpawnerService:
     """Teams and agents of one server. `roster` is where others find its agents.
 
     `folder` has one folder for each agent. `operator` is the key that opens everything, and the only one that makes
-    teams. `rules` say what agents may have of this host. `secrets` are the values of what policies name of agents that
-    a killed server left: values of secrets are not on record.
+    teams. `rules` say what agents may have of this host. `secrets` and `env_vars` are the values of what
+    policies name of agents that a killed server left, since values are not on record: variables by `path:NAME`.
     """
 
     def __init__(
@@ -74,13 +76,15 @@ class AgentSpawnerService:
         *,
         rules: Rules | None = None,
         secrets: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
         entropy: Callable[[int], bytes] = chance.token_bytes,
     ) -> None:
         self.roster = Roster(operator, runtime.clock)
         self._owners = Owners(self.roster, runtime.clock, entropy)
         self._rules = rules or Rules()
         self._checks = Checks(runtime, types, images, folder, self._rules)
-        self._runtime, self._folder, self._entropy, self._secrets = runtime, folder, entropy, secrets or {}
+        self._runtime, self._folder, self._entropy = runtime, folder, entropy
+        self._secrets, self._env_vars = secrets or {}, env_vars or {}
         self._rooms: dict[str, Room] = {}
         self._coming: dict[str, AgentRow] = {}  #: agents that are being born
         self._opened: _Opened | None = None
@@ -100,8 +104,9 @@ class AgentSpawnerService:
     async def open(self) -> None:
         """Begin, with all teams and agents that an earlier server left. Idempotent.
 
-        An agent that lived is opened again under the same id, path and keys; one that cannot be is failed, and says
-        why. Where no other kernel lives, Damaged is raised for what cannot be read, and nothing has changed.
+        An agent that lived is opened again under the same id, path and keys. One whose values are missing waits for
+        them; one that cannot be opened is failed, and says why. Where no other kernel lives, Damaged is raised for what
+        cannot be read, and nothing has changed.
         """
         async with self._beginning:
             if self._opened is None:
@@ -112,7 +117,7 @@ class AgentSpawnerService:
         books, rooms = Books(store), dict[str, Room]()
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
         lives.forgetting = self.forgetting or lives.forgetting
-        recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self.taken_up)
+        recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self._env_vars, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
 
         async def teams() -> list[str]:
@@ -271,6 +276,16 @@ class AgentSpawnerService:
         living, held = self.roster.admitted(agent, key, "info")
         return living.info() if held.id == keys.OWNER else replace(living.info(), kept=[])
 
+    async def supply_values(self, agent: str, key: str, asked: SupplyValues) -> AgentInfo:
+        """Go on with an agent that waits for values which are not on record, with its owner's key or the operator's.
+
+        Raises NotYours, InvalidValue, TakenOver, and what its type could not do; it waits on then. Whoever gives up
+        waiting does not stop that.
+        """
+        living, lives = self._owners.owned(agent, key), self._now.lives
+        resumed = lives.begin(self._now.takeover.recovery.resume(living, asked))
+        return (await asyncio.shield(resumed)).info()
+
     async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:
         """The agents of a team, for its key, or of all teams for the operator's; the oldest first. Raises NotYours."""
         if asked.team:
@@ -308,9 +323,8 @@ class AgentSpawnerService:
 
     def users_of_bundle(self, bundle: str) -> list[str]:
         """The paths of agents that live and have a bundle loaded; those of images need the image."""
-        living = [each for each in self.roster if each.state not in ("failed", "ended") and each.opening is not None]
-        shelves = [(each.row.path, each.opening.shelf) for each in living if each.opening is not None]
-        return sorted(path for path, shelf in shelves if shelf is not None and bundle in shelf.needs)
+        living = [each for each in self.roster if each.state not in ("failed", "ended")]
+        return sorted(each.row.path for each in living if bundle in each.needs)
 
     async def users_elsewhere(self, *, image: str = "", bundle: str = "") -> list[str]:
         """The paths of agents of other kernels that live and have one of these, as far as they are on record."""
@@ -347,7 +361,7 @@ class AgentSpawnerService:
             checked = await self._checks(row, room.team.total)
             await room.admit(row.id, checked.need, wait_s)
             await self._check_server(room, row.id)
-            living = await lives.bear(room, replace(row, policy=without_values(checked.policy)), checked)
+            living = await lives.bear(room, without_values(replace(row, policy=checked.policy)), checked)
         except BaseException:
             room.names.discard(name)
             raise

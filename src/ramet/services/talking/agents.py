@@ -199,6 +199,8 @@ class AgentService:
     # ---- inside
 
     def _talk(self, living: Living, log: TurnLog | None = None) -> Conversation:
+        if living.state == "waiting":
+            raise how_it_ended(living.served)
         if living.talk is None:
             note = partial(self._note, living)
             if log is None and self._log_of is not None:

@@ -27,7 +27,7 @@ from ramet.concurrency.deadline import within
 from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsewhere, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import GoesOn, Served
-from ramet.services.refusals import BodyTooLarge, Missed, TakenOver
+from ramet.services.refusals import BodyTooLarge, Missed, TakenOver, ValuesMissing
 from ramet.services.talking.known_turns import KnownTurns
 from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
 from ramet.services.talking.turn_writer import TurnWriter
@@ -395,11 +395,13 @@ class Conversation:
             self._begin(self._log.forget(turn.place))
 
 
-def how_it_ended(served: Served) -> Gone:
-    """What is said to whoever wants something of an agent that has ended."""
+def how_it_ended(served: Served) -> RametError:
+    """The error for a request to an agent that has ended, or that waits for its values."""
     if served.ended.cancelled():
         return Gone("the agent has ended")
-    if (bug := served.ended.exception()) is not None:
+    if isinstance(bug := served.ended.exception(), ValuesMissing):
+        return ValuesMissing(bug.path, bug.missing)
+    if bug is not None:
         return Gone(f"the agent has ended: {type(bug).__name__}")
     error = served.ended.result()
     return Gone("the agent has ended" + (f": {error.message} ({error.type})" if error else ""))

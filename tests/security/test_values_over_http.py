@@ -1,0 +1,144 @@
+"""Values of an agent's secrets and variables are in no answer of a server but the agent's own, no log, and no file."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.team_keys import TeamClient, served
+from tests.support.waiting import eventually
+
+TE1, TE2, TOKEN = "CANARYxENVVARS-ffff1111", "CANARYxENV-ffff2222", "CANARYxSECRET-ffff3333"
+POLICY = {"env_vars": {"TE1": TE1}, "secrets": {"tok": TOKEN}}
+VALUES = {"policy": POLICY, "env": {"TE2": TE2}}
+PROGRAM = pathlib.Path(__file__).with_name("revealing_program.py").read_text()
+
+
+@pytest.fixture(scope="module", params=["bwrap", "local"])
+def client(request: pytest.FixtureRequest) -> Iterator[TeamClient]:
+    """One server for all tests here."""
+    with served(None, "--backend", request.param) as client:
+        yield client
+
+
+def revealing(client: TeamClient, name: str) -> dict[str, Any]:
+    """An agent that reveals its values, and has them."""
+    made = client.spawn(name, "command", spawn_info={"argv": ["python3", "-c", PROGRAM]}, **VALUES)
+    assert made.status_code == 201, made.text
+    spawned: dict[str, Any] = made.json()
+    assert client.say(spawned, "answer")[::-1] == f"{TE1} {TE2} {TOKEN}"
+    return spawned
+
+
+def turn(client: TeamClient, spawned: dict[str, Any], text: str) -> str:
+    """What the server answers to one message, however it ended."""
+    body = {"model": "any", "messages": [{"role": "user", "content": text}]}
+    return client.ask("POST", "/v1/chat/completions", spawned["nonce"], json=body).text
+
+
+def control(client: TeamClient, spawned: dict[str, Any], **operation: Any) -> str:
+    """What the server answers to one operation."""
+    path = f"/v1/agents/{spawned['agent']['id']}/control"
+    return client.ask("POST", path, spawned["nonce"], json=operation).text
+
+
+def state(client: TeamClient, spawned: dict[str, Any]) -> str:
+    """The agent as the server shows it."""
+    return client.ask("GET", f"/v1/agents/{spawned['agent']['id']}", spawned["nonce"]).text
+
+
+def holding_values(client: TeamClient) -> list[str]:
+    """The files of the server's folder, its log among them, that hold a value."""
+    files = (each for each in client.folder.rglob("*") if each.is_file() and not each.is_symlink())
+    return [each.name for each in files if b"CANARY" in each.read_bytes()]
+
+
+def end(client: TeamClient, spawned: dict[str, Any]) -> None:
+    """End the agent, so that its sandbox, which has the values, is gone."""
+    client.ask("DELETE", f"/v1/agents/{spawned['agent']['id']}", spawned["nonce"]).raise_for_status()
+
+
+def test_an_error_or_refusal_of_a_program_has_no_values(client: TeamClient) -> None:
+    spawned = revealing(client, "refuser")
+
+    said = [turn(client, spawned, "error"), control(client, spawned, **{"@type": "call", "operation": "x"})]
+    end(client, spawned)
+
+    for each in said:
+        assert "***" in each
+        assert "CANARY" not in each
+    assert holding_values(client) == []
+
+
+def test_the_log_of_a_program_has_no_values_where_it_is_cut(client: TeamClient) -> None:
+    spawned = revealing(client, "noisy")
+
+    turn(client, spawned, "noise")
+    said = control(client, spawned, **{"@type": "log"})
+    end(client, spawned)
+
+    assert "left out here" in said
+    assert "ffff" not in said
+    assert "CANARY" not in said
+    assert holding_values(client) == []
+
+
+@pytest.mark.parametrize("text", ["frame 0", "frame 1", "frame 66", "exit"])
+async def test_the_end_of_a_program_is_told_without_values(client: TeamClient, text: str) -> None:
+    spawned = revealing(client, text.replace(" ", "-"))
+
+    said = turn(client, spawned, text)
+    await eventually(lambda: '"failed"' in state(client, spawned))
+    said += state(client, spawned)
+    end(client, spawned)
+
+    assert "***" in said
+    assert "CANARY" not in said
+    assert holding_values(client) == []
+
+
+def misfits() -> dict[str, Any]:
+    """Parts of a request that are refused, each with a value in it."""
+    return {
+        "mounts": {"policy": {"secrets": {"tok": TOKEN}, "readonly_mounts": ["x"]}},
+        "policy": {"policy": TOKEN},
+        "policies": {"policy": [POLICY]},
+        "secrets-text": {"policy": {"secrets": TOKEN}},
+        "secrets-list": {"policy": {"secrets": [TOKEN]}},
+        "secrets-no-names": {"policy": {"secrets": [f"{TOKEN} {TOKEN}"]}},
+        "secret-list": {"policy": {"secrets": {"tok": [TOKEN]}}},
+        "env_vars-text": {"policy": {"env_vars": TE1}},
+        "env_vars-list": {"policy": {"env_vars": {"TE1": [TE1]}}},
+        "env-text": {"env": TE2},
+        "env-list": {"env": [TE2]},
+        "variable": {"env": {"TE2": {"value": TE2}}},
+    }
+
+
+@pytest.mark.parametrize("case", misfits())
+def test_a_refused_policy_or_environment_is_not_shown(client: TeamClient, case: str) -> None:
+    refused = client.spawn("misfit", "command", spawn_info={"argv": ["true"]}, **misfits()[case])
+
+    assert refused.status_code == 422
+    assert "not shown" in refused.text
+    assert "CANARY" not in refused.text
+
+
+BODIES = {
+    "cut": json.dumps({"env": {"TE2": TE2}})[:-1],
+    "list": json.dumps([{"env": {"TE2": TE2}}]),
+    "text": json.dumps(json.dumps({"env": {"TE2": TE2}})),
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_body_that_is_no_request_is_not_shown(client: TeamClient, body: str) -> None:
+    refused = client.ask("POST", "/v1/agents", client.key, content=body)
+
+    assert refused.status_code in (400, 422)
+    assert "not shown" in refused.text
+    assert "CANARY" not in refused.text
