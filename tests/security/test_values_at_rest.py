@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
+import sqlite3
 from typing import Any
 
 import msgspec
@@ -11,14 +13,19 @@ from langchain_core.tools import tool
 
 import ramet
 from ramet import Policy, ScriptedModel, Session
+from ramet.cli.main import main
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.events import RunSpawned
-from ramet.core.outcome import Status
+from ramet.core.events import Event, RunEnded, RunSpawned, encode
+from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.policy import Grant
+from ramet.host.journal import TREES
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.models.dialogue import Call
 from ramet.services.contract import ListAgents
+from ramet.store.contract import Entry
 from ramet.store.memory import MemoryStore
+from ramet.store.sqlite import SqliteStore
 from tests.security import leaking
 from tests.support.cut import cut_behind
 from tests.support.sites import Site
@@ -191,3 +198,50 @@ async def test_an_agent_whose_values_are_gone_waits_with_its_reason(tmp_path: pa
     assert info.state == "waiting"
     assert info.error is not None
     assert "DATABASE_URL" in info.error.message
+
+
+# ---- what older versions have written
+
+
+def older_events(root: str) -> list[Event]:
+    """A tree as older versions wrote it: the grant in its birth has the values of variables."""
+    stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "older"}
+    grant = msgspec.to_builtins(Grant(env_vars=dict(VARIABLES))) | {"secrets": []}
+    birth = {"agent": {"name": "older"}, "cwd": "/", "system": [], "max_turns": 1, "limits": {}, "grant": grant}
+    result = Result(status=Status.FAILED, error=ErrorInfo(type="ValueError", message=f"no {VALUE}"))
+    return [
+        RunSpawned(**stamp, seq=1, name="main", birth=birth),
+        RunEnded(**stamp, seq=2, result=result),
+    ]
+
+
+async def write_older(store: Any, root: str) -> None:
+    """Put an old tree, and an old record of a served agent, into a store."""
+    await store.put(TREES, root, msgspec.json.encode({"number": "0123456789abcdef", "cwd": None, "over": True}))
+    for event in older_events(root):
+        kind = str(type(event).__struct_config__.tag)
+        await store.durable(store.append(Entry(root, root, event.seq, kind, encode(event))))
+
+
+async def test_gc_replaces_values_that_older_versions_stored(tmp_path: pathlib.Path) -> None:
+    """They are gone from the journal, its log, and the transcripts, and the tree can still be looked at."""
+    root, state = "r" * 16, tmp_path / ".ramet"
+    transcripts = state / "transcripts" / "0123456789abcdef"
+    transcripts.mkdir(parents=True)
+    (transcripts / "main.jsonl").write_bytes(b"\n".join(map(encode, older_events(root))) + b"\n")
+    store = await SqliteStore(state / "journal.db").open()
+    await write_older(store, root)
+    await store.close()
+    assert set(holding(VALUE, tmp_path)) == {"journal.db", "main.jsonl"}
+
+    assert await asyncio.to_thread(main, ["gc", "--dir", str(tmp_path), "--older-than", "7d"]) == 0
+
+    assert holding(VALUE, tmp_path) == []
+    with sqlite3.connect(state / "journal.db") as journal:
+        [(data,)] = journal.execute("SELECT data FROM events WHERE seq = 1").fetchall()
+    journal.close()
+    assert b"DATABASE_URL" in data
+    async with ramet.AgentRuntime(tmp_path) as runtime:
+        result = await runtime.result(root)
+    assert result.error is not None
+    assert result.error.message == "no ***"

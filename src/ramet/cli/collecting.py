@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.text import Text
@@ -20,14 +20,16 @@ from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import Unknown
+from ramet.disk.state_folder import state_folder
 from ramet.host.records import Records, journal_in
 from ramet.host.retention import Gone, sweep
+from ramet.host.scrubbing import scrub
 from ramet.store.sqlite import SqliteStore
 
 
 def gc(options: Namespace) -> int:
     """Remove, or say what would be removed."""
-    gone = asyncio.run(_sweep(options))
+    gone, scrubbed = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
     for each in gone:
         if options.json:
@@ -39,6 +41,9 @@ def gc(options: Namespace) -> int:
     if not options.json:
         what = "would be removed" if options.dry_run else "removed"
         err.print(Text(f"{figures.count(len(gone), 'tree')} {what}", "dim"), soft_wrap=True)
+        if scrubbed:
+            said = f"values of variables were replaced by names in {figures.count(scrubbed, 'tree')}"
+            err.print(Text(said, "dim"), soft_wrap=True)
     return 0
 
 
@@ -58,14 +63,25 @@ async def _keep(options: Namespace) -> dict[str, Any]:
         return await source.keep(options.id, not options.off)
 
 
-async def _sweep(options: Namespace) -> list[Gone]:
+class _Swept(NamedTuple):
+    """What was removed, and in how many trees values of variables were replaced."""
+
+    gone: list[Gone]
+    scrubbed: int
+
+
+async def _sweep(options: Namespace) -> _Swept:
     store = SqliteStore(journal_in(options.dir), read_only=options.dry_run)
     now = SystemClock().now()
     before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
     await store.open()
     try:
         keep = [*options.keep, *await _needed(store)]
-        return await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
+        gone = await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
+        if options.dry_run:
+            return _Swept(gone, 0)
+        await _scrub_agents(store)
+        return _Swept(gone, await scrub(store, state_folder(options.dir) / "transcripts"))
     finally:
         await store.close()
 
@@ -83,6 +99,19 @@ async def _needed(store: SqliteStore) -> list[str]:
             with suppress(Unknown):  # Nothing of it is left.
                 needed.append(await records.tree_of(row.run))
     return needed
+
+
+async def _scrub_agents(store: SqliteStore) -> None:
+    """Take values of variables out of records of agents that are over; others go on from theirs."""
+    from ramet.services.spawning.books import Books
+    from ramet.services.spawning.values import without_values
+
+    books = Books(store)
+    for row in (await books.agents()).whole:
+        has_values = row.env or (row.policy is not None and row.policy.env_vars)
+        if has_values and row.state in ("failed", "ended"):
+            books.hold(row)
+            await books.write(without_values(row))
 
 
 VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

@@ -14,7 +14,7 @@ A store belongs to one event loop. `ramet.store.conformance` is the suite that e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
 
@@ -237,3 +237,11 @@ class Store(Protocol):
         It is called before `on_commit` and `durable` tell of the batch in which it was noticed; whoever hears of it
         stops acting on that tree. A store with one kernel never calls it.
         """
+
+
+@runtime_checkable
+class Rewritable(Store, Protocol):
+    """A store whose events can be replaced. For maintenance alone: a journal is only appended to otherwise."""
+
+    async def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what the event of a cursor says, for good. An event that is not there is no error."""

@@ -70,6 +70,10 @@ class Journal:
         self.head = self._one("head")
         return gone
 
+    def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what an event says."""
+        self._execute("rewrite_event", data, cursor)
+
     def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
         """Write a document. Raises Conflict before anything is changed."""
         version = self._version(kind, key, expected) + 1

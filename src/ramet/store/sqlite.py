@@ -140,6 +140,11 @@ class SqliteStore(SoleKernel):
         gone: int = await self._writes().change(lambda journal: journal.forget(tree))
         return gone
 
+    async def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what an event says, for good: the bytes that it had are overwritten. For maintenance alone."""
+        checked_data("data", data)
+        await self._writes().change(lambda journal: journal.rewrite(cursor, data), len(data))
+
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:

@@ -7,8 +7,19 @@ import contextlib
 import itertools
 
 from ramet.core.errors import InvalidValue
-from ramet.store.conformance.ground import Check, Place, cancelled, entry, holds, keep, raises, raises_now, told
-from ramet.store.contract import Entry, Stored
+from ramet.store.conformance.ground import (
+    Check,
+    NotHere,
+    Place,
+    cancelled,
+    entry,
+    holds,
+    keep,
+    raises,
+    raises_now,
+    told,
+)
+from ramet.store.contract import Entry, Rewritable, Stored
 
 _MANY = 2_500  #: more than one page, and more than a store may care to write at once
 
@@ -283,6 +294,25 @@ async def order_holds_between_appending_and_forgetting(place: Place) -> None:
         holds([each.seq for each in await store.read()] == [2, 3], "what came after is there")
 
 
+async def rewriting(place: Place) -> None:
+    """An event that is replaced keeps its place; others stay as they are, also once the store is opened again."""
+    async with place.open() as store:
+        if not isinstance(store, Rewritable):
+            raise NotHere("its events cannot be replaced")
+        await keep(store, *(entry(n) for n in (1, 2, 3)))
+        before = await store.read()
+        await store.rewrite(before[1].cursor, b"\x00another")
+        await store.rewrite(before[2].cursor + 1_000, b"of no event")
+        expected = [before[0], before[1]._replace(data=b"\x00another"), before[2]]
+        holds(await store.read() == expected, "one event is another, in the same place")
+        text = store.rewrite(before[0].cursor, "text")  # type: ignore[arg-type]  # what is refused
+        await raises(InvalidValue, text, "only bytes are taken")
+        await keep(store, entry(4))
+    async with place.open() as store:
+        holds([each.seq for each in await store.read()] == [1, 2, 3, 4], "the order is that of appending")
+        holds((await store.read())[:3] == expected, "it stays so")
+
+
 CHECKS: tuple[Check, ...] = (
     tickets_count_from_one,
     what_is_durable_is_read,
@@ -301,6 +331,7 @@ CHECKS: tuple[Check, ...] = (
     any_names,
     what_cannot_be_kept_is_refused_at_once,
     forgetting,
+    rewriting,
     cursors_are_never_used_twice,
     order_holds_between_appending_and_forgetting,
 )

@@ -99,6 +99,15 @@ def delete_blob(queries: Queries, name: str) -> Callable[[Connection], bool]:
     return lambda connection: connection.execute(queries["delete_blob"], {"name": name}).fetchone() is not None
 
 
+def rewrite(queries: Queries, cursor: int, data: bytes) -> Callable[[Connection], None]:
+    """Replace what an event says."""
+
+    def make(connection: Connection) -> None:
+        connection.execute(queries["rewrite"], {"cursor": cursor, "data": data})
+
+    return make
+
+
 def forget(queries: Queries, tree: str) -> Callable[[Connection], int]:
     """Remove the events of a tree, and the names that nothing else uses."""
 

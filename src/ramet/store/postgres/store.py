@@ -198,6 +198,11 @@ class PostgresStore:
         _checked("tree", tree)
         return int(await self._changed(changes.forget(self._place.queries, tree), 0, alone=True))
 
+    async def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace what an event says; the old bytes are gone once PostgreSQL has vacuumed. For maintenance alone."""
+        checked_data("data", data)
+        await self._changed(changes.rewrite(self._place.queries, cursor, data), len(data))
+
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:

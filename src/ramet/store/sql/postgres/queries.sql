@@ -166,6 +166,9 @@ AND run = (SELECT id FROM {schema}.names WHERE name = %(run)s)
 -- name: head
 SELECT coalesce(max(cursor), 0) FROM {schema}.events
 
+-- name: rewrite
+UPDATE {schema}.events SET data = %(data)s WHERE cursor = %(cursor)s
+
 -- name: forget
 WITH gone AS (
     DELETE FROM {schema}.events

@@ -43,6 +43,9 @@ SELECT id, name FROM types;
 -- name: page
 SELECT cursor, run, seq, type, data FROM events WHERE cursor > :after {only} ORDER BY cursor LIMIT :limit;
 
+-- name: rewrite_event
+UPDATE events SET data = ? WHERE cursor = ?;
+
 -- name: forget_events
 DELETE FROM events WHERE tree = ?;
 
