@@ -36,7 +36,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos format bench clean
+.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -64,6 +64,9 @@ test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their o
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
 	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m chaos tests/chaos $(ARGS)
+
+mutants: setup ## remove each layer of the sandbox in turn, in a copy: which tests notice; ARGS="words of names" for some
+	$(BIN)/python -m tests.security.mutants $(ARGS)
 
 format: $(READY) ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff format .

@@ -260,6 +260,24 @@ def test_a_folder_that_is_swapped_for_a_link_is_refused(
     assert [line.split(":")[0] for line in found.refused] == ["folder/secret"]
 
 
+def test_a_folder_that_is_moved_away_is_not_followed_by_a_link_to_it(
+    workspace: Path, host: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the very one that was looked at, and a link leads to it: links are refused by themselves."""
+    (workspace / "folder").mkdir()
+    (workspace / "folder" / "report").write_text("my own")
+
+    def move() -> None:
+        (workspace / "folder").rename(host / "moved")
+        (workspace / "folder").symlink_to(host / "moved", target_is_directory=True)
+
+    with just_before_copying(monkeypatch, move):
+        found = collect(workspace, into, max_bytes=1000)
+
+    assert read(into) == "plain"
+    assert [line.split(":")[0] for line in found.refused] == ["folder/report"]
+
+
 def folder_at(path: Path) -> None:
     path.mkdir()
     (path / "secret").write_text("mine")

@@ -1,0 +1,251 @@
+"""Layers that another layer backs: each is looked at by itself, since no attack succeeds when it alone is missing.
+
+`make mutants` removes one after the other and expects a test of this file to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import resource
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from ramet.core.errors import ProtocolError
+from ramet.isolation import lifeline, procfs
+from ramet.isolation.bwrap import BwrapBackend
+from ramet.isolation.cgroups import Cgroups
+from ramet.isolation.conformance.ground import GRANT, Site, Visit, cgroups, replace_grant
+from ramet.isolation.forking import Forking
+from ramet.isolation.local import LocalBackend
+from ramet.wire import values
+from tests.support.backends import opened
+
+MIB = 1024 * 1024
+LIMITED = replace_grant(GRANT, memory_mb=96, cpu_cores=0.5, pids=17)
+#: What a limit of `LIMITED` is in a control group: the files of version 1 and 2, and what is in them.
+GROUP_FILES = {
+    "memory": {"memory.limit_in_bytes": str(96 * MIB), "memory.max": str(96 * MIB)},
+    "cpu": {"cpu.cfs_quota_us": "50000", "cpu.max": "50000 100000"},
+    "pids": {"pids.max": "17"},
+}
+
+
+def backend_of(kind: str, runs: pathlib.Path) -> Forking:
+    """A backend: bubblewrap, namespaces without it, or neither ("bare")."""
+    if kind == "bwrap":
+        return BwrapBackend(runs, parked=1)
+    return LocalBackend(runs, parked=1, namespaces=kind == "local")
+
+
+@asynccontextmanager
+async def visited(kind: str, folder: pathlib.Path, *, has_cgroups: bool = True) -> AsyncIterator[tuple[Site, Visit]]:
+    """A sandbox with limits, of a backend of its own."""
+    async with opened(backend_of(kind, folder / "runs"), folder) as site:
+        if not has_cgroups:
+            assert isinstance(site.backend, Forking)
+            site.backend._cgroups = None
+        async with site.visit(grant=LIMITED) as visit:
+            yield site, visit
+
+
+class Mount(NamedTuple):
+    """A mount, as a sandbox sees it."""
+
+    folder: str
+    flags: frozenset[str]
+    filesystem: str
+
+
+class Sandbox(NamedTuple):
+    """What the kernel says of an agent's process, and what the process sees."""
+
+    status: Mapping[str, str]
+    limits: Mapping[str, tuple[str, str]]  #: soft and hard, by the kernel's name
+    groups: Mapping[str, str]  #: the files of its control groups
+    mounts: tuple[Mount, ...]
+    runs: str  #: the folder of all workspaces
+    workspace: str
+    listed: tuple[str, ...]  #: in the folder of all workspaces
+
+    def mount(self, folder: str) -> Mount:
+        """The uppermost mount at a folder."""
+        return [each for each in self.mounts if each.folder == folder][-1]
+
+
+_seen: dict[str, Sandbox] = {}
+
+
+@pytest.fixture
+async def sandbox(kind: str, tmp_path: pathlib.Path) -> Sandbox:
+    """An agent of this kind of backend, looked at once for all tests. Core files are allowed where it is started."""
+    if kind not in _seen:
+        with core_files_allowed():
+            async with visited(kind, tmp_path) as (site, visit):
+                (site.ground.runs / "neighbour").mkdir(mode=0o755)
+                _seen[kind] = await look_at(site, visit, has_mounts=kind != "bare")
+    return _seen[kind]
+
+
+async def look_at(site: Site, visit: Visit, *, has_mounts: bool) -> Sandbox:
+    """All that the tests of this file ask for."""
+    process = pathlib.Path(f"/proc/{visit.sandbox.pid}")
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
+    limits = {}
+    for line in (process / "limits").read_text().splitlines()[1:]:
+        soft, hard = line[26:].split()[:2]
+        limits[line[:26].strip()] = (soft, hard)
+    groups = {}
+    for folder in cgroups(visit.sandbox.pid):
+        for name in [name for files in GROUP_FILES.values() for name in files]:
+            with contextlib.suppress(OSError):
+                groups[name] = (folder / name).read_text().strip()
+    mounts = []
+    for line in (await visit.ask("read", path="/proc/self/mountinfo")).splitlines() if has_mounts else ():
+        words = line.split()
+        mounts.append(Mount(words[4], frozenset(words[5].split(",")), words[words.index("-") + 1]))
+    listed = await visit.ask("listing", path=str(site.ground.runs)) if has_mounts else []
+    workspace = str(visit.spec.workspace)
+    return Sandbox(status, limits, groups, tuple(mounts), str(site.ground.runs), workspace, tuple(listed))
+
+
+@contextlib.contextmanager
+def core_files_allowed() -> Iterator[None]:
+    """Have what is started inherit a limit of core files above zero."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if hard == 0:
+        pytest.skip("this machine allows no core files at all")
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+every_kind = pytest.mark.parametrize("kind", ["bwrap", "local", "bare"])
+with_mounts = pytest.mark.parametrize("kind", ["bwrap", "local"])
+
+
+# ---- the process
+
+
+@every_kind
+def test_a_program_that_an_agent_starts_gains_no_rights(sandbox: Sandbox) -> None:
+    """no_new_privs is set, also where no program that would gain rights can be reached."""
+    assert sandbox.status["NoNewPrivs"] == "1"
+
+
+@every_kind
+def test_core_files_are_forbidden_where_the_host_allows_them(sandbox: Sandbox) -> None:
+    """The soft and the hard limit are zero, whatever the host's are."""
+    assert sandbox.limits["Max core file size"] == ("0", "0")
+
+
+@every_kind
+def test_private_memory_of_a_process_is_limited(sandbox: Sandbox) -> None:
+    """RLIMIT_DATA is memory_mb, and what the stacks of its threads and its interpreter need."""
+    soft, hard = sandbox.limits["Max data size"]
+
+    assert soft == hard != "unlimited"
+    assert int(hard) < (LIMITED.memory_mb + 8 * LIMITED.pids + 512) * MIB
+
+
+@pytest.mark.parametrize("kind", ["local", "bare"])
+async def test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts_it(
+    kind: str, tmp_path: pathlib.Path
+) -> None:
+    """Without control groups there is no memfd, which no limit of a process covers."""
+    async with visited(kind, tmp_path, has_cgroups=False) as (_, visit):
+        assert await visit.fails("share", kind="descriptor", mb=1) == "EPERM"
+
+
+# ---- control groups
+
+
+def can_be_limited(controller: str) -> bool:
+    """Whether this process may make a control group that limits something. Version 1 is tried by hand."""
+    own = procfs.own_cgroups()
+    for mount in procfs.cgroup_mounts():
+        if mount.version == 1 and controller in mount.controllers and controller in own:
+            folder = mount.folder(own[controller])
+            trial = None if folder is None else folder / f"test-{secrets.token_hex(4)}"
+            try:
+                if trial is not None:
+                    trial.mkdir()
+                    trial.rmdir()
+                    return True
+            except OSError:
+                return False
+    groups = Cgroups.open(f"test-{secrets.token_hex(4)}")
+    if groups is None:
+        return False
+    groups.close()
+    return controller in groups.controllers
+
+
+@pytest.mark.parametrize("controller", GROUP_FILES)
+@every_kind
+def test_a_run_is_in_a_control_group_with_its_limit(sandbox: Sandbox, controller: str) -> None:
+    """Memory, processor time and processes: each where this machine lets us limit it."""
+    if not can_be_limited(controller):
+        pytest.skip(f"no control group of {controller} can be made here")
+
+    found = {name: sandbox.groups[name] for name in GROUP_FILES[controller] if name in sandbox.groups}
+
+    assert found
+    assert found.items() <= GROUP_FILES[controller].items()
+
+
+# ---- mounts
+
+
+@with_mounts
+def test_programs_and_devices_in_a_workspace_have_no_effect(sandbox: Sandbox) -> None:
+    """Its mount is nosuid and nodev."""
+    assert {"nosuid", "nodev"} <= sandbox.mount(sandbox.workspace).flags
+
+
+@with_mounts
+def test_the_folder_of_all_workspaces_cannot_be_written(sandbox: Sandbox) -> None:
+    """Its mount is read-only, and the workspace in it is not."""
+    assert "ro" in sandbox.mount(sandbox.runs).flags
+    assert "rw" in sandbox.mount(sandbox.workspace).flags
+
+
+@with_mounts
+def test_workspaces_of_others_are_not_there(sandbox: Sandbox) -> None:
+    """The folder of all workspaces is covered by an empty one, with the own workspace in it."""
+    assert sandbox.mount(sandbox.runs).filesystem == "tmpfs"
+    assert sandbox.listed == (pathlib.Path(sandbox.workspace).name,)
+
+
+# ---- the start, and what is said
+
+
+async def test_the_program_that_starts_sandboxes_gets_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only what it starts: a launcher that is looked into has nothing of the host's variables."""
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", "a secret of the host")
+    source, sink = os.pipe()
+    try:
+        process = await lifeline.start(["/usr/bin/env"], stderr=2, pass_fds=())
+        assert process.wait() == 0
+        process = await lifeline.start(["/bin/sh", "-c", "/usr/bin/env >&2"], stderr=sink, pass_fds=())
+        assert process.wait() == 0
+        os.close(sink)
+        said = os.read(source, 65536).decode()
+    finally:
+        os.close(source)
+    assert "a secret of the host" not in said
+    assert {line.partition("=")[0] for line in said.splitlines()} <= {"PWD", "SHLVL", "_", "OLDPWD"}
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2, 2**40])
+def test_a_value_that_announces_another_size_than_it_has_is_refused(size: int) -> None:
+    """Before anything of it is read: what is there may be a whole value."""
+    with pytest.raises(ProtocolError, match=f"announces {size} bytes of JSON in a body of 1"):
+        values.decode(b"7", size)
