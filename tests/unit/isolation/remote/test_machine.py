@@ -24,8 +24,7 @@ TEN_MB = 10 * 1024 * 1024
 #: Sends what it was given through the proxy, and says what came back.
 TALK = """
 import hashlib, socket, sys
-with socket.socket(socket.AF_UNIX) as end:
-    end.connect("/run/ramet/proxy.sock")
+with socket.create_connection(("127.0.0.1", 3128)) as end:
     end.sendall(bytes(2 ** 20))
     end.shutdown(socket.SHUT_WR)
     back = b"".join(iter(lambda: end.recv(2 ** 16), b""))
