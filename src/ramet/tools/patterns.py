@@ -33,7 +33,7 @@ class Pattern:
         self.negated = text.startswith("!")
         text = text.removeprefix("!")
         self.directories = text.endswith("/")
-        self.globs = tuple(_from_the_top(each) for each in _expanded(text.rstrip("/")))
+        self.globs = tuple(_from_the_top(each) for each in brace_alternatives(text.rstrip("/")))
         self._alternatives = tuple(tuple(map(_segment, each.split("/"))) for each in self.globs)
 
     def split(self) -> tuple[str, str]:
@@ -106,7 +106,8 @@ def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> se
     return states
 
 
-def _expanded(text: str) -> list[str]:
+def brace_alternatives(text: str) -> list[str]:
+    """Return the patterns that the braces of a pattern stand for. Raises BadPattern if they are too many."""
     found: list[str] = []
     for each in _alternatives(text):
         found.append(each)

@@ -49,6 +49,25 @@ def narrows(specifier: str, run: Invocations) -> bool:
     return any(pattern.fits(text) for text in run.texts)
 
 
+def may_narrow(specifier: str, run: Invocations) -> bool:
+    """Return whether something fits that may be run: where a word is not known yet, or is an operand of a program."""
+    pattern = command_pattern(specifier)
+    start = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
+    if any(start.startswith(text) and start.rstrip() != text for text in run.begun):
+        return True
+    program = start.partition(" ")[0]
+    return bool(program) and any(_among(words, program, pattern) for words in run.operands)
+
+
+def _among(words: tuple[str, ...], program: str, pattern: CommandPattern) -> bool:
+    for at, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        for each in (name, word) if name != word else (word,):
+            if each.startswith(program) and pattern.fits(" ".join((each, *words[at + 1 :]))):
+                return True
+    return False
+
+
 def widens(specifiers: tuple[str, ...], command: str) -> bool:
     """Return whether each simple command fits one of the patterns of `allow`, and nothing is hidden in the text."""
     patterns = [command_pattern(each) for each in specifiers]

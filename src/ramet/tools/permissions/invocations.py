@@ -1,31 +1,43 @@
 """Every way to write the programs that a shell command starts, so that a rule that narrows meets one of the ways.
 
 `FOO=1 sudo /bin/rm -r x` is also `sudo /bin/rm -r x`, `/bin/rm -r x` and `rm -r x`; `sh -c 'rm x'` is also `rm x`.
-What a program does by itself cannot be seen here: `python -c …` and scripts are their own names and nothing more.
+What is not understood is `unknown`. What a program of the agent's own does cannot be seen here: a script is its name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ramet.tools.permissions.commands import Command, Word, parse
-
-MAX_OPERANDS = 64  #: words behind a program that starts another one
-MAX_DEPTH = 3  #: commands inside the words of commands
-MAX_INVOCATIONS = 2_000
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
-_KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "time", "!", "{", "coproc"})
-#: Programs that run their words as a command.
-_WRAPPERS = frozenset(
-    "builtin busybox chroot command doas entr env exec find flock ionice nice nohup nsenter parallel prlimit"
-    " proxychains runuser script setarch setpriv setsid stdbuf strace su sudo taskset timeout unbuffer unshare watch"
-    " xargs".split()
+from ramet.tools.permissions.commands import parse
+from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
+from ramet.tools.permissions.programs import (
+    ASSIGNING,
+    EVALUATING,
+    FIND_ACTIONS,
+    LOOSE_WRAPPERS,
+    RUN_VARIABLES,
+    SHELL_STARTERS,
+    SHELLS,
+    TEXT_RUNNERS,
+    UNKNOWN_RUNNERS,
+    WRAPPERS,
+    is_harmless,
 )
-#: Programs that run a text as a command.
-_SHELLS = frozenset({"ash", "bash", "dash", "eval", "ksh", "sh", "ssh", "trap", "zsh"})
+from ramet.tools.permissions.words import Command, Word, first_program, is_untold, spellings, without_name
+
+MAX_OPERANDS = 64  #: words among which a program is looked for
+MAX_DEPTH = 3  #: commands inside the words of commands
+MAX_CHAIN = 12  #: programs that start each other
+MAX_INVOCATIONS = 2_000
+MAX_WORK = 200_000  #: characters of texts inside of texts, and words of commands inside of commands
+_NAME = re.compile(r"\w+")
+_SUBSTITUTION = re.compile(r"\$\(|`|<\(|\$\{")
+#: A subscript that an arithmetic expression evaluates, and tables of what bash takes a name for.
+_EVALUATED = re.compile(r"\[[^\]]*(\$\(|`)|BASH_(ALIASES|CMDS)")
+_PLAIN = re.compile(r"[\w./:=@%+,~-]*\Z")
+_TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
 class Invocations(NamedTuple):
@@ -34,13 +46,17 @@ class Invocations(NamedTuple):
     texts: tuple[str, ...]
     commands: tuple[Command, ...]
     unknown: bool = False
+    begun: tuple[str, ...] = ()  #: what is started with more behind it that is not known yet
+    operands: tuple[tuple[str, ...], ...] = ()  #: words of programs that may start any of them
 
 
 def invocations(text: str) -> Invocations:
     """Return every way to write what `text` starts."""
     found = _Found()
     found.take(text, 0)
-    return Invocations(tuple(found.texts), tuple(found.commands), found.unknown)
+    return Invocations(
+        tuple(found.texts), tuple(found.commands), found.unknown, tuple(found.begun), tuple(found.operands)
+    )
 
 
 @dataclass
@@ -48,80 +64,245 @@ class _Found:
     texts: dict[str, None] = field(default_factory=dict)  #: in the order in which they were found
     commands: list[Command] = field(default_factory=list)
     unknown: bool = False
+    begun: dict[str, None] = field(default_factory=dict)
+    operands: dict[tuple[str, ...], None] = field(default_factory=dict)
+    _seen: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
+    _chain: int = 0
+    _work: int = 0
 
     def take(self, text: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.unknown = True
+        if depth > MAX_DEPTH or not self._works(len(text) if depth else 0):
+            return
         parsed = parse(text)
-        if not parsed.commands and not parsed.certain:
-            self.unknown = True  # Too long, or nothing but an open quote.
-        if not parsed.certain and "\\`" in text:
-            self.unknown = True  # Backquotes inside backquotes.
+        self.unknown = self.unknown or parsed.doubtful or "@P}" in text
         self._add(text.strip())
         for command in parsed.commands:
             self.commands.append(command)
             self._add(command.text)
-            self._unwrap(command.words, depth)
+            self.unwrap(command.words, depth)
+            self._read_texts(command)
+
+    def _works(self, amount: int) -> bool:
+        """Return whether there is time for so much more."""
+        self._work += amount
+        self.unknown = self.unknown or self._work > MAX_WORK
+        return self._work <= MAX_WORK
+
+    def unwrap(self, words: tuple[Word, ...], depth: int) -> None:
+        """Take the words of a command for what they start."""
+        if (words, depth) in self._seen:
+            return
+        if self._chain >= MAX_CHAIN or not self._works(len(words)):
+            self.unknown = True
+            return
+        self._seen.add((words, depth))
+        self._chain += 1
+        self.unknown = self.unknown or any(_EVALUATED.search(each.text) for each in words)
+        first = first_program(words)
+        self._assign(words[:first])
+        if words[first:]:
+            self._start(words[first:], depth)
+        self._chain -= 1
+
+    def _start(self, words: tuple[Word, ...], depth: int) -> None:
+        self._spell(words)
+        program, operands = words[0], words[1:]
+        self.unknown = self.unknown or program.expanded
+        name = program.text.rpartition("/")[2]
+        if name in SHELLS:
+            self._shell(operands, depth)
+        elif name in TEXT_RUNNERS:
+            self._texts(name, operands, depth)
+        elif name in UNKNOWN_RUNNERS:
+            self.unknown = True
+            self._loose(operands, depth)
+        elif name in (".", "source"):
+            self._file(operands)
+        elif name == "alias":
+            self._alias(operands, depth)
+        elif name == "find":
+            self._find(operands, depth)
+        elif name in ("for", "select"):
+            self._variables(operands[:1])
+            self.unwrap(operands[[*(each.text for each in operands), "do"].index("do") + 1 :], depth)
+        elif name in WRAPPERS:
+            self._wrapper(name, operands, depth)
+        elif name in LOOSE_WRAPPERS:
+            self._loose(operands, depth)
+            candidates = [each for each in operands if not each.text.startswith("-")]
+            self.unknown = self.unknown or (name in SHELL_STARTERS and len(candidates) < 2)
+        elif is_harmless(name, [each.text for each in operands]):
+            self._harmless(name, operands)
+        else:
+            self._any(operands, depth)
+
+    # ---- what kinds of programs do with their operands
+
+    def _shell(self, operands: tuple[Word, ...], depth: int) -> None:
+        script = shell_script(operands)
+        if script is None or len(operands) > MAX_OPERANDS:
+            self.unknown = True
+            self._loose(operands, depth)
+        elif script.text is not None:
+            self.unknown = self.unknown or script.text.expanded
+            self.take(script.text.text, depth + 1)
+        elif script.file is not None:
+            self._file(operands[operands.index(script.file) :])
+
+    def _file(self, operands: tuple[Word, ...]) -> None:
+        """Take a file that a shell reads: one that is found by its name may be a program that a rule is about."""
+        self.unknown = self.unknown or not operands or is_untold(operands[0])
+        if operands:
+            self._spell(operands)
+
+    def _texts(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
+        self.unknown = self.unknown or any(each.expanded for each in operands)
+        if name == "ssh" and len([each for each in operands if not each.text.startswith("-")]) < 2:
+            self.unknown = True  # The other side reads its commands.
+        self._loose(operands, depth)
+        if len(operands) <= MAX_OPERANDS:
+            for at in range(len(operands)):
+                self.take(" ".join(each.text for each in operands[at:]), depth + 1)
+
+    def _alias(self, operands: tuple[Word, ...], depth: int) -> None:
+        for each in operands:
+            _, is_set, value = each.text.partition("=")
+            if is_set:
+                self.unknown = True
+                self.take(value, depth + 1)
+
+    def _find(self, operands: tuple[Word, ...], depth: int) -> None:
+        for at, word in enumerate(operands):
+            if word.text in FIND_ACTIONS:
+                ends = (each for each in range(at, len(operands)) if operands[each].text == ";")
+                self.unwrap(operands[at + 1 : next(ends, len(operands))], depth)
+
+    def _wrapper(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
+        if name == "command" and operands and operands[0].text in ("-v", "-V", "-pv", "-pV"):
+            return
+        options = read_options(WRAPPERS[name], operands)
+        if options is None:
+            self.unknown = True
+            self._loose(operands, depth)
+            return
+        program = operands[options.end :]
+        while name == "env" and program and "=" in program[0].text:
+            self._assign(program[:1])
+            program = program[1:]
+        if name == "coproc":
+            program = without_name(program)
+        self._may_start(operands[: options.end])
+        if name == "xargs":
+            program = self._fed(options, program)
+        self.unwrap(program, depth)
+        if name == "flock" and program and program[0].text in ("-c", "--command"):
+            self._loose(program, depth)
+
+    def _fed(self, options: Options, program: tuple[Word, ...]) -> tuple[Word, ...]:
+        """Return the program of xargs, with its input in the place of what stands for the input."""
+        if options.replacement:
+            return tuple(replaced_in(each, options.replacement) for each in program)
+        names = [each.text.rpartition("/")[2] for each in program]
+        if names and (names[0] in WRAPPERS or names[0] in LOOSE_WRAPPERS):
+            self.unknown = True  # Their program may come from the input.
+        for text in spellings(program) if program else ():
+            self._begin(f"{text} ")
+        return program
+
+    def _loose(self, operands: tuple[Word, ...], depth: int) -> None:
+        """Take each operand for a program, and each that is more than a word for a text."""
+        self.unknown = self.unknown or len(operands) > MAX_OPERANDS or any(each.expanded for each in operands)
+        if len(operands) > MAX_OPERANDS:
+            return
+        for at, word in enumerate(operands):
+            self._inner(operands[at:], depth)
+            for text in (word.text, word.text.partition("=")[2], word.text[2:] if word.text[:1] == "-" else ""):
+                if text and (text is not word.text or not _PLAIN.match(text)):
+                    self.take(text, depth + 1)
+
+    def _inner(self, words: tuple[Word, ...], depth: int) -> None:
+        name = words[0].text.rpartition("/")[2]
+        if name in SHELLS or name in TEXT_RUNNERS or name in WRAPPERS or name in LOOSE_WRAPPERS or name == "find":
+            self.unwrap(words, depth)
+        else:
+            self._spell(words)
+
+    def _harmless(self, name: str, operands: tuple[Word, ...]) -> None:
+        if name in ASSIGNING:
+            self._assign(operands)
+        if name in EVALUATING:
+            self._variables(operands)
+        if name == "hash" and any(each.text.startswith("-p") for each in operands):
+            self.unknown = True
+        if name == "printf" and operands and operands[0].text.startswith("-v"):
+            self.unknown = True
+        if name in EVALUATING - {"printf"} and any(_SUBSTITUTION.search(each.text) for each in operands):
+            self.unknown = True
+
+    def _any(self, operands: tuple[Word, ...], depth: int) -> None:
+        """Take the operands of a program that is not known for what it may start."""
+        self._may_start(operands)
+        for at, word in enumerate(operands):
+            name = word.text.rpartition("/")[2]
+            if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
+                self.unwrap(operands[at:], depth)
+        self.unknown = self.unknown or any("alias." in each.text for each in operands)  # Of git.
+
+    # ---- what is noted
+
+    def _assign(self, words: tuple[Word, ...]) -> None:
+        for word in words:
+            name, is_set, value = word.text.partition("=")
+            found = _NAME.match(name)
+            if found is not None and (found[0] in RUN_VARIABLES or found[0].startswith("BASH_FUNC")):
+                self.unknown = True
+            if is_set:
+                self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
+                self._may_start((Word(value),))
+
+    def _variables(self, names: tuple[Word, ...]) -> None:
+        self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
+
+    def _read_texts(self, command: Command) -> None:
+        """Note the here-documents that a command reads, if the command may start what they say."""
+        words = command.words[first_program(command.words) :]
+        files = [target for operator, target in command.redirections if operator not in ("<<", "<<<")]
+        if any(_SUBSTITUTION.search(each.text) for each in files):
+            self.unknown = True  # Bash expands the target of `>&` once more.
+        texts = [target for operator, target in command.redirections if operator in ("<<", "<<<")]
+        if words and texts and not is_harmless(words[0].text.rpartition("/")[2], [each.text for each in words[1:]]):
+            self._may_start(tuple(texts))
+        evaluated = _SUBSTITUTION if words and words[0].text in EVALUATING else _EVALUATED
+        self.unknown = self.unknown or any(evaluated.search(each.text) for each in texts)
+
+    def _may_start(self, words: tuple[Word, ...]) -> None:
+        plain = tuple(each.text for each in words)
+        tokens = tuple(token for each in plain for token in _TOKEN.findall(each))
+        for each in (plain, tokens):
+            if len(each) > MAX_INVOCATIONS or len(self.operands) > MAX_INVOCATIONS:
+                self.unknown = True
+            elif each:
+                self.operands[each] = None
+
+    def _spell(self, words: tuple[Word, ...]) -> None:
+        for text in spellings(words):
+            self._add(text)
+        at = next((at for at, word in enumerate(words) if word.expanded), 0)
+        if at:
+            known = (*words[:at], Word(words[at].literal))
+            for text in spellings(known):
+                self._begin(text)
+
+    def _begin(self, text: str) -> None:
+        if len(self.begun) < MAX_INVOCATIONS:
+            self.begun[text] = None
+        else:
+            self.unknown = True
 
     def _add(self, text: str) -> None:
         if len(self.texts) >= MAX_INVOCATIONS:
             self.unknown = True
         else:
             self.texts[text] = None
-
-    def _unwrap(self, words: tuple[Word, ...], depth: int) -> None:
-        words = words[_first(words) :]
-        if not words:
-            return
-        program = words[0]
-        if program.expanded:
-            self.unknown = True
-        for text in _spellings(words):
-            self._add(text)
-        name = program.text.rpartition("/")[2]
-        if name in _SHELLS:
-            self._nested(words[1:], depth)
-            self.unknown = self.unknown or any(word.expanded for word in words[1:])
-        elif name in _WRAPPERS:
-            self._nested(words[1:], depth)
-            self.unknown = self.unknown or _starts_unknown(words[1:])
-
-    def _nested(self, operands: tuple[Word, ...], depth: int) -> None:
-        if len(operands) > MAX_OPERANDS or (operands and depth >= MAX_DEPTH):
-            self.unknown = True
-            return
-        for at, word in enumerate(operands):
-            self._unwrap_operand(operands[at:], word, depth + 1)
-
-    def _unwrap_operand(self, rest: tuple[Word, ...], word: Word, depth: int) -> None:
-        for text in _spellings(rest):
-            self._add(text)
-        if rest[0].text.rpartition("/")[2] in _SHELLS:
-            self.unknown = self.unknown or any(each.expanded for each in rest[1:])
-        if any(char in word.text for char in " \t\n;|&"):
-            self.take(word.text, depth)
-
-
-def _first(words: tuple[Word, ...]) -> int:
-    """Return the place of the program's name: behind assignments and words of the shell's own."""
-    for at, word in enumerate(words):
-        if word.text not in _KEYWORDS and not _ASSIGNMENT.match(word.text):
-            return at
-    return len(words)
-
-
-def _spellings(words: tuple[Word, ...]) -> Iterator[str]:
-    text = " ".join(word.text for word in words)
-    yield text
-    folder, _, _ = words[0].text.rpartition("/")
-    if folder or words[0].text.startswith("/"):
-        yield text[len(folder) + 1 :]
-
-
-def _starts_unknown(operands: tuple[Word, ...]) -> bool:
-    """Return whether the first word that may be a program's name is the result of an expansion."""
-    for word in operands:
-        plain = word.text.lstrip("-").isdigit() or _ASSIGNMENT.match(word.text)
-        if word.expanded:
-            return True
-        if not word.text.startswith("-") and not plain:
-            return False
-    return False

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 from ramet.core.permissions import Permissions, Rule, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
+from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
 from ramet.tools.permissions.invocations import Invocations, invocations
-from ramet.tools.permissions.touched import MAX_TOUCHED, touched_by
+from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, touched_by
 
 #: Arguments in which tools take the name of a file or folder.
 PATH_ARGUMENTS = ("file_path", "path", "notebook_path")
@@ -42,7 +43,7 @@ def may_change(tool: str, *, read_only: bool) -> bool:
 
 
 class _TouchedFile(NamedTuple):
-    """A file that a shell command names, by all of its names."""
+    """A file that a shell command names, by all of its names. Without a name: it cannot be told which files."""
 
     names: tuple[str, ...]
     is_read: bool
@@ -104,7 +105,9 @@ class _Judgement:
         """Return whether a shell command names a file that a rule for Read or Edit speaks of."""
         bound, editing = path_rules.bind(rule, self._call.cwd), rule.tool in EDITING_TOOLS
         return len(self.touched) >= MAX_TOUCHED or any(
-            bound.fits(each.names) for each in self.touched if (each.is_changed if editing else each.is_read)
+            not each.names or bound.fits(each.names)
+            for each in self.touched
+            if (each.is_changed if editing else each.is_read)
         )
 
     def _changes_rules(self) -> str:
@@ -123,10 +126,11 @@ class _Judgement:
         if canonical(self._call.tool) != "Bash":
             return ""
         rules = [each for each in self._permissions.rules if each.effect != "allow" and canonical(each.tool) == "Bash"]
-        held = next((each for each in rules if each.specifier is not None), None)
-        if held is None or not self.run.unknown:
-            return ""
-        return f"it cannot be told from the text which programs the command starts; {held} may forbid one"
+        rules = [each for each in rules if each.specifier is not None]
+        if rules and self.run.unknown:
+            return f"it cannot be told from the text which programs the command starts; {rules[0]} may forbid one"
+        held = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
+        return f"it cannot be told from the text whether the command starts what {held} is about" if held else ""
 
     # ---- rules that widen
 
@@ -169,11 +173,18 @@ class _Judgement:
     def touched(self) -> tuple[_TouchedFile, ...]:
         """The files that a shell command names."""
         if self._touched is None:
-            self._touched = tuple(
-                _TouchedFile(path_rules.names_of(each.name, self._call.cwd), each.is_read, each.is_changed)
-                for each in touched_by(self.run.commands)
-            )
+            globs = FileGlobs(self._call.cwd)
+            self._touched = tuple(self._named(each, globs) for each in touched_by(self.run.commands))
         return self._touched
+
+    def _named(self, touched: Touched, globs: FileGlobs) -> _TouchedFile:
+        """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
+        try:
+            given = globs.names(touched.name) if touched.is_pattern else (touched.name,)
+        except TooManyFiles:
+            given = ()
+        names = dict.fromkeys(name for each in given for name in path_rules.names_of(each, self._call.cwd))
+        return _TouchedFile(tuple(names), touched.is_read, touched.is_changed)
 
     @property
     def names(self) -> tuple[str, ...]:

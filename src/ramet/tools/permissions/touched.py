@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ramet.tools.permissions.commands import Command
+from ramet.tools.permissions.words import Command
 
 MAX_TOUCHED = 500
 _READERS = frozenset(
@@ -25,6 +25,7 @@ class Touched(NamedTuple):
     name: str
     is_read: bool = False
     is_changed: bool = False
+    is_pattern: bool = False  #: the shell replaces the name, perhaps by several
 
 
 def touched_by(commands: Sequence[Command]) -> tuple[Touched, ...]:
@@ -36,11 +37,11 @@ def touched_by(commands: Sequence[Command]) -> tuple[Touched, ...]:
 def _touched(command: Command) -> Iterator[Touched]:
     for operator, target in command.redirections:
         if "\0" not in target.text and not operator.startswith("<<"):
-            yield Touched(target.text, is_read="<" in operator, is_changed=">" in operator)
+            yield Touched(target.text, is_read="<" in operator, is_changed=">" in operator, is_pattern=target.expanded)
     programs = [word.text.rpartition("/")[2] for word in command.words]
     reads, changes = not _READERS.isdisjoint(programs), not _CHANGERS.isdisjoint(programs)
     if not reads and not changes:
         return
     for word in command.words[1:]:
         if not word.text.startswith("-") and word.text and "\0" not in word.text:
-            yield Touched(word.text, is_read=reads, is_changed=changes)
+            yield Touched(word.text, is_read=reads, is_changed=changes, is_pattern=word.expanded)

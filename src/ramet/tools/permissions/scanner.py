@@ -1,0 +1,343 @@
+"""One pass over the text of a shell command that finds its simple commands, their words and their redirections."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ramet.tools.permissions.words import Command, Redirection, Word, begins_case, with_document
+
+MAX_NESTING = 30
+MAX_DOCUMENTS = 20  #: here-documents that begin on one line
+_BLANKS = " \t"
+_FD = re.compile(r"\d+\Z")
+_REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
+_SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}"})
+
+
+class _Document(NamedTuple):
+    """A here-document whose text begins on the next line. `name` is the very word that ends it."""
+
+    name: Word
+    quoted: bool
+    strips_tabs: bool
+    depth: int
+
+
+@dataclass
+class _Frame:
+    """One level of nesting: the command under way, and what ends the level."""
+
+    closer: str  #: ")", "`", "}" or "" for the whole text
+    start: int
+    quoted: bool = False  #: inside double quotes
+    document: bool = False  #: the text of a here-document
+    words: list[Word] = field(default_factory=list)
+    redirections: list[Redirection] = field(default_factory=list)
+    letters: list[str] = field(default_factory=list)
+    in_word: bool = False
+    expanded: bool = False
+    literal: str = ""  #: the letters in front of the first expansion
+    replaced: bool = False  #: by more than a pattern of file names
+    operator: str = ""  #: a redirection whose target is the next word
+    operator_end: int = 0
+
+    def expand(self) -> None:
+        """Note that the word under way is replaced from here on."""
+        if not self.expanded:
+            self.expanded, self.literal = True, "".join(self.letters)
+
+
+class Scanner:
+    """One text under way. `document`: the text is that of a here-document, in which only substitutions are run."""
+
+    def __init__(self, text: str, *, document: bool = False) -> None:
+        self.text, self.at = text, 0
+        self.commands: list[Command] = []
+        self.certain = True
+        self.doubtful = False  #: a shell may cut the text elsewhere
+        self.frames = [_Frame("", 0, quoted=document, document=document)]
+        self._documents: list[_Document] = []
+        self._line = 0  #: how many commands were found before this line
+
+    def scan(self) -> None:
+        """Find what `commands` holds from then on."""
+        while self.at < len(self.text):
+            frame = self.frames[-1]
+            if frame.quoted:
+                self._quoted(frame)
+            elif frame.closer == "}":
+                self._parameter(frame)
+            else:
+                self._plain(frame)
+        if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document or self._documents:
+            self._doubt()  # Something has no end.
+        while self.frames:
+            self._end_command(self.frames[-1], len(self.text))
+            self.frames.pop()
+
+    # ---- one character, by where it stands
+
+    def _plain(self, frame: _Frame) -> None:
+        char = self.text[self.at]
+        if char in _BLANKS:
+            self._end_word(frame)
+            self.at += 1
+        elif char == "\n" or char in ";|&":
+            self._operator(frame, char)
+        elif char == "(":
+            self._end_command(frame, self.at)
+            self._open(")", 1)
+        elif char == ")":
+            self._close_or_end(frame)
+        elif char in "<>":
+            self._redirection(frame)
+        elif char == "#" and not frame.in_word:
+            self._comment(frame)
+        elif char == "'":
+            self._single(frame)
+        elif char == '"':
+            frame.in_word = frame.quoted = True
+            self.at += 1
+        elif char == "\\":
+            self._escaped(frame)
+        elif char in "$`":
+            self._expansion(frame)
+        else:
+            if char in "*?[{":
+                frame.expand()
+            self._add(frame, char, 1)
+
+    def _quoted(self, frame: _Frame) -> None:
+        char = self.text[self.at]
+        if char == '"' and not frame.document:
+            frame.quoted = False
+            self.at += 1
+        elif char == "\\":
+            self._escaped(frame)
+        elif char in "$`":
+            self._expansion(frame)
+        else:
+            self._add(frame, char, 1)
+
+    def _parameter(self, frame: _Frame) -> None:
+        """Inside `${…}`: only its end and what is nested matter."""
+        char = self.text[self.at]
+        if char == "}":
+            self._close()
+        elif char in "$`":
+            self._expansion(frame)
+        elif char == "'":
+            if any(each.quoted for each in self.frames):
+                self._doubt()  # Shells differ in whether it quotes there.
+            began = self.at
+            self._single(frame)
+            if "$(" in self.text[began : self.at] or "`" in self.text[began : self.at]:
+                self._doubt()  # Where it is a subscript, it is evaluated.
+        elif char == '"':
+            frame.quoted = True
+            self.at += 1
+        else:
+            self.at += 2 if char == "\\" else 1
+
+    # ---- pieces
+
+    def _add(self, frame: _Frame, letters: str, consumed: int) -> None:
+        frame.in_word = True
+        frame.letters.append(letters)
+        self.at += consumed
+
+    def _doubt(self) -> None:
+        self.certain, self.doubtful = False, True
+
+    def _in_backquotes(self) -> bool:
+        return any(each.closer == "`" for each in self.frames)
+
+    def _escaped(self, frame: _Frame) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        if self._in_backquotes():
+            self._doubt()  # A backslash is read once for the backquotes, and once more for what they hold.
+        if following == "\n":  # The line goes on.
+            self.at += 2
+        elif frame.quoted and following not in tuple('$`"\\'):
+            self._add(frame, "\\" + following, 2)
+        else:
+            self._add(frame, following, 2)
+
+    def _comment(self, frame: _Frame) -> None:
+        """Skip a comment: to the end of its line, or of the backquotes around it."""
+        ends = [self.text.find("\n", self.at)]
+        if self._in_backquotes():
+            ends.append(self.text.find("`", self.at))
+        self._end_command(frame, self.at)
+        self.at = frame.start = min((each for each in ends if each >= 0), default=len(self.text))
+
+    def _single(self, frame: _Frame) -> None:
+        end = self.text.find("'", self.at + 1)
+        if end < 0:
+            self._doubt()
+            end = len(self.text)
+        if self._in_backquotes() and "`" in self.text[self.at : end]:
+            self._doubt()
+        self._add(frame, self.text[self.at + 1 : end], end + 1 - self.at)
+
+    def _expansion(self, frame: _Frame) -> None:
+        """`$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
+        frame.expand()
+        frame.in_word = frame.replaced = True
+        text, at = self.text, self.at
+        if text[at] == "`":
+            if self._in_backquotes():
+                self._close_backquote()
+            else:
+                self._open("`", 1)
+            return
+        following = text[at + 1 : at + 2]
+        if following == "(":
+            self._open(")", 2)
+        elif following == "{":
+            self._open("}", 2)
+        elif following == "'" and not frame.quoted:
+            end = _ansi_end(text, at + 2)
+            self.certain = False
+            self.at = end
+        else:
+            frame.letters.append("$" + following)
+            self.at += 1 if following in ("", '"', " ", "\n", "`", "$") else 2
+
+    def _operator(self, frame: _Frame, char: str) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        if char == "&" and following == ">":  # `&>` writes to a file.
+            self._end_word(frame)
+            self.at += 1
+            return
+        self._end_command(frame, self.at)
+        self.at += 1
+        if char == "\n":
+            self._read_documents()
+        frame.start = self.at
+
+    def _read_documents(self) -> None:
+        """Skip the texts of the here-documents that the line began, and find the substitutions in them."""
+        line, self._line = self._line, len(self.commands)
+        if len(self._documents) > MAX_DOCUMENTS:
+            self._doubt()
+            self._documents = self._documents[:MAX_DOCUMENTS]
+        for document in self._documents:
+            began = self.at
+            found = self._end_of_document(document)
+            body = self.text[began:found]
+            if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
+                self._doubt()
+            self.commands[line:] = [with_document(each, document.name, body) for each in self.commands[line:]]
+            if not document.quoted:
+                inner = Scanner(body, document=True)
+                inner.scan()
+                self.commands += inner.commands
+                self.doubtful = self.doubtful or inner.doubtful
+        self._documents, self._line = [], len(self.commands)
+
+    def _end_of_document(self, document: _Document) -> int:
+        """Go behind the line that ends a here-document, and return where the line begins."""
+        continued = False
+        while self.at < len(self.text):
+            began, end = self.at, self.text.find("\n", self.at)
+            end = len(self.text) if end < 0 else end
+            line = self.text[began:end]
+            self.at = min(end + 1, len(self.text))
+            if (line.lstrip("\t") if document.strips_tabs else line) == document.name.text:
+                if continued and not document.quoted:
+                    self._doubt()
+                return began
+            continued = line.endswith("\\")
+        self._doubt()
+        return len(self.text)
+
+    def _redirection(self, frame: _Frame) -> None:
+        text = self.text
+        if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, stands for a file.
+            frame.expand()
+            frame.in_word = frame.replaced = True
+            self._open(")", 2)
+            return
+        if frame.in_word and _FD.match("".join(frame.letters)):
+            frame.in_word, frame.letters = False, []
+        self._end_word(frame)
+        found = _REDIRECTION.match(text, self.at)
+        assert found is not None, "it begins with < or >"
+        frame.operator = found.group()
+        if frame.operator.startswith("<<") and frame.operator != "<<<":
+            self.certain = False
+        self.at = frame.operator_end = found.end()
+
+    # ---- nesting
+
+    def _open(self, closer: str, consumed: int) -> None:
+        if closer != ")" or self.text[self.at] != "(":  # A subshell in parentheses is only a group.
+            self.certain = False
+        self.at += consumed
+        if len(self.frames) >= MAX_NESTING:
+            self._doubt()
+            return
+        self.frames.append(_Frame(closer, self.at))
+
+    def _close(self) -> None:
+        self._end_command(self.frames[-1], self.at)
+        closed = self.frames.pop()
+        self.at += 1
+        below = self.frames[-1]
+        if closed.closer == ")" and not below.quoted and not below.in_word:
+            below.start = self.at
+
+    def _close_or_end(self, frame: _Frame) -> None:
+        if frame.closer == ")":
+            self._close()
+            return
+        self.certain = False  # Such as a pattern of `case`.
+        self._end_command(frame, self.at)
+        self.at += 1
+        frame.start = self.at
+
+    def _close_backquote(self) -> None:
+        while self.frames[-1].closer != "`":
+            self._end_command(self.frames[-1], self.at)
+            self.frames.pop()
+            self._doubt()
+        self._close()
+
+    # ---- what came of it
+
+    def _end_word(self, frame: _Frame) -> None:
+        if not frame.in_word:
+            return
+        text = "".join(frame.letters)
+        word = Word(text, frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS), frame.literal)
+        frame.letters, frame.literal = [], ""
+        frame.in_word = frame.expanded = frame.replaced = False
+        if frame.operator:
+            frame.redirections.append(Redirection(frame.operator, word))
+            if frame.operator in ("<<", "<<-"):
+                source = self.text[frame.operator_end : self.at]
+                quoted = any(char in source for char in "'\"\\")
+                self._documents.append(_Document(word, quoted, frame.operator == "<<-", len(self.frames)))
+            frame.operator = ""
+        else:
+            frame.words.append(word)
+
+    def _end_command(self, frame: _Frame, end: int) -> None:
+        self._end_word(frame)
+        if frame.closer != "}" and not frame.document and (frame.words or frame.redirections):
+            text = self.text[frame.start : end].replace("\\\n", "").strip()
+            if len(self.frames) > 1 and begins_case(frame.words):
+                self._doubt()  # The parenthesis of its first pattern is taken for the end of the substitution.
+            self.commands.append(Command(text, tuple(frame.words), tuple(frame.redirections)))
+        frame.words, frame.redirections, frame.operator = [], [], ""
+        frame.start = end
+
+
+def _ansi_end(text: str, at: int) -> int:
+    """Return the place behind `$'…'`, in which a backslash protects a quote."""
+    while at < len(text) and text[at] != "'":
+        at += 2 if text[at] == "\\" else 1
+    return min(at + 1, len(text))
