@@ -55,6 +55,20 @@ def test_77_no_right_that_the_parent_lacks_is_given(kernel: Kernel) -> None:
         assert refusal["limit"] == f"policy.{name}"
 
 
+def test_77_every_public_endpoint_leads_to_no_private_address(kernel: Kernel) -> None:
+    """77, 55: the child of an agent that may reach everything public names the host's loopback, and is not born."""
+    if not kernel.has_namespaces:
+        return  # No agent has endpoints there.
+    port = kernel.play("listen", key="service", address="127.0.0.1")
+    asked = {name: {"allowed_endpoints": [f"{name}:{port}"]} for name in ("127.0.0.1", "[::1]", "example.org")}
+
+    said = kernel.attack(spawning.widen, asked, **PARENT, network="allow_list", allowed_endpoints=["*"])
+
+    assert said.pop("example.org")["output"] == 1
+    for name, refusal in said.items():
+        assert (refusal["error"], refusal.get("limit")) == ("SpawnRefused", "policy.allowed_endpoints"), name
+
+
 def test_77_limits_above_the_parents_become_the_parents(kernel: Kernel) -> None:
     """77: such a child is born, and its limits are the parent's: told by what it sees of its /tmp."""
     said = kernel.attack(spawning.widen, LIMITS, **PARENT)

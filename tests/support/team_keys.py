@@ -21,11 +21,13 @@ from tests.support.serving import short_folder
 class TeamClient:
     """An HTTP client with the key of one team, the operator's key, and the folder of the server."""
 
-    def __init__(self, folder: pathlib.Path, http: httpx2.Client) -> None:
-        self.folder, self._http = folder, http
+    def __init__(self, folder: pathlib.Path, http: httpx2.Client, key: str = "") -> None:
+        """Make the team, unless `key` is the key that it has."""
+        self.folder, self._http, self.key = folder, http, key
         self.operator = (folder / ".ramet" / "operator-token").read_text().strip()
-        made = self.ask("POST", "/v1/teams", self.operator, json={"name": "crew", "resources": {"agents": 8}})
-        self.key = made.raise_for_status().json()["key"]
+        if not key:
+            made = self.ask("POST", "/v1/teams", self.operator, json={"name": "crew", "resources": {"agents": 8}})
+            self.key = made.raise_for_status().json()["key"]
 
     def ask(self, method: str, path: str, key: str, **options: Any) -> httpx2.Response:
         """Send one request with a key."""
@@ -76,14 +78,18 @@ class ServeProcess:
 
 
 @contextmanager
+def team_client(folder: pathlib.Path, key: str = "") -> Iterator[TeamClient]:
+    """A client of the server that runs in a folder, with the key of its one team, which is made if there is none."""
+    transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
+    with httpx2.Client(transport=transport, base_url="http://ramet", timeout=60) as http:
+        yield TeamClient(folder, http, key)
+
+
+@contextmanager
 def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str) -> Iterator[TeamClient]:
     """A server with these settings in its `ramet.yaml`, an agent type `shell` whose model obeys, and one team."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
         (folder / "ramet.yaml").write_text(json.dumps(settings or {}))
-        transport = httpx2.HTTPTransport(uds=str(folder / ".ramet" / "serve.sock"))
-        with (
-            ServeProcess(folder, *options, **env),
-            httpx2.Client(transport=transport, base_url="http://ramet", timeout=60) as http,
-        ):
-            yield TeamClient(folder, http)
+        with ServeProcess(folder, *options, **env), team_client(folder) as client:
+            yield client

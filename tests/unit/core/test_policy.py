@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from typing import Any
 
 import msgspec
@@ -459,10 +460,22 @@ def test_who_may_not_start_others_cannot_let_a_child() -> None:
 
 
 def test_who_has_every_endpoint_may_give_every_endpoint() -> None:
-    """And any one of them."""
+    """And any one of them that is public."""
     parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*",))
-    for endpoints in (("*",), ("*.org:1",), ("a.org:1", "[2001:db8::1]:2", "192.0.2.1:3")):
+    for endpoints in (("*",), ("*.org:1",), ("a.org:1", "[2606:4700::1111]:2", "8.8.8.8:3")):
         assert narrow(parent, Policy(allowed_endpoints=endpoints))[0].allowed_endpoints == endpoints
+
+
+@pytest.mark.parametrize("private", ["127.0.0.1:80", "[::1]:80", "169.254.169.254:80", "[64:ff9b::a00:1]:80"])
+def test_every_endpoint_is_no_private_address_by_its_number(private: str) -> None:
+    """The proxy dials what a list has by its number: a child of one with "*" would have more than its parent."""
+    parent = msgspec.structs.replace(PARENT, allowed_endpoints=("*",))
+    with pytest.raises(SpawnRefused, match=re.escape(private)) as refusal:
+        narrow(parent, Policy(allowed_endpoints=["a.org:1", private]))
+    assert refusal.value.limit == "policy.allowed_endpoints"
+
+    both = msgspec.structs.replace(PARENT, allowed_endpoints=("*", private))
+    assert narrow(both, Policy(allowed_endpoints=[private]))[0].allowed_endpoints == (private,)
 
 
 @pytest.mark.parametrize(

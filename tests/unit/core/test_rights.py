@@ -268,12 +268,13 @@ def test_the_most_that_can_be_asked_is_accepted() -> None:
 
 
 def test_what_an_endpoint_covers() -> None:
-    """Itself; below a wildcard every name, not the name itself; everything below '*'."""
-    granted = ["a.org:1", "*.b.org:2", "[2001:db8::1]:3"]
-    covered = ["a.org:1", "x.b.org:2", "x.y.b.org:2", "*.b.org:2", "*.x.b.org:2", "[2001:db8::1]:3"]
-    lacking = ["b.org:2", "x.b.org:1", "x.a.org:1", "xb.org:2", "*.org:2", "*", "[2001:db8::2]:3", "*.a.org:1"]
+    """Itself; below a wildcard every name, not the name itself; every name and public address below '*'."""
+    granted = ["a.org:1", "*.b.org:2", "[2606:4700::1]:3"]
+    covered = ["a.org:1", "x.b.org:2", "x.y.b.org:2", "*.b.org:2", "*.x.b.org:2", "[2606:4700::1]:3"]
+    lacking = ["b.org:2", "x.b.org:1", "x.a.org:1", "xb.org:2", "*.org:2", "*", "[2606:4700::2]:3", "*.a.org:1"]
 
     assert rights.uncovered_endpoints(granted, covered) == []
     assert rights.uncovered_endpoints(granted, lacking) == lacking
     assert rights.uncovered_endpoints(["*"], [*covered, *lacking]) == []
     assert rights.uncovered_endpoints([], ["a.org:1"]) == ["a.org:1"]
+    assert rights.uncovered_endpoints(["*", "10.0.0.1:1"], ["10.0.0.1:1", "10.0.0.1:2"]) == ["10.0.0.1:2"]

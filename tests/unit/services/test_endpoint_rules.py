@@ -1,0 +1,71 @@
+"""The operator's rule for endpoints, beside what the machine knows of its own addresses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.policy import Policy
+from ramet.services.config.reading import load
+from ramet.services.rules import Rules
+
+OWN = "9.9.9.9:80"
+
+#: In a network namespace whose loopback has a public address.
+_ASK = f"""
+from ramet import AgentRuntime
+from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.policy import Policy
+from ramet.services.rules import Rules
+for given in (None, ["*"], ["*", "{OWN}"]):
+    for asked in ("{OWN}", "9.9.9.10:80"):
+        try:
+            print(Rules(endpoints=given).grant_of(Policy(allowed_endpoints=[asked])).allowed_endpoints)
+        except SpawnRefused as refusal:
+            print(refusal.limit)
+placement = AgentRuntime().sandboxes.placement()
+placement.check_endpoints(["{OWN}"], above=["*", "{OWN}"])
+placement.check_endpoints(["9.9.9.10:80", "own.test:80"], above=["*"])
+try:
+    placement.check_endpoints(["9.9.9.10:80", "{OWN}"], above=["*"])
+except InvalidValue as refusal:
+    print(refusal.value)
+"""
+
+
+def grant(rules: Rules, *endpoints: str) -> tuple[str, ...]:
+    """What of these endpoints an agent gets."""
+    found = rules.grant_of(Policy(allowed_endpoints=endpoints))
+    assert found is not None
+    return found.allowed_endpoints
+
+
+def test_a_public_address_of_the_machine_itself_is_refused() -> None:
+    """What listens on all addresses would be reached through it; a rule, or a parent, may list it by its number."""
+    setup = 'ip link set lo up && ip address add 9.9.9.9/32 dev lo && exec "$0" -c "$1"'
+    asked = ["unshare", "-rn", "sh", "-c", setup, sys.executable, _ASK]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    refused, other = "policy.allowed_endpoints", "('9.9.9.10:80',)"
+    assert said == [refused, other, refused, other, f"('{OWN}',)", other, OWN]
+
+
+def test_no_endpoints_at_all() -> None:
+    """An empty rule gives none; who asks for none is not refused."""
+    with pytest.raises(SpawnRefused, match=r"example.org:443; rules.endpoints: none"):
+        grant(Rules(endpoints=()), "example.org:443")
+    assert grant(Rules(endpoints=())) == ()
+
+
+def test_the_setting_takes_endpoints_in_their_canonical_form() -> None:
+    """What is no endpoint is refused by the name of the setting; the environment has a text."""
+    config = load(None, {"RAMET_RULES_ENDPOINTS": "'*.Example.ORG.:443' [0:0::1]:80"}, {})
+    assert config.rules.endpoints == ("*.example.org:443", "[::1]:80")
+    assert load(None, {}, {}).rules.endpoints is None
+    for wrong in ("127.1:80", "example.org", "10.0.0.0/8"):
+        with pytest.raises(InvalidValue) as refusal:
+            load(None, {"RAMET_RULES_ENDPOINTS": wrong}, {})
+        assert (refusal.value.field, refusal.value.value) == ("rules.endpoints", wrong)
