@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ramet.core.addresses import address_of, objection
 from ramet.core.errors import InvalidValue
 
 MOST_ENTRIES = 256  #: of any one list: a guest writes them, and each is compared with its parent's
@@ -57,11 +58,14 @@ def endpoints(field: str, given: object) -> tuple[str, ...]:
 
 
 def uncovered_endpoints(granted: Collection[str], asked: Collection[str]) -> list[str]:
-    """Those of `asked` that no endpoint of `granted` covers; both canonical."""
-    if "*" in granted:
-        return []
+    """Return those of `asked` that no endpoint of `granted` covers; both canonical.
+
+    "*" covers every name and every public address. A private address by its number is covered by itself alone: a list
+    that has it means it, wherever it leads.
+    """
     below = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
-    return [each for each in asked if each not in granted and not each.endswith(below)]
+    lacking = [each for each in asked if each not in granted and not each.endswith(below)]
+    return [each for each in lacking if _is_private(each)] if "*" in granted else lacking
 
 
 def mounts(field: str, given: object) -> tuple[str, ...]:
@@ -140,6 +144,11 @@ def _host(host: str) -> str | None:
     if _NUMBER.match(labels[-1]) and (star or not _is_ipv4(name)):
         return None
     return star + name
+
+
+def _is_private(endpoint: str) -> bool:
+    address = address_of(endpoint)
+    return address is not None and objection(address) is not None
 
 
 def _ipv6(host: str) -> str | None:

@@ -1,47 +1,18 @@
-"""Which addresses a sandbox may be connected to: public ones of other machines, and what the operator named."""
+"""Names and addresses as this machine knows them: what a name leads to, and which addresses are its own."""
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
 import socket
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-IPAddress = IPv4Address | IPv6Address
-IPNetwork = IPv4Network | IPv6Network
-
-#: Where Azure's machines find their host: metadata, keys, DNS. By its number a public address.
-_AZURE_HOST = IPv4Address("168.63.129.16")
-_RELAYS_6TO4 = IPv4Network("192.88.99.0/24")
-_UNICAST = IPv6Network("2000::/3")
-#: Special parts of global unicast: protocol assignments with Teredo and ORCHID, documentation, 6to4. None is needed to
-#: reach a public server, and some carry an IPv4 address that a gateway would unwrap.
-_SPECIAL = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-_NAT64 = IPv6Network("64:ff9b::/96")  #: RFC 6052; the last 32 bits are an IPv4 address
+from ramet.core.addresses import IPAddress, address_of
 
 
-def objection(address: IPAddress) -> str | None:
-    """Why nothing in a sandbox is to reach `address`, or None if it is public. An own prefix for NAT64 is not known."""
-    if isinstance(address, IPv6Address) and address in _NAT64:
-        return objection(IPv4Address(address.packed[-4:]))
-    return None if _is_public(address) else "its address is not public"
-
-
-def _is_public(address: IPAddress) -> bool:
-    if isinstance(address, IPv6Address):
-        return (
-            address.scope_id is None  # A zone is the mark of a link.
-            and address in _UNICAST
-            and address.is_global
-            and not any(address in special for special in _SPECIAL)
-        )
-    return (
-        address.is_global
-        and not (address.is_multicast or address.is_reserved or address.is_private)
-        and address not in IPv4Network("192.0.0.0/24")
-        and address not in _RELAYS_6TO4
-        and address != _AZURE_HOST
-    )
+def is_own_endpoint(endpoint: str) -> bool:
+    """Whether a canonical endpoint is an address of this machine by its number."""
+    address = address_of(endpoint)
+    return address is not None and is_own(address)
 
 
 def is_own(address: IPAddress) -> bool:

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 
 from ramet.concurrency.threads import in_thread
-from ramet.host.addresses import IPAddress, IPNetwork, is_own, objection
+from ramet.core.addresses import IPAddress, IPNetwork, objection
+from ramet.host.addresses import is_own
 from ramet.wire.connect import Refusal, Target, allowed
 
 #: The addresses of a name and a port; blocks, raises OSError.
@@ -31,11 +32,11 @@ class Dialer:
 
     async def find(self, target: Target) -> Sequence[IPAddress] | Refusal:
         """The addresses that a tunnel to `target` may lead to. A name that is not listed is not even looked up."""
-        if not allowed(self._endpoints, target.host, target.port):
+        if "*" not in self._endpoints and not allowed(self._endpoints, target.host, target.port):
             return Refusal(403, f"{target.authority} is not in the list of allowed endpoints")
         if target.is_ip:
             address = ipaddress.ip_address(target.host)
-            # Who lists an address by its number means it, wherever it is.
+            # A list has a private address by its number only from somebody who may give it: it is meant.
             return [address] if target.authority in self._endpoints else self._judged([address], target)
         try:
             texts = await self._look_up(target)

@@ -1,9 +1,10 @@
 """The way out of a sandbox: a CONNECT proxy, one Unix socket for each run. The socket is the run: it needs no password.
 
-A target must be listed, and every address that its name has must be public (`ramet.host.addresses`). The name is
+A target must be listed, and every address that its name has must be public (`ramet.core.addresses`). The name is
 looked up once, and the connection goes to an address that was looked at: it cannot lead elsewhere a moment later. "*"
 stands for every public address. A private one is reached in two ways only: the list names that very IP address and
-port, or it lists the name, other than by "*", and the operator gave the network to the `Proxy`.
+port, or it lists the name, other than by "*", and the operator gave the network to the `Proxy`. Whoever makes the list
+sees that it has such an address only from somebody who may give it: `narrow` from the parent, a server from its rules.
 
 A tunnel that opens with TLS must ask for the listed name (`ramet.host.tunnel` says what that cannot see). In particular
 a server that answers for several names can be asked for any of them by an HTTP `Host` field inside the encryption:
@@ -20,8 +21,9 @@ import resource
 import socket
 from collections.abc import Callable, Sequence
 
+from ramet.core.addresses import IPNetwork
 from ramet.core.errors import InvalidValue
-from ramet.host.addresses import IPNetwork, look_up
+from ramet.host.addresses import look_up
 from ramet.host.dialing import Dialer, Lookup
 from ramet.host.door import ProxyDecision, ProxyDoor, ProxyLimits, Room
 

@@ -18,6 +18,7 @@ from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, 
 from ramet.core.events import EndpointAsked, ThresholdCrossed
 from ramet.core.policy import Grant, Isolation, Policy
 from ramet.core.reservation import Reservation
+from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
 from ramet.isolation.contract import Backend, ReservingBackend
@@ -276,6 +277,12 @@ class TreePlacement:
     def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
         """See `Placement`."""
         sources_of(mounts, roots, str(self.sandboxes.folders.root))
+
+    def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
+        """See `Placement`."""
+        for each in endpoints:
+            if each not in above and is_own_endpoint(each):
+                raise InvalidValue("allowed_endpoints", each, "no address of the host itself, unless its parent has it")
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Done beside everything else, and waited for when the runtime stops."""

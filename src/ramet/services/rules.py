@@ -11,6 +11,7 @@ from typing import Final, Literal
 from ramet.core import rights
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.policy import Grant, Policy, grant_root
+from ramet.host.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 
 WEEK_S: Final = 7 * 86_400.0
@@ -28,6 +29,7 @@ class Rules:
     sandboxed: bool | None = None  #: True: every agent. False: only those that are asked for with a policy
     mounts: Collection[str] | None = ()  #: folders, with all below
     variables: Collection[str] | None = ()  #: of the server's own environment
+    endpoints: Collection[str] | None = None  #: canonical; None: every public one, as "*"
     backends: Collection[str] | None = None  #: by one of which the server makes its sandboxes
     models: Collection[str] | None = None  #: that agents, and all below them, may ask
     tools: Collection[str] | None = None  #: that agents of the type "llm" may have
@@ -52,6 +54,7 @@ class Rules:
         grant = grant_root(policy)
         if self.mounts is not None:
             self._check_mounts(self.mounts, grant.readonly_mounts)
+        self._check_endpoints(grant.allowed_endpoints)
         if self.variables is not None:
             refused = [name for name in grant.allowed_env_vars if name not in self.variables]
             if refused:
@@ -68,6 +71,21 @@ class Rules:
             sources_of(asked, self.mount_roots, "")
         except InvalidValue as problem:
             raise SpawnRefused(field, f"{problem.value}: {problem.accepted}; {accepted}") from problem
+
+    def _check_endpoints(self, asked: Collection[str]) -> None:
+        """Raise SpawnRefused for an endpoint outside of those allowed.
+
+        A private address, or one of this machine, is allowed only where it is listed by its number.
+        """
+        allowed = ("*",) if self.endpoints is None else self.endpoints
+        lacking = rights.uncovered_endpoints(allowed, asked)
+        refused = lacking or [each for each in asked if each not in allowed and is_own_endpoint(each)]
+        if refused:
+            accepted = "any public one" if "*" in allowed else _listed(allowed)
+            if more := [each for each in allowed if each != "*"] if "*" in allowed else []:
+                accepted += f", {_listed(more)}"
+            why = f"more of the network than this server gives: {_listed(refused)}"
+            raise SpawnRefused("policy.allowed_endpoints", f"{why}; rules.endpoints: {accepted}")
 
     def check_backend(self, name: str) -> None:
         """Raise InvalidValue for the name of a backend that is not among `backends`."""

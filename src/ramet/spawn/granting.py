@@ -52,6 +52,8 @@ def granted(
         grant, clamps = narrow(above, policy or Policy(), seconds_left=left)
         if policy is not None and policy.readonly_mounts:
             _check_mounts(grant.readonly_mounts, parent, services)
+        if policy is not None and policy.allowed_endpoints:
+            _check_endpoints(grant.allowed_endpoints, above.allowed_endpoints, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.asked, each.given) for each in clamps)
     if policy is None and services.placement is not None:
         policy = services.placement.children
@@ -78,6 +80,15 @@ def _check_mounts(mounts: Sequence[str], parent: Run, services: Services) -> Non
         services.placement.check_mounts(mounts, parent.mount_roots)
     except InvalidValue as problem:
         raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
+
+
+def _check_endpoints(endpoints: Sequence[str], above: Sequence[str], services: Services) -> None:
+    """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not stand for."""
+    assert services.placement is not None, "who has a grant has a place"
+    try:
+        services.placement.check_endpoints(endpoints, above)
+    except InvalidValue as problem:
+        raise SpawnRefused("policy.allowed_endpoints", f"{problem.value}: {problem.accepted}") from problem
 
 
 def bound_of(parent: Run | None, agent: Agent, request: SpawnRequest) -> Grant | None:

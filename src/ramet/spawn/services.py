@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -64,6 +64,9 @@ class Placement(Protocol):
 
     def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
         """Raise InvalidValue for a mount that no run may have, or that a link leads to from a root."""
+
+    def check_endpoints(self, endpoints: Sequence[str], above: Collection[str]) -> None:
+        """Raise InvalidValue for an address of this machine by its number that is not listed above."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for, at the latest before the runtime has stopped."""

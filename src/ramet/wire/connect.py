@@ -161,8 +161,8 @@ def _ipv6(host: str, port: int) -> Target | Refusal:
 def allowed(entries: Collection[str], host: str, port: int) -> bool:
     """Whether a list of endpoints covers this one, by the rule of policies; the host is canonical, as in a `Target`.
 
-    `*.example.org:443` stands for every name below example.org, not for itself; `*` for everything. Neither says
-    anything about private addresses: the proxy refuses those by itself.
+    `*.example.org:443` stands for every name below example.org, not for itself; `*` for every name and every public
+    address. To what address a name leads, the proxy judges by itself.
     """
     return not uncovered_endpoints(entries, [Target(host, port, False).authority])
 

@@ -6,7 +6,8 @@ import ipaddress
 
 import pytest
 
-from ramet.host.addresses import is_own, look_up, objection
+from ramet.core.addresses import objection
+from ramet.host.addresses import is_own, look_up
 
 
 @pytest.mark.parametrize(

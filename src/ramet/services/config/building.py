@@ -136,6 +136,7 @@ def rules_of(config: Config) -> Rules:
         sandboxed=rules.sandboxed,
         mounts=rules.mounts,
         variables=rules.variables,
+        endpoints=rules.endpoints,
         backends=rules.backends,
         models=models,
         tools=rules.tools,

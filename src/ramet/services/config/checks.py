@@ -293,6 +293,11 @@ def variable_of(field: str, value: Any) -> str:
     return rights.variables(field, [value])[0]
 
 
+def endpoint_of(field: str, value: Any) -> str:
+    """An endpoint that an agent may be given, in its canonical form."""
+    return rights.endpoints(field, [plain_text(field, value)])[0]
+
+
 def tool_of(field: str, value: Any) -> str:
     """The name of a tool that an agent of the type "llm" may ask for, or a function of an image."""
     if value in TOOLS or (isinstance(value, str) and _FUNCTION.match(value)):

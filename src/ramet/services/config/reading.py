@@ -125,6 +125,7 @@ SETTINGS: Final = (
     Setting("rules.sandboxed", _plain(checks.yes_or_no)),
     Setting("rules.mounts", checks.mounts_of),
     Setting("rules.variables", _plain(checks.list_of(checks.variable_of))),
+    Setting("rules.endpoints", _plain(checks.list_of(checks.endpoint_of, "endpoints"))),
     Setting("rules.backends", _plain(checks.list_of(checks.backend_of))),
     Setting("rules.models", _plain(checks.list_of(checks.plain_text))),
     Setting("rules.tools", _plain(checks.list_of(checks.tool_of))),

@@ -135,6 +135,7 @@ class RuleSettings(Struct, frozen=True, kw_only=True):
     sandboxed: bool | None = None  #: None: as soon as something of an agent touches the machine
     mounts: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] | None = None  #: None: every public one
     backends: tuple[str, ...] | None = None
     models: tuple[str, ...] | None = None
     tools: tuple[str, ...] | None = None
