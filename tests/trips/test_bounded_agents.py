@@ -1,0 +1,104 @@
+"""What the holder of a team's key leaves on a server is bounded: failed agents, what is noted of each, and keys."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import httpx2
+import pytest
+
+from ramet.services.rules import Rules
+from ramet.services.spawning.books import AGENT
+from ramet.services.spawning.keys import MOST_KEYS
+from tests.support.serving import Served, serving, short_folder
+from tests.support.waiting import eventually
+
+NOTE_BYTES = 16 * 1024
+
+
+async def spawn(served: Served, team: tuple[str, str], name: str, **fields: Any) -> httpx2.Response:
+    """Ask for an agent with the team's key."""
+    asked = {"team": team[0], "name": name, "agent_type": "echo", **fields}
+    return await served.ask("POST", "/v1/agents", team[1], json=asked)
+
+
+async def fail(served: Served, team: tuple[str, str], name: str, **fields: Any) -> str:
+    """The id of an agent that has failed."""
+    made = (await spawn(served, team, name, **fields)).raise_for_status().json()
+    id, key = made["agent"]["id"], made["nonce"]
+    living = served.server.spawner.roster.find(key, "info")
+    (living.opening.folder / "note").write_text("left")  # type: ignore[union-attr]  # It was opened.
+    await served.ask("POST", f"/v1/agents/{id}/turns", key, content=b"die")
+    await eventually(lambda: living.failing is not None and living.failing.done())
+    return str(id)
+
+
+async def listed(served: Served, team: tuple[str, str]) -> list[str]:
+    """The ids of a team's agents as its key sees them, the oldest first."""
+    answer = (await served.ask("GET", f"/v1/agents?team={team[0]}", team[1])).raise_for_status().json()
+    return [each["id"] for each in answer["agents"]]
+
+
+async def test_failed_agents_of_a_team_are_bounded_and_the_oldest_go() -> None:
+    """With their folders, also one that was to be kept; living agents and other teams stay, and so it is at a start."""
+    with short_folder() as folder:
+        async with serving(folder, rules=Rules(failed_agents=2)) as served:
+            team, other = await served.team(), await served.team()
+            elsewhere = await fail(served, other, "a")
+            lives = (await spawn(served, team, "lives")).raise_for_status().json()["agent"]["id"]
+            failed = [
+                await fail(served, team, f"a{each}", keep_failed_s=60 if each == 0 else None) for each in range(4)
+            ]
+            agents = folder / ".ramet" / "agents"
+
+            await eventually(lambda: not (agents / failed[0]).exists() and not (agents / failed[1]).exists())
+            assert await listed(served, team) == [lives, *failed[2:]]
+            assert await listed(served, other) == [elsewhere]
+            assert (agents / failed[2] / "note").exists()
+            assert (await spawn(served, team, "a0")).status_code == 201, "the name of one that went is free again"
+        async with serving(folder, rules=Rules(failed_agents=1)) as served:
+            await eventually(lambda: not (agents / failed[2]).exists())
+            assert failed[2] not in await listed(served, team)
+            assert failed[3] in await listed(served, team)
+
+
+async def test_a_failed_agent_is_on_record_without_what_it_was_made_of(tmp_path: pathlib.Path) -> None:
+    """What only opens an agent is not kept of one that is never opened again: it may be as large as a request."""
+    async with serving(tmp_path) as served:
+        team = await served.team()
+        id = await fail(served, team, "large", spawn_info={"prefix": "x" * 500_000}, labels={"a": "b"})
+        found = await (await served.server.runtime.open_store()).get(AGENT, id)
+
+        assert found is not None
+        assert len(found.data) < 4_000
+        assert b'"labels":{"a":"b"}' in found.data
+
+
+@pytest.mark.parametrize(("field", "other"), [("metadata", "labels"), ("labels", "metadata")])
+async def test_labels_and_metadata_are_bounded_together(tmp_path: pathlib.Path, field: str, other: str) -> None:
+    """To the byte, in UTF-8; the refusal names the larger of both, what it holds, and what is accepted."""
+    async with serving(tmp_path) as served:
+        team = await served.team()
+        fits = {field: {"é": "x" * (NOTE_BYTES - 6)}, other: {"n": "abc"}}
+        assert (await spawn(served, team, "fits", **fits)).status_code == 201
+
+        refused = await spawn(served, team, "not", **{**fits, other: {"n": "abcd"}})
+
+        assert (refused.status_code, refused.json()["field"]) == (422, field)
+        assert f"{NOTE_BYTES + 1} bytes" in refused.json()["detail"]
+        assert str(NOTE_BYTES) in refused.json()["accepted"]
+
+
+async def test_keys_of_an_agent_are_bounded(tmp_path: pathlib.Path) -> None:
+    """A hundred at once; one that is revoked makes room."""
+    assert MOST_KEYS == 100
+    async with serving(tmp_path) as served:
+        id, nonce = await served.agent()
+        asked = {"rights": ["info"]}
+        made = [await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked) for _ in range(MOST_KEYS)]
+        assert {each.status_code for each in made} == {201}
+
+        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).status_code == 422
+        await served.ask("DELETE", f"/v1/agents/{id}/keys/{made[0].json()['id']}", nonce)
+        assert (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).status_code == 201
