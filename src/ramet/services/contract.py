@@ -86,7 +86,7 @@ class SpawnAgent(Asked):
     #: None: the default one, unless nothing of the agent touches the machine, or a rule of the server says otherwise.
     policy: Policy | None = None
     limits: dict[str, float] = {}  #: tokens, usd, model_calls, …; required for what the team counts of these
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = {}  #: 16 KiB together with `labels`
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     wait_s: float = 0.0  #: how long to stand in line when the team is full; 0 is refused at once

@@ -15,6 +15,8 @@ from ramet.host.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
 
 WEEK_S: Final = 7 * 86_400.0
+#: A failed agent holds nothing of its team, but its folder and, while the server lives, its conversation.
+MOST_FAILED: Final = 100
 _MOST_SHOWN: Final = 5
 
 
@@ -34,6 +36,7 @@ class Rules:
     models: Collection[str] | None = None  #: that agents, and all below them, may ask
     tools: Collection[str] | None = None  #: that agents of the type "llm" may have
     bundles: Literal["operator", "teams"] = "operator"  #: who may upload them
+    failed_agents: int = MOST_FAILED  #: of a team, that stay to be looked at; beyond that the oldest go
     keep_failed_s: float = WEEK_S  #: that a failed agent may be kept
 
     @cached_property

@@ -38,6 +38,7 @@ from ramet.services.spawning.shelves import AgentShelf
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
 _MACHINE = tuple(RESERVED)  #: which a policy says
+MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents has them
 _SPARE = 200  #: levels of nesting that are left free in what is kept
 
 
@@ -170,6 +171,19 @@ def kept(field: str, data: Raw) -> Raw:
     except (msgspec.DecodeError, RecursionError) as problem:
         raise InvalidValue(field, hidden(bytes(data)), f"JSON in few levels ({problem})") from None
     return data.copy()
+
+
+def check_notes(labels: Mapping[str, str], metadata: Mapping[str, str]) -> None:
+    """Raise InvalidValue where labels and metadata are more than is kept of an agent."""
+    sizes = {"labels": _size(labels), "metadata": _size(metadata)}
+    if (size := sum(sizes.values())) > MOST_NOTE_BYTES:
+        larger = max(sizes, key=sizes.__getitem__)
+        accepted = f"at most {MOST_NOTE_BYTES} bytes of names and values in labels and metadata together"
+        raise InvalidValue(larger, f"{size} bytes in labels and metadata", accepted)
+
+
+def _size(notes: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in notes.items())
 
 
 def checked_wait(wait_s: object) -> float:

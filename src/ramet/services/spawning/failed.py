@@ -6,8 +6,11 @@ import asyncio
 import logging
 import math
 import pathlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+
+from msgspec import Raw
+from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
@@ -35,8 +38,20 @@ def checked_keep_failed(keep_failed_s: object, most: float) -> float | None:
     return float(keep_failed_s)
 
 
+def what_stays(row: AgentRow) -> AgentRow:
+    """Return the row of an agent that is over, without what only opens one: that may be as large as a request."""
+    return replace(row, spawn_info=Raw(b"null"), policy=None, limits={}, env={}, env_names=(), policy_env_names=())
+
+
+def oldest_beyond(most: int, agents: Sequence[Living]) -> list[Living]:
+    """Return those of a team's agents that have failed or ended before the newest `most` that did."""
+    over = [each for each in agents if each.state in ("failed", "ended") and each.ending is None]
+    over.sort(key=lambda each: (each.failed_at or each.row.created_at, each.row.created_at, each.id))
+    return over[: max(0, len(over) - most)]
+
+
 class FailedAgents:
-    """Those that are kept. `folder` has one folder for each agent; `end` ends one whose time is over."""
+    """Those that are kept. `folder` has one folder for each agent; `end` ends one that is to go."""
 
     def __init__(
         self, clock: Clock, sandboxes: Sandboxes, folder: pathlib.Path, end: Callable[[Living], Awaitable[None]]
@@ -71,10 +86,14 @@ class FailedAgents:
 
     async def _wait(self, living: Living, seconds: float) -> None:
         await self._clock.sleep(max(0.0, seconds))
+        await self.end(living)
+
+    async def end(self, living: Living) -> None:
+        """End one that was kept long enough. What goes wrong is logged."""
         try:
             await self._end(living)
         except Exception:  # The next server finds it.
-            _log.exception("agent %s (%s), whose time is over, stays", living.row.path, living.id)
+            _log.exception("agent %s (%s), which is to go, stays", living.row.path, living.id)
 
     async def _of_sandbox(self, row: AgentRow, *, keep: bool) -> pathlib.Path | None:
         """The folder of its run, kept from retention or removed; None if there is none."""

@@ -20,7 +20,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import RIGHTS, Right
 
 OWNER = "owner"  #: stands for the owner's key where ids of keys are told
-MOST_KEYS = 1_000
+MOST_KEYS = 100  #: delegated ones of an agent: each is on its record, and is compared with every key that is shown
 _BYTES = 32
 
 

@@ -28,7 +28,7 @@ from ramet.services.refusals import TakenOver, ValuesMissing
 from ramet.services.spawning.books import AgentRow, Books
 from ramet.services.spawning.checking import Checked
 from ramet.services.spawning.departed import Departed, Waiting
-from ramet.services.spawning.failed import FailedAgents
+from ramet.services.spawning.failed import FailedAgents, oldest_beyond, what_stays
 from ramet.services.spawning.rooms import Room
 from ramet.services.spawning.roster import Living, Roster
 
@@ -37,13 +37,22 @@ _log = logging.getLogger("ramet.services")
 
 
 class Lives:
-    """The agents of a server, from their births to their ends; `folder` has one folder for each."""
+    """The agents of a server, from their births to their ends; `folder` has one folder for each.
+
+    Of a team at most `most_failed` stay that have failed or ended.
+    """
 
     def __init__(
-        self, roster: Roster, rooms: Mapping[str, Room], books: Books, folder: pathlib.Path, runtime: AgentRuntime
+        self,
+        roster: Roster,
+        rooms: Mapping[str, Room],
+        books: Books,
+        folder: pathlib.Path,
+        runtime: AgentRuntime,
+        most_failed: int,
     ) -> None:
         self._roster, self._rooms, self._books, self._folder = roster, rooms, books, folder
-        self._clock = runtime.clock
+        self._clock, self._most_failed = runtime.clock, most_failed
         self._failed = FailedAgents(
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "it was kept")
         )
@@ -122,6 +131,7 @@ class Lives:
         living = Living(row, Departed(row.run, error), self._books)
         self._roster.add(living)
         await self._failed.keep(living)
+        self._end_the_oldest(living.row.team)
 
     def add_waiting(self, room: Room, row: AgentRow, missing: ValuesMissing) -> None:
         """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
@@ -136,7 +146,7 @@ class Lives:
 
     def failed(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
         """An agent that has failed just now."""
-        return replace(row, state="failed", error=error, failed_at=self._clock.now())
+        return what_stays(replace(row, state="failed", error=error, failed_at=self._clock.now()))
 
     # ---- how an agent goes
 
@@ -189,7 +199,7 @@ class Lives:
         living.failed_at = self._clock.now() if error is not None else None
         used = await _closed(living, "it ended")
         async with living.changing:
-            living.row = living.as_row()
+            living.row = what_stays(living.as_row())
             if (room := self._rooms.get(living.row.team)) is None:
                 return  # It goes on in another kernel.
             try:
@@ -197,6 +207,13 @@ class Lives:
             except TakenOver as problem:  # Likewise, and this kernel will hear of it.
                 return _log.warning("what became of agent %s is not for this kernel to say: %s", living.id, problem)
         await self._failed.keep(living)
+        self._end_the_oldest(living.row.team)
+
+    def _end_the_oldest(self, team: str) -> None:
+        """Begin to end those that failed first, where more stay than may."""
+        for each in oldest_beyond(self._most_failed, self._roster.of(team)):
+            _log.info("agent %s (%s), which has %s, makes room for newer ones", each.row.path, each.id, each.state)
+            self.begin(self._failed.end(each))
 
     async def _end(self, living: Living, reason: str) -> None:
         if living.failing is not None:

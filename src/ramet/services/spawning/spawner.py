@@ -37,7 +37,7 @@ from ramet.services.refusals import TakenOver
 from ramet.services.rules import Rules
 from ramet.services.spawning import keys
 from ramet.services.spawning.books import TEAM, AgentRow, Books, TeamRow
-from ramet.services.spawning.checking import Checks, checked_wait, kept, reservation_of
+from ramet.services.spawning.checking import Checks, check_notes, checked_wait, kept, reservation_of
 from ramet.services.spawning.failed import checked_keep_failed
 from ramet.services.spawning.lives import Lives
 from ramet.services.spawning.owners import Owners
@@ -115,7 +115,7 @@ class AgentSpawnerService:
     async def _begin(self) -> None:
         store, clock = await self._runtime.open_store(), self._runtime.clock
         books, rooms = Books(store), dict[str, Room]()
-        lives = Lives(self.roster, rooms, books, self._folder, self._runtime)
+        lives = Lives(self.roster, rooms, books, self._folder, self._runtime, self._rules.failed_agents)
         lives.forgetting = self.forgetting or lives.forgetting
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self._env_vars, self.taken_up)
         await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
@@ -335,6 +335,7 @@ class AgentSpawnerService:
 
     async def _spawn(self, room: Room, asked: SpawnAgent, lives: Lives) -> SpawnedAgent:
         wait_s, name = checked_wait(asked.wait_s), checked_name("name", asked.name)
+        check_notes(asked.labels, asked.metadata)
         nonce = keys.new_key("agent", self._entropy)
         row = AgentRow(
             id=f"agent-{self._entropy(8).hex()}",
