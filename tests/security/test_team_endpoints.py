@@ -165,5 +165,6 @@ def test_a_rule_is_asked_again_after_a_restart(service: Service) -> None:
             agent = client.ask("GET", f"/v1/agents/{spawned['id']}", client.operator).raise_for_status().json()
 
     assert (agent["state"], agent["error"]["type"]) == ("failed", "SpawnRefused")
+    assert agent["isolation"] == spawned["isolation"] != "none", "it worked in a sandbox, and still says so"
     assert mine in agent["error"]["message"]
     assert "rules.endpoints" in agent["error"]["message"]

@@ -282,6 +282,8 @@ async def test_a_schedule_that_is_wrong_is_refused(client: Client) -> None:
         ({"in_s": 5, "agent": "nobody"}, Unknown, "nobody"),
         ({"in_s": 5, "agent": "no.module:here"}, InvalidValue, "agent"),
         ({"in_s": 5, "agent": PlainAgent(name="a", model="offline")}, InvalidValue, "prompt"),
+        ({"in_s": 5, "agent": PlainAgent(name="a", model="fast"), "prompt": "x"}, InvalidValue, r"agent\.model"),
+        ({"in_s": 5, "agent": PlainAgent(name="a", model="inherit"), "prompt": "x"}, InvalidValue, r"agent\.model"),
         ({"in_s": 5, "limits": {"tokens": -1}}, InvalidValue, "tokens"),
         ({"in_s": 5, "policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "environment"),
         ({"in_s": 5, "policy": Policy(secrets={"KEY": "secret"})}, InvalidValue, "secrets"),

@@ -1,0 +1,23 @@
+"""What whoever spawns an agent is told of the safety policies of a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.host.runtime import AgentRuntime
+from ramet.host.safety.policies import POLICY
+from ramet.services.types.gating import gate_of
+from ramet.store.memory import MemoryStore
+
+
+async def test_a_policy_that_cannot_be_read_is_refused_without_a_word_of_it() -> None:
+    """It is the operator's: its text is not for the holder of a team's key."""
+    async with AgentRuntime(store=MemoryStore()) as runtime:
+        await (await runtime.open_store()).put(POLICY, "newer", b'{"only_of_a_newer_ramet": "Bash"}')
+        with pytest.raises(InvalidValue) as refusal:
+            await gate_of(runtime, "newer")
+
+    assert (refusal.value.field, refusal.value.value) == ("spawn_info.gate", "newer")
+    assert "only_of_a_newer_ramet" not in str(refusal.value)
+    assert refusal.value.__cause__ is None
