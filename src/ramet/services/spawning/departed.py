@@ -14,10 +14,8 @@ from ramet.services.refusals import ValuesMissing
 class Departed:
     """A `Served` that has ended, and says why: Gone to whoever wants something of it."""
 
-    isolation = "none"
-
-    def __init__(self, run: str, error: ErrorInfo) -> None:
-        self.run, self.error = run, error
+    def __init__(self, run: str, isolation: str, error: ErrorInfo) -> None:
+        self.run, self.isolation, self.error = run, isolation, error
         self.ended: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         self.ended.set_result(error)
 

@@ -128,7 +128,7 @@ class Lives:
     async def add_departed(self, row: AgentRow) -> None:
         """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        living = Living(row, Departed(row.run, error), self._books)
+        living = Living(row, Departed(row.run, row.isolation or "none", error), self._books)
         self._roster.add(living)
         await self._failed.keep(living)
         self._end_the_oldest(living.row.team)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+
+from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.policies import SafetyPolicies
 
+_log = logging.getLogger("ramet.services")
+
 
 async def gate_of(runtime: AgentRuntime, name: str) -> SafetyGate | None:
     """What each tool call must pass by the policy of that name, which is read anew for each; without a name, none.
 
-    Raises InvalidValue for what is no name, Unknown for a policy that is not there, and what reading it raises.
+    Raises InvalidValue for what is no name and for a policy that cannot be read, of which nothing is told; Unknown for
+    a policy that is not there; and what reading it raises.
     """
     if not name:
         return None
     checked_name("spawn_info.gate", name)
     policies = SafetyPolicies(await runtime.open_store())
-    await policies.get(name)
+    try:
+        await policies.get(name)
+    except InvalidValue as problem:
+        _log.error("safety policy %r cannot be read: %s", name, problem)
+        raise InvalidValue("spawn_info.gate", name, "a safety policy that this server can read") from None
     return SafetyGate(policies.named(name))

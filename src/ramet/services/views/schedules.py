@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy
 from ramet.core.ticks import TickResult
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.schedules.asked import Options
+from ramet.models import resolve
 from ramet.services.rules import Rules
 from ramet.services.spawning.checking import limits_of
 from ramet.services.views.contract import AddSchedule, Paging, PlainAgent, SchedulePage
@@ -64,6 +65,7 @@ class ScheduleViews:
             raise InvalidValue("in_process", True, "false, as rules.sandboxed of this server does not say false")
         if isinstance(asked.agent, PlainAgent):
             self._rules.check_model("agent.model", asked.agent.model)
+            _check_model(asked.agent.model)
             self._rules.check_tools("agent.tools", asked.agent.tools or ())
 
     async def pause(self, id: str) -> ScheduleView:
@@ -85,6 +87,17 @@ class ScheduleViews:
     async def results(self, id: str) -> tuple[TickResult, ...]:
         """Its last ticks, as they stand."""
         return await self._scheduler.results(id)
+
+
+def _check_model(name: str) -> None:
+    """Raise InvalidValue for a model that no provider has: names of the server's settings are for its agents."""
+    if name.strip() == "offline":
+        return
+    try:
+        resolve.parse(name)
+    except (InvalidValue, Unknown):
+        accepted = "provider:model, such as anthropic:claude-sonnet-5-5, or offline; no name of the server's settings"
+        raise InvalidValue("agent.model", name, accepted) from None
 
 
 def _agent(asked: str | PlainAgent) -> str | Agent:
