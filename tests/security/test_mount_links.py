@@ -13,6 +13,9 @@ from tests.security.kit import Kernel
 
 PARENT: dict[str, Any] = {"allow_sub_agents": True, "memory_mb": 400, "max_sub_agents": 50, "timeout_seconds": 50}
 
+#: Some of what a kernel keeps in its state folder, and nobody else is to see.
+PRIVATE = ("journal.db", "operator-token", "serve.sock", "transcripts/one", "runs/one/workspace/file")
+
 
 class Scene:
     """A repository that its operator grants, with links in it that lead to what nobody granted."""
@@ -63,6 +66,16 @@ class Scene:
             name: {"mounts": [str(self.repo / mount)], "path": str(self.repo / path)}
             for name, (mount, path) in self.below_links.items()
         }
+
+    def other_kernel(self, *place: str) -> pathlib.Path:
+        """The state folder of another kernel, in a folder beside the repository."""
+        state = self.kernel.base.joinpath("others", *place, ".ramet")
+        if not state.exists():
+            for name in (*PRIVATE, "skills/note", "worktrees/one/file"):
+                (state / name).parent.mkdir(parents=True, exist_ok=True)
+                (state / name).write_text(f"kept in {name}")
+            self._give_to_the_kernel(self.kernel.base / "others")
+        return state
 
     def _give_to_the_kernel(self, folder: pathlib.Path) -> None:
         if os.geteuid() == 0 and self.kernel.uid:
@@ -245,3 +258,41 @@ def test_a_mount_around_the_kernels_folder_does_not_show_what_is_private(
     assert said.pop("skills/note") == "of the project"
     assert len(said.pop("runs").split()) <= 1, "only its own folder, or none"
     assert said == dict.fromkeys(names, "FileNotFoundError")
+
+
+def test_a_mount_around_folders_of_other_kernels_does_not_show_what_is_private(kernel: Kernel, scene: Scene) -> None:
+    """Wherever they lie below the mount, one in another's worktree, and one that began after the last run."""
+    if not kernel.has_namespaces:
+        pytest.skip("without namespaces nothing below a granted folder can be hidden")
+    near = scene.other_kernel("near")
+    states = [near, scene.other_kernel("near", ".ramet", "worktrees", "one"), scene.other_kernel("far", "below")]
+    mount = str(kernel.base / "others")
+    public = {
+        str(state / name): f"kept in {name}" for state in states for name in ("skills/note", "worktrees/one/file")
+    }
+    paths = [str(state / name) for state in states for name in PRIVATE]
+    assert all(said.startswith("kept in") for said in kernel.control(mounts.look_at_each, paths).values())
+
+    said = kernel.attack(mounts.look_at_each, [*paths, *public], readonly_mounts=[mount])
+    late = str(scene.other_kernel("late") / "journal.db")
+    said |= kernel.attack(mounts.look_at_each, [late], readonly_mounts=[mount])
+
+    assert said == {**dict.fromkeys((*paths, late), "FileNotFoundError"), **public}
+
+
+def test_a_mount_of_another_kernels_files_is_refused(kernel: Kernel, scene: Scene) -> None:
+    """For a child below what its parent was granted, and for an operator, also behind a link."""
+    state = scene.other_kernel("near")
+    cases = {name: {"mounts": [str(state / name)], "path": str(state / name)} for name in (*PRIVATE, "")}
+    link = kernel.base / "link to a journal"
+    if not link.is_symlink():
+        link.symlink_to(state / "journal.db")
+
+    below = kernel.attack(mounts.ask, cases, readonly_mounts=[str(kernel.base / "others")], **PARENT)
+    own = kernel.run(mounts.look_or_say, str(link), readonly_mounts=[str(link)])
+
+    for name, each in below.items():
+        assert (each["error"], each.get("limit")) == ("SpawnRefused", "policy.readonly_mounts"), (name, each)
+    assert own["error"]["type"] == "InvalidValue"
+    for word in ("readonly_mounts", str(link), "private to a kernel"):
+        assert word in own["error"]["message"]

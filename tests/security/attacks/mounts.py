@@ -26,6 +26,11 @@ def look_or_say(path: str) -> str:
         return type(problem).__name__
 
 
+def look_at_each(paths: list[str]) -> dict[str, str]:
+    """Return what `look_or_say` says of each path."""
+    return {path: look_or_say(path) for path in paths}
+
+
 def ask(cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Start a child for each case, with `mounts`, that looks at `path`; return what became of each by its name."""
     from ramet.sub_agent_client import spawn_sub_agent

@@ -100,10 +100,28 @@ def test_private_files_of_the_kernel_are_refused(place: Path) -> None:
     runs = str(place / "granted" / ".ramet" / "runs")
 
     for path in (state, state / "runs" / "one" / "workspace", state / "journal.db-wal", place / "innocent"):
-        with pytest.raises(InvalidValue, match="private to the kernel"):
+        with pytest.raises(InvalidValue, match="private to a kernel"):
             sources_of([str(path)], None, runs)
     for path in (place / "repo", state / "skills" / "mine", state / "worktrees" / "one", state / "agents"):
         assert not is_private(str(path), runs)
+
+
+def test_private_files_of_other_kernels_are_refused(place: Path) -> None:
+    """Whatever kernel keeps them; a folder in a worktree or workspace of another is that of a kernel there."""
+    other = place / "other" / ".ramet"
+    for name in ("runs/one/workspace/mine", "transcripts/one", "skills/mine", "worktrees/one/.ramet/runs"):
+        (other / name).mkdir(parents=True)
+    (other / "operator-token").touch()
+    runs = str(place / "repo" / ".ramet" / "runs")
+
+    for path in (other, other / "transcripts", other / "operator-token", other / "worktrees" / "one" / ".ramet"):
+        with pytest.raises(InvalidValue, match="private to a kernel"):
+            sources_of([str(path)], None, runs)
+    for path in (other / "skills" / "mine", other / "worktrees" / "one"):
+        assert not is_private(str(path), runs)
+    nested = other / "runs" / "one" / "workspace"
+    assert not is_private(str(nested / "mine"), str(nested / ".ramet" / "runs")), "a kernel may work in a workspace"
+    assert is_private(str(other / "runs" / "two"), str(nested / ".ramet" / "runs"))
 
 
 def test_a_source_that_has_become_a_link_is_named(place: Path) -> None:
