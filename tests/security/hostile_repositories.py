@@ -110,11 +110,20 @@ def included(base: pathlib.Path) -> Hostile:
 
 
 def included_if(base: pathlib.Path) -> Hostile:
-    """A filter in a file that the configuration includes under a condition."""
+    """A filter in files that the configuration includes only on the branches that ramet makes, one inside another."""
     made = plain(base, "included-if")
+    (made.repo / ".git" / "more").mkdir()
+    git(made.repo, "config", "--file", ".git/more/last", "filter.evil.smudge", f"{made.command}; cat")
+    git(made.repo, "config", "--file", ".git/more/first", "includeIf.onbranch:ramet/**.path", "last")
+    git(made.repo, "config", "includeIf.onbranch:ramet/**.path", "more/first")
+    return made
+
+
+def included_in_worktrees(base: pathlib.Path) -> Hostile:
+    """A filter in a file that the configuration includes only in linked worktrees."""
+    made = plain(base, "included-in-worktrees")
     git(made.repo, "config", "--file", ".git/more", "filter.evil.smudge", f"{made.command}; cat")
-    git(made.repo, "config", "includeIf.onbranch:**.path", "more")
-    git(made.repo, "config", "includeIf.gitdir:**.path", "more")
+    git(made.repo, "config", "includeIf.gitdir/i:**/Worktrees/**.path", str(made.repo / ".git" / "more"))
     return made
 
 
@@ -177,9 +186,12 @@ def burglar(base: pathlib.Path, port: int) -> Hostile:
     home.mkdir()
     (home / "secret").write_text("hidden\n")
     (home / "tool").write_text("#!/bin/sh\n")
+    (made.repo / ".ramet").mkdir()
+    (made.repo / ".ramet" / "operator-token").write_text("hidden\n")
     attempts = {
         "touched": f"touch '{made.outside}'",
         "read": f"grep -q hidden '{home}/secret'",
+        "stole": f"grep -q hidden '{made.repo}/.ramet/operator-token'",
         "changed": f"chmod 4755 '{home}/tool'",
         "dated": f"touch -d 2001-01-01 '{home}/tool'",
         "signalled": f"kill -0 {os.getpid()}",
@@ -202,6 +214,7 @@ BUILDERS: dict[str, Callable[[pathlib.Path], Hostile]] = {
         info_attributes,
         included,
         included_if,
+        included_in_worktrees,
         worktree_config,
         promisor,
         embedded,
@@ -246,7 +259,7 @@ async def live(made: Hostile) -> list[str]:
 def live_unprotected(made: Hostile) -> None:
     """The positive control: the same with git as anybody calls it."""
     copy = made.repo.parent / "copy"
-    subprocess.run(["git", "worktree", "add", "-b", "copy", str(copy)], cwd=made.folder, capture_output=True)
+    subprocess.run(["git", "worktree", "add", "-b", "ramet/copy", str(copy)], cwd=made.folder, capture_output=True)
     if copy.is_dir():
         work_in(copy, made)
         subprocess.run(["git", "status"], cwd=copy, capture_output=True)

@@ -205,3 +205,47 @@ async def test_a_repository_that_names_too_many_programs_is_refused(repo: pathli
 
     with pytest.raises(NoWorktree, match="names 3000 programs"):
         await create(repo, "a")
+
+
+async def test_a_repository_that_includes_too_many_files_is_refused(repo: pathlib.Path) -> None:
+    """Each file that is included under a condition names further ones: looking at them has a bound."""
+    entries = "".join(f'[includeIf "onbranch:b{number}"]\npath = {number}\n' for number in range(300))
+    with (repo / ".git" / "config").open("a") as file:
+        file.write(entries)
+
+    with pytest.raises(NoWorktree, match="includes 300 files under a condition; accepted are 100"):
+        await create(repo, "a")
+
+
+async def test_a_file_that_is_included_under_a_condition_changes_nothing_but_programs(
+    repo: pathlib.Path, environ: dict[str, str]
+) -> None:
+    """What it says of line ends does not count where the condition does not hold; one that is missing is no error."""
+    configure(environ, "core.autocrlf", "true")
+    git(repo, "config", "--file", ".git/more", "core.autocrlf", "false")
+    git(repo, "config", "includeIf.onbranch:other.path", "more")
+    git(repo, "config", "includeIf.onbranch:another.path", "missing")
+
+    child = await create(repo, "a", git=Git(environ=environ))
+
+    assert (child.path / "a.txt").read_bytes() == b"one\r\n"
+    assert await finish(child, git=Git(environ=environ)) is None
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="without namespaces nothing in a worktree can be hidden")
+async def test_git_does_not_see_what_a_kernel_keeps_in_a_worktree(repo: pathlib.Path, environ: dict[str, str]) -> None:
+    """An agent may be a kernel itself; what a project keeps in the same folder is there, and so unchanged."""
+    (repo / ".ramet" / "agents").mkdir(parents=True)
+    (repo / ".ramet" / "agents" / "one.md").write_text("text")
+    git(repo, "add", "--force", ".ramet")
+    git(repo, "commit", "--quiet", "-m", "agent")
+    configure(environ, "filter.named.clean", f"test -e .ramet/operator-token && touch '{repo}/.git/seen'; cat")
+    child = await create(repo, "a", git=Git(environ=environ))
+    (child.path / ".ramet" / "operator-token").write_text("hidden")
+    (child.path / "a.txt").write_text("two\n")
+    os.utime(child.path / "a.txt", (1, 1))
+
+    assert await finish(child, git=Git(environ=environ)) == child.path
+    (child.path / "a.txt").write_text("one\n")
+    assert await finish(child, git=Git(environ=environ)) is None
+    assert not (repo / ".git" / "seen").exists()
