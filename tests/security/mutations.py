@@ -129,8 +129,10 @@ MUTANTS = (
     Mutant("private trees by their real path", "isolation/mounts.py",
            "        if reason := _objection(source, runs):\n",
            '        if reason := "":\n', tests=MOUNTS),
-    Mutant("the kernel's folder covered in a mount", "isolation/furnish.py", "for path in self._states:",
-           "for path in []:", tests=MOUNTS),
+    Mutant("the kernel's folder covered in a mount", "isolation/furnish.py", "        for path in found:",
+           "        for path in []:", tests=MOUNTS),
+    Mutant("folders of other kernels searched for", "isolation/forking.py",
+           "            given = given._replace(hidden=hidden)\n", "", tests=MOUNTS),
     # ---- the zygote and its start
     Mutant("uid dropped", "isolation/launch.py", "    if launch.uid is not None and launch.gid is not None:\n",
            "    if False:\n",

@@ -36,6 +36,7 @@ from ramet.isolation.probe import Finding, level_of, machine
 from ramet.isolation.reserved import Limits, Reserved, together
 from ramet.isolation.room import Assignment, Room, Walls
 from ramet.isolation.sandbox import CRASHES, ForkedSandbox
+from ramet.isolation.state_search import StateSearch
 from ramet.isolation.watchdog import Watchdog, Watched
 
 #: Users that systemd keeps free for services without one of their own, and for nobody else.
@@ -80,6 +81,7 @@ class Forking:
         self._limits = pod.Limits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._dog = Watchdog()
+        self._state_search = StateSearch()
         self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
 
@@ -103,7 +105,11 @@ class Forking:
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
         """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
-        given = await self._enter(spec.run, admit(spec, self._room, self.owner))
+        given = admit(spec, self._room, self.owner)
+        if given.mounts and self._room.is_apart:  # Elsewhere nothing can be hidden.
+            hidden = await in_thread(lambda: self._state_search.below(given.mounts), name="ramet-search")
+            given = given._replace(hidden=hidden)
+        given = await self._enter(spec.run, given)
         try:
             return await self._started(spec, level, given)
         except BaseException as problem:

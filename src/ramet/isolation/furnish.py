@@ -37,18 +37,14 @@ class Furniture:
     def __init__(self, room: Room) -> None:
         calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
         calls.mount("proc", "/proc", "proc", _FLAGS)
-        self._room = room
+        self._room, self._mounts = room, room.mounts
         self._own = [path for path in IN_MEMORY if Path(path).is_dir()]
         self._runs = os.open(room.runs, _PATH | os.O_DIRECTORY)
         self._states: list[str] = []
         self._put_back: set[str] = set()
         for path in self._own:
             self._cover(path, f"{_size(_PARKED_MB)},mode=1777")
-        # In the host's root an operator's link leads to the same folder.
-        self._states = sorted({os.path.realpath(path) for path in room.states if Path(path).is_dir()})
-        for path in self._states:
-            self._cover(path, f"{_size(1)},mode=755", keeping=_public_entries(path))
-            _restrict(path, calls.MS_RDONLY)
+        self._hide(room.states)
         for path in ("/run", room.runs):
             self._cover(path, f"{_size(1)},mode=755")
 
@@ -61,6 +57,8 @@ class Furniture:
         for path in outermost(tuple(set(self._room.mounts) - set(given.mounts))):
             if self._room.walls == "bwrap" or path in self._put_back:  # Else it was never mounted, and is not granted.
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
+        self._mounts = given.mounts
+        self._hide(given.hidden)
         _bind(workspace, given.workspace)
         if self._room.walls != "bwrap":  # Whose binds are so already.
             _restrict(given.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
@@ -80,9 +78,18 @@ class Furniture:
                 _bound_tcp()
         _restrict("/run", calls.MS_RDONLY)
 
+    def _hide(self, states: Iterable[str]) -> None:
+        """Cover state folders, but for what a project keeps there."""
+        # In the host's root an operator's link leads to the same folder.
+        found = sorted({os.path.realpath(path) for path in states if Path(path).is_dir()}.difference(self._states))
+        self._states += found
+        for path in found:
+            self._cover(path, f"{_size(1)},mode=755", keeping=_public_entries(path))
+            _restrict(path, calls.MS_RDONLY)
+
     def _cover(self, path: str, options: str, keeping: Iterable[str] = ()) -> None:
         """Put an empty file system over a folder, and back what is needed of it, and what is to be kept."""
-        needed = {*self._room.runtime, *self._room.mounts, self._room.runs, *keeping}
+        needed = {*self._room.runtime, *self._mounts, self._room.runs, *keeping}
         held = [(each, self._handle_of(each)) for each in sorted(needed) if each.startswith(f"{path}/")]
         calls.mount("tmpfs", path, "tmpfs", _FLAGS, options)
         between = {"/".join(each.split("/", path.count("/") + 2)[:-1]) for each, _ in held}
@@ -100,8 +107,8 @@ class Furniture:
 
     def _handle_of(self, path: str) -> int:
         """What is to be put back. In the host's root a mount is opened where it lies, through no link."""
-        if self._room.walls != "bwrap" and path in self._room.mounts:
-            return open_without_links(self._room.mounts[path])
+        if self._room.walls != "bwrap" and path in self._mounts:
+            return open_without_links(self._mounts[path])
         if os.path.dirname(path) in self._states:  # noqa: PTH120
             return open_without_links(path)
         return os.open(path, _PATH)

@@ -7,14 +7,16 @@ The rules:
 - A mount's *source* is where it lies: the root's real path with the rest of the mount's path. It has no link in it.
   Whoever opens a source does so with `open_without_links`: a folder that became a link since is an error then.
 - What a source may not be is decided by the source, not by the name that was asked for.
+- What is private in a state folder (`.ramet`) is so whichever kernel keeps it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -30,7 +32,7 @@ Sources = Mapping[str, str]
 #: Trees of which a sandbox has its own, or none.
 _OWN_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")
 _OWN_FOLDERS = frozenset(("/", "/tmp"))
-_STATE = ".ramet"  #: the folder of a working directory in which a kernel keeps what it knows
+STATE = ".ramet"  #: the state folder of a working directory, in which a kernel keeps what it knows
 _PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))  #: in it, beside the journal and its sockets
 _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
@@ -70,7 +72,7 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[st
     """Return what `located` does, and see that a sandbox may have all of it. `runs` is the folder of all workspaces.
 
     Raises InvalidValue that names the mount and says why it is none: it lies below no root, a symbolic link is on the
-    way, it is not there, or it is private to the kernel or the sandbox.
+    way, it is not there, or it is private to a kernel or the sandbox.
     """
     found = located(mounts, roots)
     for mount, source in found.items():
@@ -116,9 +118,9 @@ def refusal(mount: str, error: OSError) -> InvalidValue:
 
 
 def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
-    """Return where mounts show the kernel's own folder (`.ramet`): to be covered, but for what `is_private` leaves."""
+    """Return where mounts show the kernel's own state folder: to be covered, but for what `is_private` leaves."""
     state = os.path.dirname(os.path.realpath(runs))  # noqa: PTH120
-    if os.path.basename(state) != _STATE:  # noqa: PTH119
+    if os.path.basename(state) != STATE:  # noqa: PTH119
         return ()
     shown = {
         place.rstrip("/") + state[len(source.rstrip("/")) :]
@@ -130,20 +132,27 @@ def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
 
 
 def is_private_name(name: str) -> bool:
-    """Whether an entry of the kernel's own folder is the kernel's, and not the project's."""
+    """Whether an entry of a state folder is the kernel's, and not the project's."""
     return name in _PRIVATE or name.startswith("journal.db") or ".sock" in name
 
 
 def is_private(path: str, runs: str) -> bool:
-    """Whether a real path is the kernel's own: the journal, transcripts, workspaces, keys and sockets, or all of it."""
+    """Whether a real path is a kernel's own: the journal, transcripts, workspaces, keys and sockets, or all of it.
+
+    A kernel may work in the workspace of another. What lies there is private only where its own state folder is.
+    """
     runs = os.path.realpath(runs)
     if PurePath(path).is_relative_to(runs):
         return True
-    state = os.path.dirname(runs)  # noqa: PTH120
-    if os.path.basename(state) != _STATE or not PurePath(path).is_relative_to(state):  # noqa: PTH119
-        return False
-    name = PurePath(path).relative_to(state).parts[:1]
-    return not name or is_private_name(name[0])
+    state, place = PurePath(runs).parent, PurePath(path)
+    if state.name == STATE and place.is_relative_to(state.parent):
+        place = place.relative_to(state.parent)
+    return place.name == STATE or is_in_private(place.parts)
+
+
+def is_in_private(parts: Sequence[str]) -> bool:
+    """Whether a path, in parts, is or lies below what is private in a state folder."""
+    return any(part == STATE and is_private_name(name) for part, name in pairwise(parts))
 
 
 def _source(path: str, roots: Roots) -> str | None:
@@ -158,7 +167,7 @@ def _objection(source: str, runs: str) -> str:
     """Why a source may not be seen; empty for one that may."""
     if source in _OWN_FOLDERS or not rights.uncovered_mounts(_OWN_TREES, [source]):
         return f"it leads to {source}, of which a sandbox has its own"
-    return f"it leads to {source}, which is private to the kernel" if runs and is_private(source, runs) else ""
+    return f"it leads to {source}, which is private to a kernel" if runs and is_private(source, runs) else ""
 
 
 def _refused(mount: str, reason: str) -> InvalidValue:

@@ -55,6 +55,7 @@ class Assignment(NamedTuple):
     pids: int
     cpu_s: int
     unmapped: bool  #: whether memory that belongs to no process is bounded, by a cgroup, and so may be had
+    hidden: Sequence[str] = ()  #: state folders of any kernel that its mounts show: nothing private is to be seen
 
 
 def outermost(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -31,6 +31,16 @@ def test_all_folders_of_kernels_are_found_but_those_in_private_ones(place: Path)
     assert found == tuple(sorted(f"{top}/{name}" for top in ("/mount", place) for name in below))
 
 
+def test_a_folder_with_too_long_a_path_is_passed_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel works there, and a stranger's folder does not make a mount unusable."""
+    monkeypatch.chdir(place)
+    for _ in range(20):
+        Path("x" * 250).mkdir()
+        monkeypatch.chdir("x" * 250)
+
+    assert len(StateSearch().below({str(place): str(place)})) == 3
+
+
 @pytest.mark.parametrize("bound", ["MOST_FOLDERS", "MOST_ENTRIES", "MOST_FOUND", "MOST_S"])
 def test_a_mount_that_cannot_be_searched_in_time_is_refused(
     place: Path, bound: str, monkeypatch: pytest.MonkeyPatch

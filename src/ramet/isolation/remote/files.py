@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ramet.core.errors import InvalidValue, OutputTooLarge
 from ramet.isolation import trees
 from ramet.isolation.linux.beneath import open_without_links
+from ramet.isolation.mounts import is_in_private
 from ramet.wire import tar
 
 MAX_DEPTH = 128  #: folders below the one that travels
@@ -56,7 +57,8 @@ def pack(
 ) -> Packed:
     """Pack a folder, or a single file as a member ".", but for what is as it was `known` to be.
 
-    The place itself is no link; a source of a mount has none on the way to it either, or ELOOP is raised.
+    The place itself is no link; a source of a mount has none on the way to it either, or ELOOP is raised. What is
+    private in a state folder below a source stays here.
     Raises OutputTooLarge for more content than `max_bytes`, OSError, and what `out` raises.
     """
     before, now, refused = known or {}, Known(), list[str]()
@@ -79,6 +81,8 @@ def pack(
                     refused.append(f"{entry.path}: {entry.problem}")
                 continue
             path, found = entry.path, entry.stat
+            if is_source and is_in_private(path.split("/")):
+                continue
             if not _may_travel(found):
                 refused.append(f"{path}: neither a file nor a folder nor a link")
                 continue

@@ -177,6 +177,20 @@ def test_the_source_of_a_mount_travels_through_no_link(tmp_path: Path, there: Pa
     assert (there / "file").read_text() == "text"
 
 
+def test_what_is_private_in_a_state_folder_of_a_mount_does_not_travel(here: Path, there: Path) -> None:
+    """Of whatever kernel; what a project keeps in the same folder does, and so does all of a workspace."""
+    for name in (".ramet/journal.db", ".ramet/runs/one/file", "sub/.ramet/operator-token", "sub/.ramet/skills/note"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("text")
+    told = bytearray()
+
+    files.pack(here.resolve(), told.extend, max_bytes=MOST, is_source=True)
+
+    unpacked(bytes(told), there)
+    assert [str(each.relative_to(there)) for each in there.rglob("*") if each.is_file()] == ["sub/.ramet/skills/note"]
+    assert b"journal.db" in packed(here)[0]
+
+
 def test_what_is_no_file_stays_and_is_told(here: Path) -> None:
     os.mkfifo(here / "fifo")
     (here / "file").touch()

@@ -1,0 +1,106 @@
+"""Search mounts for state folders (`.ramet`), of whatever kernel: what is private in them is to be covered.
+
+No list of kernels exists, so the folders below a mount are looked at. A search has a bound. A mount beyond the bound is
+refused: nobody could say that it shows nothing private. A state folder that is made after the search is not covered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.mounts import STATE, Sources, is_private_name, refusal
+
+MOST_FOLDERS = 200_000
+MOST_ENTRIES = 3_000_000
+MOST_FOUND = 500  #: each costs a sandbox some mounts
+MOST_S = 10.0
+_REUSE = 10  #: a search is used again for so many times the time that it took
+_NO_TIME_S = 0.05  #: of a processor: a search that took less is not used again
+#: Nothing is to be seen there, by a sandbox either; in a folder with so long a path no kernel works.
+_NO_KERNEL = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+
+
+class _Searched(NamedTuple):
+    """What was found in a folder, and until when that counts."""
+
+    found: tuple[str, ...]
+    until: float
+
+
+class StateSearch:
+    """Searches of one backend. A long one is used again for a while: many agents have the same mounts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  #: two that need the same search it once
+        self._searched: dict[str, _Searched] = {}  #: by source
+
+    def below(self, sources: Sources) -> tuple[str, ...]:
+        """Return where mounts show state folders: at the path of the mount and at its source. Blocks.
+
+        Raises InvalidValue that names a mount which cannot be searched within the bounds.
+        """
+        with self._lock:
+            found = {mount: self._found(mount, source) for mount, source in sources.items()}
+        shown = {
+            f"{place.rstrip('/')}/{below}"
+            for mount, source in sources.items()
+            for below in found[mount]
+            for place in (mount, source)
+        }
+        return tuple(sorted(shown))
+
+    def _found(self, mount: str, source: str) -> tuple[str, ...]:
+        began, used = time.monotonic(), time.thread_time()
+        self._searched = {key: each for key, each in self._searched.items() if each.until > began}
+        if (known := self._searched.get(source)) is not None:
+            return known.found
+        found = tuple(_states_below(mount, source, began + MOST_S))
+        if time.thread_time() - used > _NO_TIME_S:
+            now = time.monotonic()
+            self._searched[source] = _Searched(found, now + _REUSE * (now - began))
+        return found
+
+
+def _states_below(mount: str, source: str, end: float) -> Iterator[str]:
+    """The paths of state folders below a source, but for those in private parts of others. No link is followed."""
+    folders = entries = found = 0
+    left = [""]
+    while left:
+        folder = left.pop()
+        if (folders := folders + 1) > MOST_FOLDERS:
+            raise _beyond(mount, f"{MOST_FOLDERS} folders")
+        for name in _folders_in(mount, f"{source}/{folder}" if folder else source):
+            if (entries := entries + 1) > MOST_ENTRIES:
+                raise _beyond(mount, f"{MOST_ENTRIES} entries")
+            if time.monotonic() > end:
+                raise _beyond(mount, f"{MOST_S:g} s")
+            if not name or (os.path.basename(folder) == STATE and is_private_name(name)):  # noqa: PTH119 - no time
+                continue
+            path = f"{folder}/{name}" if folder else name
+            left.append(path)
+            if name == STATE:
+                if (found := found + 1) > MOST_FOUND:
+                    raise _beyond(mount, f"{MOST_FOUND} of them")
+                yield path
+
+
+def _folders_in(mount: str, path: str) -> Iterator[str]:
+    """The name of each entry that is a folder, and an empty one for any other."""
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                yield entry.name if entry.is_dir(follow_symlinks=False) else ""
+    except OSError as error:
+        if error.errno not in _NO_KERNEL:
+            raise refusal(mount, error) from error
+
+
+def _beyond(mount: str, bound: str) -> InvalidValue:
+    accepted = f"a folder that can be searched for state folders of kernels: this takes more than {bound}; name less"
+    return InvalidValue("readonly_mounts", mount, accepted)
