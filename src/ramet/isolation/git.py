@@ -23,10 +23,13 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import within
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import Ended, environment, run
+from ramet.concurrency.threads import in_thread
 from ramet.core.errors import RametError
 from ramet.isolation import git_files, runtime
 from ramet.isolation.git_sandbox import options, user_settings
-from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Folder, Request, mark_line
+from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Folder, Hidden, Request, mark_line
+from ramet.isolation.mounts import is_private_name
+from ramet.isolation.state_search import StateSearch
 from ramet.tools.git_checkout import Checkout
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
@@ -107,10 +110,12 @@ class Git:
         commands: Sequence[Command],
         *,
         at_repository: bool = False,
+        shows_tree: bool = True,
         write: Iterable[pathlib.Path] = (),
     ) -> Done:
         """Run commands in a checkout, or in its repository without any working tree, up to the first that fails.
 
+        Without `shows_tree` a sandbox does not show the working tree: for commands that read nothing of it.
         `write` are folders beside the repository that the commands write to. Raises NoWorktree for commands that
         cannot be confined, Aborted if they are stopped; when this returns or raises, no process of them is left.
         """
@@ -123,6 +128,8 @@ class Git:
         await self._check(program, where)
         user = await self._user(program, where)
         owner = where.common_dir.stat()
+        is_shown = shows_tree and not at_repository
+        hidden = await in_thread(lambda: _hidden_in(where), name="ramet-search") if is_shown else ()
         request = Request(
             program=program,
             commands=tuple(commands),
@@ -133,8 +140,9 @@ class Git:
             parent=os.getpid(),
             cpu_s=int(self.timeout_s) + 10,
             write=tuple(_folder(where, each) for each in (where.common_dir, *write)),
-            read=(*user.files, *(() if at_repository else (str(where.top),))),
+            read=(*user.files, *((str(where.top),) if is_shown else ())),
             execute=user_settings.program_folders(program, self._environ, but=[where.top, where.main, *write]),
+            hidden=hidden,
             user=user.settings,
         )
         launcher = [sys.executable, "-I", "-S", "-B", *runtime.bytecode(), "-c", _LAUNCHER, _SOURCE]
@@ -263,6 +271,16 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _hidden_in(where: Checkout) -> tuple[Hidden, ...]:
+    """State folders of kernels in a working tree, with what a project keeps there."""
+    try:
+        found = StateSearch().below({str(where.top): str(where.top)})
+        entries = [(path, os.listdir(path)) for path in found]  # noqa: PTH208 - names are needed, not paths
+    except (RametError, OSError) as error:
+        raise NoWorktree(where.top, str(error), _TRUST) from None
+    return tuple(Hidden(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries)
 
 
 def _folder(where: Checkout, path: pathlib.Path) -> Folder:

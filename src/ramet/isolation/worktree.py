@@ -112,7 +112,7 @@ async def _begin(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> s
     """Check out HEAD on a new branch; the commit that it is. Raises _Refused before anything is made."""
     ref = f"refs/heads/{branch}"
     add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
-    done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], write=[path])
+    done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], shows_tree=False, write=[path])
     if done.outputs:
         head, taken = _tips_in(done.outputs[0])
         if not head:
@@ -133,7 +133,7 @@ async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, 
     repo = _checkout(repo_dir)
     async with git.alone_in(repo.common_dir):
         await _forget(git, repo, pathlib.Path(path))
-        done = await git.each(repo, [_tips_of(f"refs/heads/{branch}")])
+        done = await git.each(repo, [_tips_of(f"refs/heads/{branch}")], shows_tree=False)
         if done.failure is not None:
             raise done.failure
         is_left = any(_tips_in(done.outputs[0]))

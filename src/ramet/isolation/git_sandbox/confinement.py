@@ -94,4 +94,5 @@ def is_apart(attempt: Callable[[Request], None]) -> bool:
 def enter_root(request: Request) -> None:
     """Make the root that git sees; in the first process of new namespaces. Raises OSError."""
     read = (*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *request.read, *request.execute)
-    private_root.enter(read=tuple(dict.fromkeys(read)), write=request.write, devices=_DEVICES)
+    read = tuple(dict.fromkeys(read))
+    private_root.enter(read=read, write=request.write, devices=_DEVICES, hidden=request.hidden, cwd=request.cwd)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from ramet.isolation.git_sandbox import confinement, options
-from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Request, mark_line
+from ramet.isolation.git_sandbox import confinement, includes, options
+from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Request, Setting, mark_line
 from ramet.isolation.linux import calls
 
 _MAX_LIST = 1 << 22
@@ -79,9 +79,9 @@ def _in_child(attempt: Callable[[Request], None], request: Request, end: int) ->
 def _run(request: Request) -> NoReturn:
     """Run the commands with what keeps programs of the repository from running."""
     env = {**os.environ, **options.UNTRUSTED_ENV}
-    listing = _output([request.program, "config", "--list", "--show-scope", "-z"], env)
+    listing = [request.program, *includes.COMMAND]
     try:
-        found = [setting for scope, setting in options.listed(listing) if scope != "command"]
+        found = includes.settings_of(lambda settings: _output(listing, env, settings))
         env |= options.as_environment(options.overrides(found, request.user))
     except ValueError as error:
         sys.stderr.write(f"fatal: {error}")
@@ -106,10 +106,10 @@ def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
     return pid
 
 
-def _output(argv: list[str], env: dict[str, str]) -> str:
-    """What a command prints; if it fails, this process ends like it."""
+def _output(argv: list[str], env: dict[str, str], settings: Iterable[Setting]) -> str:
+    """What a command prints with settings besides; if it fails, this process ends like it."""
     out, into = os.pipe()
-    quiet = {**env, **options.as_environment(options.FIXED)}
+    quiet = {**env, **options.as_environment([*options.FIXED, *settings])}
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, into, 1)]
     pid = os.posix_spawn(argv[0], argv, quiet, file_actions=actions)
     os.close(into)

@@ -6,13 +6,13 @@ Needs a mount namespace that this process has just entered, and capabilities in 
 from __future__ import annotations
 
 # Loading pathlib would take as long as all that this module does.
-# ruff: noqa: PTH102, PTH103, PTH110, PTH114, PTH115, PTH120, PTH211
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH211
 import os
 import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ramet.isolation.git_sandbox.request import Folder
+from ramet.isolation.git_sandbox.request import Folder, Hidden
 from ramet.isolation.linux import calls
 
 _MOUNT_SETATTR = 442  #: the same on all machines
@@ -28,9 +28,18 @@ class _Bind(NamedTuple):
     attributes: int
 
 
-def enter(*, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str]) -> None:
+class _Cover(NamedTuple):
+    path: str
+    binds: tuple[_Bind, ...]
+    links: dict[str, str]
+
+
+def enter(
+    *, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str], hidden: Iterable[Hidden] = (), cwd: str
+) -> None:
     """Make a root that holds nothing but these, and an empty /tmp; make it this process's.
 
+    What is hidden is covered, but for its entries that are named. The folder `cwd` is there, at least an empty one.
     A link is made anew as a link. Raises OSError, also when a folder to write is not the one that was checked.
     """
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_PRIVATE)
@@ -39,14 +48,20 @@ def enter(*, read: Iterable[str], write: Iterable[Folder], devices: Iterable[str
     binds = [_opened(path, _RDONLY | _NOSUID | _NODEV) for path in plain]
     binds += [_opened(path, _NOSUID) for path in devices if os.path.exists(path)]
     binds += [_checked(folder) for folder in write]
+    covers = [_covering(each) for each in hidden if os.path.isdir(each.path)]
     calls.mount("tmpfs", _STAGE, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
     os.mkdir(f"{_STAGE}/tmp")
     calls.mount("tmpfs", f"{_STAGE}/tmp", "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, _TMP_OPTIONS)
     for path, target in links.items():
         os.makedirs(os.path.dirname(_STAGE + path), exist_ok=True)
         os.symlink(target, _STAGE + path)
-    for bind in sorted(binds, key=lambda bind: bind.path.count("/")):
-        _mount(bind)
+    steps: list[_Bind | _Cover] = [*binds, *covers]
+    for step in sorted(steps, key=lambda step: step.path.count("/")):
+        if isinstance(step, _Bind):
+            _mount(step)
+        else:
+            _cover(step)
+    os.makedirs(_STAGE + cwd, exist_ok=True)
     os.chdir(_STAGE)
     calls.pivot_root(".", ".")
     calls.umount(".", calls.MNT_DETACH)
@@ -64,6 +79,24 @@ def _checked(folder: Folder) -> _Bind:
     if (found.st_dev, found.st_ino) != (folder.device, folder.inode) or not stat.S_ISDIR(found.st_mode):
         raise OSError(f"{folder.path} was replaced while git was started")
     return bind
+
+
+def _covering(hidden: Hidden) -> _Cover:
+    paths = [path for name in hidden.entries if os.path.lexists(path := f"{hidden.path}/{name}")]
+    links = {path: os.readlink(path) for path in paths if os.path.islink(path)}
+    binds = (_opened(path, _RDONLY | _NOSUID | _NODEV) for path in paths if path not in links)
+    return _Cover(hidden.path, tuple(binds), links)
+
+
+def _cover(cover: _Cover) -> None:
+    """Put an empty folder over one, and back into it what is not hidden."""
+    place = _STAGE + cover.path
+    calls.mount("tmpfs", place, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=755,size=1m")
+    for path, target in cover.links.items():
+        os.symlink(target, _STAGE + path)
+    for bind in cover.binds:
+        _mount(bind)
+    _set_attributes(place, _RDONLY, recursive=False)
 
 
 def _mount(bind: _Bind) -> None:

@@ -26,6 +26,13 @@ class Folder(NamedTuple):
     inode: int
 
 
+class Hidden(NamedTuple):
+    """A state folder of a kernel in what git may read, and names of entries that git sees there."""
+
+    path: str
+    entries: tuple[str, ...]
+
+
 class Command(NamedTuple):
     """One git command, and what it reads."""
 
@@ -47,6 +54,7 @@ class Request(NamedTuple):
     write: tuple[Folder, ...]
     read: tuple[str, ...]
     execute: tuple[str, ...]
+    hidden: tuple[Hidden, ...]  #: where namespaces can be made
     user: tuple[Setting, ...]  #: what the user's own configuration says; see `user_settings`
 
     def encode(self) -> bytes:
@@ -63,6 +71,7 @@ class Request(NamedTuple):
             write=tuple(Folder(*each) for each in found.write),
             read=tuple(found.read),
             execute=tuple(found.execute),
+            hidden=tuple(Hidden(path, tuple(entries)) for path, entries in found.hidden),
             user=tuple(Setting(*each) for each in found.user),
         )
 
