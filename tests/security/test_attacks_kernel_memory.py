@@ -67,6 +67,29 @@ def test_page_tables_count_as_memory(kernel: Kernel) -> None:
     assert (result["status"], result["exit_code"]) == ("oom", 137), result
 
 
+@needs_memory
+def test_shared_memory_that_was_unmapped_counts_as_memory(kernel: Kernel) -> None:
+    """Of each shared area one page stays mapped; the area holds its memory, and is charged with it."""
+    bound_mb = MEMORY_MB + 32
+    assert kernel.control(kernel_memory.hide_shared_memory, bound_mb)["held_mb"] == bound_mb
+
+    result = kernel.run(kernel_memory.hide_shared_memory, bound_mb, HOLD_S, memory_mb=MEMORY_MB)
+
+    assert (result["status"], result["exit_code"]) == ("oom", 137), result
+
+
+def test_without_a_control_group_shared_areas_are_small(kernel: Kernel) -> None:
+    """An area as large as what is charged for one is mapped; none is larger, and `/dev/zero` makes none."""
+    assert_works(kernel.control(kernel_memory.map_shared_areas), "huge page")
+    if has_memory_cgroup(kernel):
+        pytest.skip("a control group counts them")
+
+    tried = kernel.attack(kernel_memory.map_shared_areas)
+
+    assert worked(tried.pop("small"))
+    assert_refused(tried, "ENOMEM", "EACCES")
+
+
 def test_a_buffer_is_not_made_larger_and_asking_is_no_error(kernel: Kernel) -> None:
     """Programs that set the size of a buffer go on; the buffer stays as it is."""
     control = kernel.control(kernel_memory.buffers)

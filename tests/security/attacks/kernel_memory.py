@@ -16,6 +16,7 @@ import time
 from tests.security.attacks.trying import Tried, attempt, name_of
 
 _MIB = 1 << 20
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _LARGEST = 1 << 30
 _SET_PIPE_SIZE = 1031
 _SEM_SET = 32_000  #: semaphores of one set: about 2 MiB
@@ -133,6 +134,49 @@ def fill_page_tables(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
         ctypes.string_at(start + offset, 1)
     time.sleep(seconds)
     return {"held_mb": bound_mb}
+
+
+def hide_shared_memory(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:
+    """Fill shared areas of 1 MiB and unmap each but for its first page: the area keeps what it held."""
+    _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    held = []
+    for _ in range(bound_mb):
+        held.append(start := _shared_area(_MIB, -1))
+        ctypes.memset(start, 1, _MIB)
+        _libc.munmap(start + _PAGE, _MIB - _PAGE)
+    time.sleep(seconds)
+    return {"held_mb": len(held)}
+
+
+def map_shared_areas() -> Tried:
+    """Map shared areas that are larger than what is charged for one, by each way that there is."""
+    zero, huge_page = attempt_opened("/dev/zero"), 0x40000
+    return {
+        "large": attempt(_shared_area, 16 * _MIB, -1),
+        "beyond 4 GiB": attempt(_shared_area, 1 << 32, -1),
+        "device": zero if isinstance(zero, str) else attempt(_shared_area, 16 * _MIB, zero),
+        "small": attempt(_shared_area, _MIB, -1),
+        "huge page": attempt(_shared_area, _PAGE, -1, huge_page),
+    }
+
+
+def attempt_opened(path: str) -> int | str:
+    """Open a file to read and write; the descriptor, or the refusal."""
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError as problem:
+        return name_of(problem)
+
+
+def _shared_area(size: int, fd: int, more: int = 0) -> int:
+    read_write, shared, anonymous = 3, 1, 0x20
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    start: int | None = _libc.mmap(None, size, read_write, shared | more | (anonymous if fd < 0 else 0), fd, 0)
+    if start in (None, 2**64 - 1):
+        raise OSError(ctypes.get_errno(), "mmap")
+    assert start is not None
+    return start
 
 
 def make_queues() -> Tried:

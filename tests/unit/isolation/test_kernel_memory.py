@@ -30,6 +30,16 @@ start = libc.mmap(None, ctypes.c_size_t(4 << 30), 1, 0x4022, -1, ctypes.c_long(0
 libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(4 << 30), 15)
 [ctypes.string_at(start + offset, 1) for offset in range(0, 4 << 30, 2 << 20)]"""
 
+AREAS = """
+import ctypes, mmap, os, sys
+areas = [mmap.mmap(-1, 65536) for _ in range(10)]
+[area.write(b"x" * 65536) for area in areas]
+[area.madvise(mmap.MADV_DONTNEED) for area in areas]
+[mmap.mmap(-1, 65536, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(10)]
+start = ctypes.addressof(ctypes.c_char.from_buffer(areas[0]))
+assert ctypes.CDLL(None).prctl(0x53564D41, 0, ctypes.c_void_p(start), ctypes.c_size_t(65536), b"renamed") in (0, -1)
+ctypes.CDLL(None).munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t(61440))"""
+
 Start = Callable[..., int]
 
 
@@ -77,6 +87,37 @@ def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> No
 def test_in_a_network_of_its_own_every_socket_is_counted(start: Start) -> None:
     """Also those that are in flight, whatever holds them."""
     assert sockets(start(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
+
+
+def areas_mb(pid: int) -> float:
+    """What is charged for shared areas of a process and all below it."""
+    return kernel_memory.shared_mb(procfs.tree(pid).values())
+
+
+def test_each_shared_area_is_charged_with_all_that_it_may_hold(start: Start) -> None:
+    """Also one that was dropped, that has another name, and of which a page is left. Private ones are not charged."""
+    assert areas_mb(start("import sys")) == 0
+    assert areas_mb(start(AREAS)) == 10
+
+
+def test_a_shared_area_of_two_processes_counts_once(start: Start) -> None:
+    assert areas_mb(start(AREAS + "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))")) == 10
+
+
+def test_a_shared_area_that_is_larger_is_charged_with_its_size(start: Start) -> None:
+    """Where no filter keeps it small."""
+    assert areas_mb(start("import mmap, sys; area = mmap.mmap(-1, 24 << 20)")) == 24
+
+
+def test_shared_areas_of_a_process_whose_first_thread_has_ended_are_charged(start: Start) -> None:
+    """Its other threads show them."""
+    script = AREAS + (
+        "; import threading; main = threading.main_thread()"
+        "; threading.Thread(target=lambda: (print('ready', flush=True), sys.stdin.read(), os._exit(0))).start()"
+        "; ctypes.CDLL(None).pthread_exit(None)"
+    )
+
+    assert areas_mb(start(script)) == 10
 
 
 def test_page_tables_are_counted(start: Start) -> None:

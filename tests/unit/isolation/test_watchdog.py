@@ -228,6 +228,25 @@ told()
     assert "policy.pids is 15" in one.watched.reason
 
 
+async def test_shared_memory_that_was_dropped_is_the_end(subject: Callable[..., Subject]) -> None:
+    """What a process keeps in shared areas counts once, whether its pages are mapped or not."""
+    script = """
+import mmap
+area = mmap.mmap(-1, 48 << 20); area.write(b"x" * (48 << 20)); say("mapped"); told()
+area.madvise(mmap.MADV_DONTNEED); other = bytearray(os.urandom(1 << 20)) * 30; say("dropped")
+while True: time.sleep(0.01)
+"""
+    one = subject(script, Grant(memory_mb=64))
+    one.tell()
+    assert one.heard() == "mapped"
+    one.watched.look()
+    assert one.killed == []
+    one.tell()
+
+    await eventually(lambda: one.killed == ["oom"])
+    assert "shared" in one.watched.reason
+
+
 @pytest.mark.parametrize("keep", ["pass", "os.unlink(path)"], ids=["a file", "a file without a name"])
 async def test_more_disk_than_granted_is_the_end(subject: Callable[..., Subject], tmp_path: Path, keep: str) -> None:
     """Measured aside, so that nobody waits for it."""

@@ -118,6 +118,11 @@ def described(asked: Asked, call: Call) -> Verdict:
             refused = low[1] == 1031 and not asked.unmapped
         case "sendfile" | "splice" | "tee" if not asked.unmapped:
             return errno.EINVAL
+        case "mmap" if not asked.unmapped:
+            large = call.args[1] > 1 << 20 and low[3] & 0x21 == 0x21
+            return errno.ENOMEM if large or low[3] & 0x40000 else ALLOW
+        case "prctl" if low[0] == 4 and not asked.unmapped:
+            return 0
         case "landlock_create_ruleset":
             return errno.ENOSYS
         case _:
@@ -152,6 +157,11 @@ SMALL = (
     0x2180,
     0x6180,
     0x8180,
+    0x21,
+    0x22,
+    0x4_0022,
+    0x10_0000,
+    0x10_0001,
     0x2000_0000,
     0x4000_0000,
     0x4000_0001,
@@ -231,6 +241,21 @@ def test_pages_are_pinned_by_pipes_only_where_a_control_group_counts_them(machin
 
     assert [verdict(shut.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
     assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 4
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_large_shared_areas_are_mapped_only_where_a_control_group_counts_them(machine: str) -> None:
+    """Small ones and private ones are always; a process stays visible, and is told that it is not."""
+    mmap, prctl = {"x86_64": (9, 157), "aarch64": (222, 167)}[machine]
+    mib, shared, private, huge = 1 << 20, 0x21, 0x22, 0x40000
+    areas = [(mib + 1, shared), (1 << 32, shared), (1, shared | huge), (mib, shared), (1 << 32, private), (1 << 32, 1)]
+    calls_made = [Call(mmap, (0, size, 3, flags, 0, 0), AUDIT[machine]) for size, flags in areas]
+    calls_made += [Call(prctl, (option, 0, 0, 0, 0, 0), AUDIT[machine]) for option in (4, 15)]
+    free = Asked(machine, *[True] * 8)._replace(kill=False)
+    shut = free._replace(unmapped=False)
+
+    assert [verdict(shut.program, call) for call in calls_made] == [*[errno.ENOMEM] * 3, *[ALLOW] * 3, 0, ALLOW]
+    assert [verdict(free.program, call) for call in calls_made] == [ALLOW] * 8
 
 
 def test_a_machine_whose_numbers_are_not_known_is_refused() -> None:
