@@ -21,7 +21,8 @@ _THREAD_MB = 8  #: of stack, that each thread reserves
 _NOFILE = 256
 _SIGPENDING = 1024  #: timers and queued signals; all agents of one user of the host share what that user has
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "full", "random", "urandom"))
+_ZERO = "/dev/zero"  #: Whoever may write to it can map shared memory of any size.
 #: What programs need of a host's own /etc; bubblewrap's holds nothing else.
 _ETC = tuple(
     f"/etc/{name}"
@@ -88,7 +89,7 @@ class Gates(NamedTuple):
         if not self.room.has_landlock:
             return None
         rules = landlock.Rules(tcp=tcp)
-        rules.grant(read=self.read, execute=self.execute, write=self.write, devices=_DEVICES)
+        rules.grant(read=(*self.read, _ZERO), execute=self.execute, write=self.write, devices=_DEVICES)
         return rules
 
     def shut(self, given: Assignment, rules: landlock.Rules | None) -> None:
@@ -124,7 +125,8 @@ class Gates(NamedTuple):
         if rules is not None:
             shelf = () if given.shelf is None else (given.shelf,)
             secrets = map(Path, (SECRETS,) if given.secrets else ())
-            rules.grant(read=secrets, execute=shelf, write=(given.workspace,))
+            devices = (_ZERO,) if given.unmapped else ()
+            rules.grant(read=secrets, execute=shelf, write=(given.workspace,), devices=devices)
             self._grant_mounts(given, rules)
             if networked and not self.room.is_apart:
                 rules.connect(PROXY_PORT)

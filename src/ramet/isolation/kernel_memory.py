@@ -1,19 +1,26 @@
-"""Memory that the kernel holds for a tree of processes and that no resident size shows: socket buffers and page tables.
+"""Memory that the kernel holds for a tree of processes and that no resident size shows.
+
+These are socket buffers, page tables, and shared areas whose pages were dropped or unmapped.
 
 Only a control group counts it exactly. What a socket holds cannot be seen from outside, so each is charged with what a
 full one takes. A socket that is sent over another one and closed has no descriptor any more. In a network namespace of
 its own it is counted all the same; elsewhere the queue that it waits in says how many there are.
+
+A shared area keeps what was written to it until nobody maps any page of it. What it holds cannot be seen from outside,
+nor how large it was made. So the filter of system calls keeps each small, and each is charged with that size.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import mmap
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ramet.isolation import procfs
+from ramet.isolation.linux.seccomp import LARGEST_SHARED_AREA
 from ramet.isolation.procfs import Stat
 
 _BUFFER = Path("/proc/sys/net/core/wmem_default")
@@ -29,6 +36,27 @@ def held_mb(root: int, tree: Mapping[int, Stat], *, in_own_network: bool) -> flo
     """
     sockets = procfs.sockets_of_network(root) if in_own_network else _sockets(tree.values())
     return sockets * socket_mb() + sum(map(procfs.page_tables_mb, tree.values()))
+
+
+def shared_mb(processes: Iterable[Stat]) -> float:
+    """Return what the shared areas of these processes may hold, in MiB: each once, whoever maps it."""
+    device = _shared_device()
+    found: dict[int, int] = {}
+    if device is not None:
+        for one in processes:
+            for area in procfs.areas(one, device=device):
+                found[area.inode] = max(area.reach, found.get(area.inode, LARGEST_SHARED_AREA))
+    return sum(found.values()) / _MIB
+
+
+@functools.cache
+def _shared_device() -> str | None:
+    """Return the device that shared areas lie on, of every process alike, under whatever name; None if unknown."""
+    me = procfs.stat(os.getpid())
+    with mmap.mmap(-1, mmap.PAGESIZE) as area:
+        area[0] = 1
+        names = () if me is None else procfs.areas(me)
+        return next((each.device for each in names if each.is_removed and each.name == "/dev/zero"), None)
 
 
 @functools.cache

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 PROC = "/proc"
 TICKS_PER_S: int = os.sysconf("SC_CLK_TCK")
 _CHUNK = 16 * 1024
+_REMOVED = " (deleted)"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -80,25 +81,95 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None) -> dict[int, Stat]
     return found
 
 
+class Memory(NamedTuple):
+    """Memory of a process that is no file's, in MiB."""
+
+    own: float  #: anonymous, and what of that is swapped out
+    shared: float  #: resident pages of shared areas and of files in memory
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.own + self.shared
+
+
+def resident(one: Stat) -> Memory:
+    """Return the memory of a process, counting all of what it shares with those it was forked from."""
+    found = _fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))
+    shared = found.pop(b"RssShmem:", 0)
+    return Memory(sum(found.values()) / 1024, shared / 1024)
+
+
+def proportional(one: Stat) -> Memory:
+    """Return the same, but of what is shared only its part: over all who share it, it adds up to what there is."""
+    found = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
+    if not found:
+        return resident(one)
+    shared = found.pop(b"Pss_Shmem:", 0)
+    return Memory(sum(found.values()) / 1024, shared / 1024)
+
+
 def resident_mb(one: Stat) -> float:
-    """Memory of a process that is no file's, in MiB, counting all of what it shares with those it was forked from."""
-    return sum(_fields(one, "status", (b"RssAnon:", b"RssShmem:", b"VmSwap:"))) / 1024
+    """Return all of `resident`."""
+    return resident(one).total
 
 
 def private_mb(one: Stat) -> float:
-    """The same, but of what is shared only its part: over all who share it, it adds up to what there is."""
-    fields = _fields(one, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:"))
-    return sum(fields) / 1024 if fields else resident_mb(one)
+    """Return all of `proportional`."""
+    return proportional(one).total
+
+
+class Area(NamedTuple):
+    """One area of a process's address space that is a file's, or is shared."""
+
+    start: int
+    end: int
+    offset: int  #: in the file
+    device: str  #: of the file system, `major:minor` in hexadecimal digits as /proc writes it
+    inode: int
+    name: str  #: of the file, as it was; a process may choose that of a shared area
+    is_removed: bool  #: the file has no name any more
+
+    @property
+    def reach(self) -> int:
+        """How far into the file the area goes: its size is no less unless it was cut."""
+        return self.offset + self.end - self.start
+
+
+def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
+    """Yield the areas of a process that belong to a file, of one device if it is given."""
+    wanted = None if device is None else f" {device} ".encode()
+    for thread in _living(one):
+        lines = _read(f"{thread}/maps").splitlines()
+        for line in lines:
+            if wanted is not None and wanted not in line:
+                continue
+            addresses, _, offset, where, inode, *path = line.split(None, 5)
+            if inode == b"0" or (device is not None and where.decode() != device):
+                continue
+            start, _, end = addresses.partition(b"-")
+            name = path[0].decode(errors="surrogateescape") if path else ""
+            yield Area(
+                start=int(start, 16),
+                end=int(end, 16),
+                offset=int(offset, 16),
+                device=where.decode(),
+                inode=int(inode),
+                name=name.removesuffix(_REMOVED),
+                is_removed=name.endswith(_REMOVED),
+            )
+        if lines:
+            return
 
 
 def page_tables_mb(one: Stat) -> float:
     """Return what the page tables of a process take, in MiB: no part of its resident memory."""
-    return sum(_fields(one, "status", (b"VmPTE:",))) / 1024
+    return sum(_fields(one, "status", (b"VmPTE:",)).values()) / 1024
 
 
 def descriptor_slots(one: Stat) -> int:
     """Return how many descriptors a process has room for, at least as many as are open. Everybody may see it."""
-    return sum(_fields(one, "status", (b"FDSize:",)))
+    return sum(_fields(one, "status", (b"FDSize:",)).values())
 
 
 def descriptors_in_queue(pid: int, fd: str) -> int:
@@ -179,16 +250,18 @@ def cgroup_mounts() -> list[CgroupMount]:
     return found
 
 
-def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> list[int]:
+def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]:
     """Values of lines of `Name:  123 kB`, of a process or, if its first thread has ended, of another of its threads."""
-    threads: Iterable[object] = (one.pid,)
-    if one.state in "ZX" and one.threads > 1:
-        threads = _threads(one.pid)
-    for thread in threads:
-        lines = _read(f"{thread}/{name}").splitlines()
-        if found := [int(line.split()[1]) for line in lines if line.startswith(wanted)]:
-            return found
-    return []
+    for thread in _living(one):
+        lines = [line.split() for line in _read(f"{thread}/{name}").splitlines() if line.startswith(wanted)]
+        if lines:
+            return {line[0]: int(line[1]) for line in lines}
+    return {}
+
+
+def _living(one: Stat) -> Iterable[object]:
+    """The process by its first thread or, if that has ended, all its threads."""
+    return _threads(one.pid) if one.state in "ZX" and one.threads > 1 else (one.pid,)
 
 
 def _number(name: str, before: bytes) -> int:

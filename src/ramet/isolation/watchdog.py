@@ -6,7 +6,8 @@ are measured in a thread, one at a time.
 
 Memory is what is no file's (RssAnon, RssShmem, swap), less what the zygote had when it forked. Summed over a tree that
 counts shared pages once for each process; so near the limit each process is asked for its part of them. Where no
-control group holds memory, the kernel's memory for sockets and page tables is added.
+control group holds memory, the kernel's memory for sockets and page tables is added, and shared areas are charged with
+all that they may hold, mapped or not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -180,17 +181,24 @@ class Watched:
 
     def _check_memory(self, usage: _Usage) -> None:
         limit, processes = self._grant.memory_mb, usage.tree.values()
-        kernel = 0.0 if self._has_memory_cgroup else self._kernel_mb(usage)
-        memory = sum(map(procfs.resident_mb, processes)) - self._baseline_mb + kernel
+        kernel = areas = 0.0
+        if not self._has_memory_cgroup:
+            kernel = kernel_memory.held_mb(self._root.pid, usage.tree, in_own_network=self._in_own_network)
+            areas = kernel_memory.shared_mb(processes)
+        memory, hidden = self._memory_mb(map(procfs.resident, processes), kernel, areas)
         if memory >= THRESHOLD * limit:
-            memory = sum(map(procfs.private_mb, processes)) - self._baseline_mb + kernel
+            memory, hidden = self._memory_mb(map(procfs.proportional, processes), kernel, areas)
         self._tell("memory", memory, limit)
         if memory > limit and not self._has_memory_cgroup:
-            part = "" if memory - kernel > limit else f", {kernel:.0f} of them for sockets and page tables"
+            part = f", {hidden:.0f} of them for sockets, page tables and shared areas"
+            part = "" if memory - hidden > limit else part
             self._end("oom", f"it used {memory:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
 
-    def _kernel_mb(self, usage: _Usage) -> float:
-        return kernel_memory.held_mb(self._root.pid, usage.tree, in_own_network=self._in_own_network)
+    def _memory_mb(self, found: Iterable[procfs.Memory], kernel: float, areas: float) -> tuple[float, float]:
+        """What a tree uses, and how much of it no process shows: resident pages of shared areas count once."""
+        each = tuple(found)
+        hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
+        return sum(one.total for one in each) - self._baseline_mb + hidden, hidden
 
     def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
         times = self._times

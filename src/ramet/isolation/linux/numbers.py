@@ -17,6 +17,8 @@ _JUDGED = {
     "ioctl": (16, 29),
     "mknod": (133, None),
     "mknodat": (259, 33),
+    "mmap": (9, 222),
+    "prctl": (157, 167),
     "sched_setscheduler": (144, 119),
     "listen": (50, 201),
     "seccomp": (317, 277),

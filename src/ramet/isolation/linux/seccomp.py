@@ -37,6 +37,10 @@ _MSG_FASTOPEN = 0x2000_0000
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8, 32, 33)  #: SO_SNDBUF, SO_RCVBUF, and both with FORCE
 _F_SETPIPE_SZ = 1031
+_MAP_SHARED_ANONYMOUS, _MAP_HUGETLB = 0x21, 0x4_0000
+_PR_SET_DUMPABLE = 4
+#: Bytes of a shared area that is no file's, at most, where no control group counts what it holds.
+LARGEST_SHARED_AREA = 1 << 20
 
 _LOAD, _JEQ, _JGT, _JGE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16  #: offsets in struct seccomp_data; a low half comes first on both machines
@@ -64,7 +68,8 @@ def program(
     `inet` opens AF_INET and AF_INET6 for TCP and UDP. Without `unix`, no socket that could connect to a path can be
     had: pairs are all there is, connected for good. Without `unmapped`, neither can memory that belongs to no process,
     which rlimits cannot bound: memfd_create and shmget, larger pipes, and pages that a pipe pins. Programs that get
-    EINVAL from splice, tee or sendfile read and write instead. Without `sessions`, nobody leaves its group of
+    EINVAL from splice, tee or sendfile read and write instead. Shared areas stay small (ENOMEM), and a process cannot
+    hide its areas: PR_SET_DUMPABLE is answered, and changes nothing. Without `sessions`, nobody leaves its group of
     processes. Without `queues`, there are no message queues and semaphores: others of the same user would have them,
     too, and their memory belongs to no process.
     Without `others`, nobody changes limits, priority, place or scheduling of another by its pid, or of all its user's.
@@ -106,6 +111,8 @@ def program(
         code += _when(number["fcntl"], [*_argument(1), *_none_of((_F_SETPIPE_SZ,), deny)])
         for name in numbers.PINNING:
             code += _when(number[name], _return(_ERRNO | errno.EINVAL))
+        code += _when(number["mmap"], _areas(_ERRNO | errno.ENOMEM))
+        code += _when(number["prctl"], [*_argument(0), *_none_of((_PR_SET_DUMPABLE,), _ERRNO)])
     code += _when(number["ioctl"], [*_argument(1), *_none_of(_IOCTLS.values(), deny)])
     scheduler = [] if others else [*_argument(0), *_only((0,), deny, done=False)]
     scheduler += [*_argument(1, 0xFFFF_FFFF ^ _RESET_ON_FORK), *_only(_SCHEDULERS, deny)]
@@ -171,6 +178,28 @@ def _options() -> _Code:
         *_return(_ALLOW),
         *_argument(2),
         *_none_of(_BUFFER_SIZES, _ERRNO),
+    ]
+
+
+def _areas(otherwise: int) -> _Code:
+    """Allow to map what a process or a file is charged with, and shared areas up to a size; no huge pages."""
+    large = [
+        (_LOAD, 0, 0, _ARGS + 8 + 4),  # The size has 64 bits.
+        (_JEQ, 1, 0, 0),
+        *_return(otherwise),
+        *_argument(1),
+        (_JGT, 0, 1, LARGEST_SHARED_AREA),
+        *_return(otherwise),
+        *_return(_ALLOW),
+    ]
+    return [
+        *_argument(3, _MAP_HUGETLB),
+        (_JEQ, 1, 0, 0),
+        *_return(otherwise),
+        *_argument(3, _MAP_SHARED_ANONYMOUS),
+        (_JEQ, 0, len(large), _MAP_SHARED_ANONYMOUS),
+        *large,
+        *_return(_ALLOW),
     ]
 
 
