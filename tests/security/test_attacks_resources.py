@@ -102,6 +102,17 @@ def test_44_one_large_file_stops_there_too(kernel: Kernel) -> None:
         assert result["error"]["message"]
 
 
+@pytest.mark.parametrize("way", ["mapping", "socket"])
+def test_44_removed_files_that_no_descriptor_shows_count(kernel: Kernel, way: str) -> None:
+    """44: the same for files without a name that only a mapping or the queue of a socket holds."""
+    assert kernel.control(resources.fill_without_names, ".", 64, way)["written_mb"] == 64
+
+    result = kernel.run(resources.fill_without_names, ".", 128, way, 60.0, workspace_size_mb=16, memory_mb=512)
+
+    assert result["status"] != "completed", result["output"]
+    assert "policy.workspace_size_mb is 16" in result["error"]["message"]
+
+
 @pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
 def test_45_names_run_out_before_the_machines_do(kernel: Kernel, folder: str) -> None:
     """45: empty files in memory end with ENOSPC, long before a million."""

@@ -11,6 +11,7 @@ import os
 import pathlib
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -101,6 +102,38 @@ def fill_one_file(folder: str, bound_mb: int) -> dict[str, object]:
             stopped = name_of(problem)
     os.unlink(f"{folder}/one")
     return {"written_mb": written, "stopped": stopped}
+
+
+def fill_without_names(folder: str, bound_mb: int, way: str, seconds: float = 0.0) -> dict[str, object]:
+    """Write files of 4 MiB, remove them, and hold them where no descriptor of a process shows them."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    held, ends, written, stopped = [], socket.socketpair(), 0, "bound"
+    block, batch = b"\xa5" * (4 << 20), list[int]()
+    try:
+        while written < bound_mb:
+            fd = os.open(f"{folder}/hidden", os.O_CREAT | os.O_RDWR)
+            os.unlink(f"{folder}/hidden")
+            batch.append(fd)
+            written += os.write(fd, block) >> 20
+            if way == "mapping":
+                held.append(_mapped(fd))
+            elif len(batch) == 16:
+                socket.send_fds(ends[0], [b"x"], batch)
+            if way == "mapping" or len(batch) == 16:
+                while batch:
+                    os.close(batch.pop())
+    except OSError as problem:
+        stopped = name_of(problem)
+    time.sleep(seconds)
+    return {"written_mb": written, "stopped": stopped}
+
+
+def _mapped(fd: int) -> int:
+    """Map one page of a file: as C does, without a descriptor beside it."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    start: int = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, fd, ctypes.c_long(0))
+    return start
 
 
 def fill_with_names(folder: str, bound: int) -> dict[str, object]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ramet.isolation import disk
 from ramet.isolation.disk import ENTRY_BYTES, used_bytes
 from tests.support.hostile import bury, field
 
@@ -85,3 +91,126 @@ def test_a_folder_that_is_not_there_is_an_error(folder: Path) -> None:
     """Not nothing."""
     with pytest.raises(FileNotFoundError):
         used_bytes(folder / str(time.time()), most=MOST)
+
+
+LARGE = 24 * MIB  #: far more than others write to the file system of `apart` meanwhile
+BEGIN = """
+import ctypes, mmap, os, socket, sys, threading
+def made():
+    fd = os.open("gone", os.O_CREAT | os.O_RDWR)
+    os.write(fd, bytes(24 << 20))
+    os.unlink("gone")
+    return fd
+def say(text):
+    print(text, flush=True)
+    return sys.stdin.readline()
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+def mapped(fd, size):
+    found = libc.mmap(None, ctypes.c_size_t(size), 1, 1, fd, ctypes.c_long(0))
+    os.close(fd)
+    return found
+"""
+MAPPED = "mapped(made(), 4096); say('ready')"
+FLIGHT = """
+first, second = socket.socketpair()
+fd = made(); socket.send_fds(first, [b"x"], [fd]); os.close(fd); say("ready")
+_, [fd], _, _ = socket.recv_fds(second, 1, 1); say("received")
+"""
+THREAD = """
+def hold():
+    libc.unshare(0x400); fd = made(); say("ready")
+threading.Thread(target=hold).start()
+"""
+PROGRAM = """
+import shutil
+with open(sys.executable, "rb") as source, open("program", "wb") as target:
+    target.write(source.read()); target.write(bytes(24 << 20)); os.chmod("program", 0o700)
+program = "import os, sys; os.unlink('program'); print('ready', flush=True); sys.stdin.readline()"
+os.execv("program", [sys.executable, "-ISc", program])
+"""
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def apart() -> Iterator[Path]:
+    """A folder in memory, which few others write to at the same time."""
+    path = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def start(apart: Path) -> Iterator[Start]:
+    """Start a process that works in that folder; it has said that it is ready."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(script: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-ISc", BEGIN + script]
+        begun.append(subprocess.Popen(command, cwd=apart, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert begun[-1].stdout is not None
+        assert begun[-1].stdout.readline() == "ready\n"
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.communicate()
+
+
+@pytest.mark.parametrize("script", [MAPPED, THREAD, PROGRAM], ids=["mapping", "thread", "program"])
+def test_a_removed_file_that_no_descriptor_of_the_process_shows_is_counted(
+    apart: Path, start: Start, script: str
+) -> None:
+    """A page of it is mapped, a thread with descriptors of its own has it open, or it runs as a program."""
+    meter = disk.Meter(apart)
+    holder = start(script)
+
+    assert LARGE <= meter.used_bytes([holder.pid], most=MOST) < LARGE + 16 * MIB
+
+
+def test_a_removed_file_in_a_sockets_queue_is_counted(apart: Path, start: Start) -> None:
+    """Nobody can see it, so that the file system's growth is charged; once it was received its size is."""
+    meter = disk.Meter(apart)
+    holder = start(FLIGHT)
+    assert meter.used_bytes([holder.pid], most=MOST) >= LARGE // 2
+
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    print(file=holder.stdin, flush=True)
+    assert holder.stdout.readline() == "received\n"
+    assert meter.used_bytes([holder.pid], most=MOST) == LARGE
+
+
+def test_what_grew_while_nothing_was_hidden_is_not_charged(apart: Path, start: Start) -> None:
+    """Whoever passes a descriptor pays for what the file system grew by since the look before only."""
+    meter = disk.Meter(apart)
+    (apart.parent / f"{apart.name}.other").write_bytes(bytes(LARGE))
+    try:
+        holder = start("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
+        assert meter.used_bytes([holder.pid], most=MOST) == 0
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        print(file=holder.stdin, flush=True)
+        assert holder.stdout.readline() == "sent\n"
+        assert meter.used_bytes([holder.pid], most=MOST) < LARGE // 2
+    finally:
+        (apart.parent / f"{apart.name}.other").unlink()
+
+
+SENT = "socket.send_fds(ends[0], [b'x'], [fd]); say('sent')"
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not ask for a mapping's file")
+def test_a_removed_file_that_is_only_mapped_is_charged_where_its_size_is_not_shown(apart: Path) -> None:
+    """An ordinary user's meter sees that there is one, and charges what the file system grew by."""
+    script = "import sys; from pathlib import Path; from ramet.isolation import disk\nos.setuid(60700)\n"
+    script += f"os.chdir({str(apart)!r}); libc.prctl(4, 1)\n"
+    script += (
+        "meter = disk.Meter(Path('.')); mapped(made(), 4096); print(meter.used_bytes([os.getpid()], most=1 << 40))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) >= LARGE // 2
