@@ -73,22 +73,23 @@ def _sockets(processes: Iterable[Stat]) -> int:
     seen: set[str] = set()
     more = 0
     for one in processes:
-        try:
-            names = os.listdir(f"{procfs.PROC}/{one.pid}/fd")  # noqa: PTH208 - only the names
-        except PermissionError:  # A process that hides its descriptors is charged with all that it may have.
-            more += procfs.descriptor_slots(one)
-            continue
-        except OSError:
-            continue
-        for name in names:
-            link = _link(one.pid, name)
-            if link.startswith("socket:") and link not in seen:
-                seen.add(link)
-                more += procfs.descriptors_in_queue(one.pid, name)
+        for thread in (str(one.pid),) if one.threads == 1 else procfs.threads(one.pid):  # Each may have its own.
+            try:
+                names = os.listdir(f"{procfs.PROC}/{thread}/fd")  # noqa: PTH208 - only the names
+            except PermissionError:  # A process that hides its descriptors is charged with all that it may have.
+                more += procfs.descriptor_slots(one)
+                break
+            except OSError:
+                continue
+            for name in names:
+                link = _link(thread, name)
+                if link.startswith("socket:") and link not in seen:
+                    seen.add(link)
+                    more += procfs.descriptors_in_queue(int(thread), name)
     return len(seen) + more
 
 
-def _link(pid: int, name: str) -> str:
+def _link(pid: str, name: str) -> str:
     try:
         return os.readlink(f"{procfs.PROC}/{pid}/fd/{name}")  # noqa: PTH115 - no path, and a hot one
     except OSError:

@@ -58,8 +58,8 @@ def born(pid: int) -> int | None:
 
 def children(one: Stat) -> list[int]:
     """The children of all threads of a process."""
-    threads: Iterable[object] = (one.pid,) if one.threads == 1 else _threads(one.pid)
-    return [int(child) for thread in threads for child in _read(f"{one.pid}/task/{thread}/children").split()]
+    found: Iterable[object] = (one.pid,) if one.threads == 1 else threads(one.pid)
+    return [int(child) for thread in found for child in _read(f"{one.pid}/task/{thread}/children").split()]
 
 
 def tree(pid: int, *, seen: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
@@ -212,6 +212,17 @@ def mounts() -> list[Mount]:
     return found
 
 
+def device_of(fd: int) -> str | None:
+    """Return the device of the file system of an open file as an `Area` names it; stat(2) may say another."""
+    mount = _number(f"self/fdinfo/{fd}", b"mnt_id:")
+    for line in _read("self/mountinfo").decode(errors="surrogateescape").splitlines():
+        number, _, device, *_ = line.split(" ")
+        if int(number) == mount:
+            major, _, minor = device.partition(":")
+            return f"{int(major):02x}:{int(minor):02x}"
+    return None
+
+
 def own_cgroups() -> dict[str, str]:
     """By controller, the control group that this process is in; version 2 is the controller ""."""
     found: dict[str, str] = {}
@@ -261,7 +272,7 @@ def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]
 
 def _living(one: Stat) -> Iterable[object]:
     """The process by its first thread or, if that has ended, all its threads."""
-    return _threads(one.pid) if one.state in "ZX" and one.threads > 1 else (one.pid,)
+    return threads(one.pid) if one.state in "ZX" and one.threads > 1 else (one.pid,)
 
 
 def _number(name: str, before: bytes) -> int:
@@ -272,7 +283,8 @@ def _number(name: str, before: bytes) -> int:
     return 0
 
 
-def _threads(pid: int) -> list[str]:
+def threads(pid: int) -> list[str]:
+    """Return the ids of the threads of a process."""
     return _listed(f"{pid}/task")
 
 

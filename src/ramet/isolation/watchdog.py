@@ -73,7 +73,7 @@ class Watched:
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
         self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
-        self._workspace, self._baseline_mb = workspace, baseline_mb
+        self._meter, self._baseline_mb = None if workspace is None else disk.Meter(workspace), baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
         self._in_memory, self._by_session, self._in_own_network = in_memory, by_session, in_own_network
         self._kill, self._on_threshold = kill, on_threshold
@@ -214,10 +214,10 @@ class Watched:
             self._tell("cpu", (usage.cpu_s - then) / (now - since), self._grant.cpu_cores)
 
     def _check_disk(self, now: float, usage: _Usage) -> None:
-        if self._workspace is None or not self._is_touched or now < self._disk_next:
+        if self._meter is None or not self._is_touched or now < self._disk_next:
             return
-        folder, pids, most = self._workspace, tuple(usage.tree), self._grant.workspace_size_mb * MIB
-        work = partial(disk.used_bytes, folder, pids=pids, most=most, stop=lambda: self.is_over)
+        pids, most = tuple(usage.tree), self._grant.workspace_size_mb * MIB
+        work = partial(self._meter.used_bytes, pids, most=most, stop=lambda: self.is_over)
         if self._dog._measure(self, work):
             self._is_touched = False
 

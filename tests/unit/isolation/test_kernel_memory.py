@@ -30,6 +30,15 @@ start = libc.mmap(None, ctypes.c_size_t(4 << 30), 1, 0x4022, -1, ctypes.c_long(0
 libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(4 << 30), 15)
 [ctypes.string_at(start + offset, 1) for offset in range(0, 4 << 30, 2 << 20)]"""
 
+IN_A_THREAD = """
+import ctypes, socket, sys, threading
+def hold():
+    ctypes.CDLL(None).unshare(0x400)
+    pairs = [socket.socketpair() for _ in range(10)]
+    held.set()
+    sys.stdin.read()
+held = threading.Event()
+threading.Thread(target=hold).start(); held.wait()"""
 AREAS = """
 import ctypes, mmap, os, sys
 areas = [mmap.mmap(-1, 65536) for _ in range(10)]
@@ -76,6 +85,11 @@ def test_sockets_are_counted_by_their_descriptors(start: Start) -> None:
 
 def test_a_socket_of_two_processes_counts_once(start: Start) -> None:
     assert sockets(start(SHARED)) == 20
+
+
+def test_sockets_of_a_thread_with_descriptors_of_its_own_are_counted(start: Start) -> None:
+    """The process does not list them among its own."""
+    assert sockets(start(IN_A_THREAD)) == 20
 
 
 def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> None:
