@@ -6,12 +6,36 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_STARS = b"***"
+STARS = b"***"
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
+    """A stretch of bytes."""
+
     start: int
     end: int
+
+
+def spans_of(data: bytes, secrets: Iterable[bytes]) -> list[Span]:
+    """Return where these secrets stand, in no order; places may overlap."""
+    found = []
+    for secret in secrets:
+        at = data.find(secret)
+        while at >= 0:
+            found.append(Span(at, at + len(secret)))
+            at = data.find(secret, at + 1)
+    return found
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans in order, those that overlap as one."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start < found[-1].end:
+            found[-1] = Span(found[-1].start, max(end, found[-1].end))
+        else:
+            found.append(Span(start, end))
+    return found
 
 
 class Mask:
@@ -26,6 +50,9 @@ class Mask:
         self._secrets = sorted({each.encode(errors="surrogateescape") for each in secrets if each})
         self._longest = max(map(len, self._secrets), default=0)
         self._firsts = re.compile(b"|".join({re.escape(each[:1]) for each in self._secrets}), re.DOTALL)
+        self._by_first: dict[int, list[bytes]] = {}
+        for each in self._secrets:
+            self._by_first.setdefault(each[0], []).append(each)
         self._held = b""
         self._covered = 0  #: bytes at the beginning of what is held that belong to a stretch whose stars are out
 
@@ -42,7 +69,7 @@ class Mask:
                 break
             shown += data[done:start]
             if start or not self._covered:
-                shown += _STARS
+                shown += STARS
             done = end
         shown += data[done:keep]
         self._held, self._covered = data[keep:], max(0, done - keep)
@@ -52,22 +79,11 @@ class Mask:
         """Where a secret may begin of which there is more to come; the end of the data if nowhere."""
         for first in self._firsts.finditer(data, max(0, len(data) - self._longest + 1)):
             rest = data[first.start() :]
-            if any(len(secret) > len(rest) and secret.startswith(rest) for secret in self._secrets):
+            if any(len(secret) > len(rest) and secret.startswith(rest) for secret in self._by_first[rest[0]]):
                 return first.start()
         return len(data)
 
-    def _stretches(self, data: bytes) -> list[_Span]:
+    def _stretches(self, data: bytes) -> list[Span]:
         """What is to be masked, in order; what overlaps is one."""
-        found = [_Span(0, self._covered)] if self._covered else []
-        for secret in self._secrets:
-            at = data.find(secret)
-            while at >= 0:
-                found.append(_Span(at, at + len(secret)))
-                at = data.find(secret, at + 1)
-        merged: list[_Span] = []
-        for start, end in sorted(found):
-            if merged and start < merged[-1].end:
-                merged[-1] = _Span(merged[-1].start, max(end, merged[-1].end))
-            else:
-                merged.append(_Span(start, end))
-        return merged
+        held = [Span(0, self._covered)] if self._covered else []
+        return merged([*held, *spans_of(data, self._secrets)])
