@@ -1,0 +1,142 @@
+"""A `ramet.yaml` that lies in a folder is obeyed once a person trusts the folder, and not before."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+
+import pytest
+
+import ramet
+from ramet.agent.files.trust import is_trusted, trust
+from ramet.cli.main import main
+from tests.support.serve_process import serve
+
+TOKEN = "a-token-of-somebody-else"
+#: What a stranger would write: an address, a key that the stranger knows, and agents without a sandbox.
+STRANGERS = "listen: 127.0.0.1:0\ntoken: file:./tok\nrules: {sandboxed: false}\n"
+
+
+@pytest.fixture
+def user_dir(home: pathlib.Path) -> pathlib.Path:
+    return home / ".ramet"
+
+
+def strangers(folder: pathlib.Path) -> pathlib.Path:
+    """Write a stranger's settings and key into a folder; return the file of settings."""
+    (folder / "tok").write_text(f"{TOKEN}\n")
+    (folder / "tok").chmod(0o600)
+    file = folder / "ramet.yaml"
+    file.write_text(STRANGERS)
+    return file
+
+
+@pytest.mark.parametrize("how", ["dir", "here"])
+def test_settings_of_a_folder_that_nobody_trusts_are_refused_in_one_line(
+    folder: pathlib.Path, how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2; the line names the file and both ways out, and nothing is made in the folder."""
+    file = strangers(folder)
+    if how == "here":
+        monkeypatch.chdir(folder)
+
+    assert main(["serve", *(["--dir", str(folder)] if how == "dir" else [])]) == 2
+
+    out, err = capsys.readouterr()
+    shown = str(file) if how == "dir" else "ramet.yaml"
+    assert out == ""
+    assert err.startswith(f"ramet: config: '{shown}' is not accepted; expected ")
+    assert f"ramet trust {folder if how == 'dir' else '.'}" in err
+    assert f"--config {shown}" in err
+    assert err.count("\n") == 1
+    assert not (folder / ".ramet").exists()
+
+
+async def test_settings_of_a_trusted_folder_are_obeyed(folder: pathlib.Path, user_dir: pathlib.Path) -> None:
+    """A real server listens where they say, and knows the key that they name."""
+    strangers(folder)
+    trust(folder, user_dir)
+
+    async with serve(folder) as process:
+        url = next(word for word in process.line.split() if word.startswith("http://"))
+        async with ramet.connect(url, TOKEN) as client:
+            assert await client.list_teams() == []
+        assert (await process.end(signal.SIGTERM))[0] == 0
+
+
+@pytest.mark.parametrize("changed", ["ramet.yaml", "tok", "kube"])
+def test_a_change_to_the_settings_or_to_a_file_that_they_name_takes_trust_away(
+    folder: pathlib.Path, user_dir: pathlib.Path, changed: str
+) -> None:
+    """The key and the cluster's configuration decide as much as the settings do."""
+    strangers(folder).write_text(f"{STRANGERS}kubeconfig: kube\n")
+    (folder / "kube").write_text("{}\n")
+    trust(folder, user_dir)
+    assert is_trusted(folder, user_dir)
+
+    with (folder / changed).open("a") as file:
+        file.write("# another\n")
+
+    assert not is_trusted(folder, user_dir)
+
+
+def test_the_settings_are_shown_before_they_are_trusted(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person reads the address, the key's place and the rules."""
+    strangers(folder)
+
+    assert main(["trust", str(folder), "--show"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "ramet.yaml: " in shown
+    assert "127.0.0.1:0" in shown
+    assert "sandboxed" in shown
+    assert "tok: " in shown
+
+
+def test_a_file_of_settings_that_is_no_regular_file_is_refused_at_once(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe would keep the command waiting for ever."""
+    os.mkfifo(folder / "ramet.yaml")
+
+    assert main(["serve", "--dir", str(folder)]) == 2
+
+    assert "it is not a regular file" in capsys.readouterr().err
+
+
+def test_a_registry_of_an_untrusted_folder_gets_no_password(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ramet images` would send to any address what any variable or file holds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINE", "hunter2")
+    settings = "base_image: a\nregistry_url: http://127.0.0.1:1\nregistry_password: env:MINE\n"
+    (tmp_path / "ramet.yaml").write_text(settings)
+
+    assert main(["images", "runtime", "--kind", "bare"]) == 2
+
+    err = capsys.readouterr().err
+    assert err.startswith("ramet: config: 'ramet.yaml' is not accepted; expected ")
+    assert "ramet trust ." in err
+
+
+def test_checking_settings_says_that_their_folder_is_not_trusted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are shown all the same: nothing obeys them. Of a trusted folder nothing is said."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ramet.yaml").write_text("limits: {queue: 3}\n")
+
+    assert main(["config", "check"]) == 0
+    out, err = capsys.readouterr()
+    assert "limits.queue" in out
+    assert err.startswith("note: ")
+    assert "ramet trust ." in err
+
+    assert main(["trust", "."]) == 0
+    capsys.readouterr()
+    assert main(["config", "check"]) == 0
+    assert capsys.readouterr().err == ""
