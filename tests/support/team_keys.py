@@ -90,6 +90,7 @@ def served(settings: Mapping[str, Any] | None = None, *options: str, **env: str)
     """A server with these settings in its `ramet.yaml`, an agent type `shell` whose model obeys, and one team."""
     with short_folder() as folder:
         plugin(folder, ENTRY_POINTS)
-        (folder / "ramet.yaml").write_text(json.dumps(settings or {}))
-        with ServeProcess(folder, *options, **env), team_client(folder) as client:
+        file = folder / "ramet.yaml"
+        file.write_text(json.dumps(settings or {}))
+        with ServeProcess(folder, "--config", str(file), *options, **env), team_client(folder) as client:
             yield client

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 import ramet
+from ramet.agent.files.trust import trust
 from ramet.cli.main import main
 from ramet.core.errors import BusyError, InvalidValue, NotYours, RametError, SpawnRefused
 from ramet.services.client.client import Client
@@ -52,10 +53,13 @@ def configured(folder: pathlib.Path, settings: str, environ: Mapping[str, str], 
     return server_of(load(written(folder, settings), environ, flags), environ, **options)
 
 
-async def test_the_file_of_the_folder_is_found_and_options_go_before_it(folder: pathlib.Path) -> None:
+async def test_the_file_of_the_folder_is_found_and_options_go_before_it(
+    folder: pathlib.Path, home: pathlib.Path
+) -> None:
     """The last word on each setting holds: an option's, else the environment's, else the file's."""
     written(folder, "listen: sub/a.sock\nlog_level: debug\nlimits: {queue: 3}\nteams:\n  red: {agents: 2}\n")
     (folder / "sub").mkdir()
+    trust(folder, home / ".ramet")
     async with serve(folder) as process:
         assert str(folder / "sub" / "a.sock") in process.line
         log = (await process.end(signal.SIGTERM))[1].splitlines()
@@ -81,9 +85,14 @@ def test_what_is_wrong_is_one_line(
     folder: pathlib.Path, settings: str, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Status 2, as for any other bad input, and nothing is made in the folder."""
-    written(folder, settings)
+    file = written(folder, settings)
 
-    assert main(["serve", "--dir", str(folder), *options]) == 2
+    assert (
+        main(
+            ["serve", "--dir", str(folder), *(options if "--config" in options else ("--config", str(file), *options))]
+        )
+        == 2
+    )
 
     out, err = capsys.readouterr()
     assert out == ""
@@ -95,8 +104,8 @@ def test_what_is_wrong_is_one_line(
 async def test_so_is_a_backend_that_is_none(folder: pathlib.Path) -> None:
     """Its entry point is named."""
     plugin(folder, "[ramet.backends]\nnothing = tests.support.waiting:eventually\n")
-    written(folder, "backend: nothing")
-    async with serve(folder) as process:
+    file = written(folder, "backend: nothing")
+    async with serve(folder, "--config", str(file)) as process:
         _, err = await process.process.communicate()
         assert (process.line, process.process.returncode) == ("", 2)
         assert err.decode().startswith("ramet: entry point 'nothing' in 'ramet.backends': ")
@@ -121,6 +130,7 @@ async def test_a_token_that_is_none_opens_nothing(folder: pathlib.Path, token: s
 async def test_an_address_is_opened_by_the_token_of_a_reference(folder: pathlib.Path) -> None:
     """Which is read where it lies; no key is made beside it."""
     (folder / "token").write_text(f"{TOKEN}\n")
+    (folder / "token").chmod(0o600)
     file = written(folder, "listen: 127.0.0.1:0\ntoken: file:token\n")
     async with serve(folder, "--config", str(file)) as process:
         url = next(word for word in process.line.split() if word.startswith("http://"))
@@ -136,11 +146,14 @@ async def test_an_address_is_opened_by_the_token_of_a_reference(folder: pathlib.
 async def test_an_alias_has_its_key_and_nobody_is_shown_it(folder: pathlib.Path) -> None:
     """The provider is asked with the key of the reference, as it is now; no log, answer or record holds it."""
     settings = "log_level: debug\nmodels:\n  smart: {model: 'openai:gpt-5.4-mini', key: 'file:key'}\n"
-    written(folder, settings)
+    file = written(folder, settings)
     (folder / "key").write_text(KEY)
+    (folder / "key").chmod(0o600)
     async with provider(["Hello.", "Hello again."]) as asked:
         async with (
-            serve(folder, OPENAI_BASE_URL=f"{asked.url}/v1", OPENAI_API_KEY="another") as process,
+            serve(
+                folder, "--config", str(file), OPENAI_BASE_URL=f"{asked.url}/v1", OPENAI_API_KEY="another"
+            ) as process,
             ramet.connect(folder / ".ramet" / "serve.sock") as client,
         ):
             team = await client.create_team({"agents": 3}, name="red")

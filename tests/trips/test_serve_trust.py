@@ -103,8 +103,9 @@ def test_a_file_of_settings_that_is_no_regular_file_is_refused_at_once(
     os.mkfifo(folder / "ramet.yaml")
 
     assert main(["serve", "--dir", str(folder)]) == 2
+    assert main(["trust", str(folder)]) == 1
 
-    assert "it is not a regular file" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[1].endswith("ramet.yaml: it is not a regular file")
 
 
 def test_a_registry_of_an_untrusted_folder_gets_no_password(

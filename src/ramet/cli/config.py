@@ -15,14 +15,15 @@ from rich.text import Text
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.figures import count
+from ramet.cli.settings_file import usual_file, why_not_trusted
 from ramet.core.errors import InvalidValue
-from ramet.services.config.reading import DEFAULT_FILE, SETTINGS, Config, examine, references
+from ramet.services.config.reading import SETTINGS, Config, examine, references
 
 
 def config(options: Namespace) -> int:
     """Print every setting; or a line for each problem, and then status 1."""
     out, err = console(sys.stdout), console(sys.stderr)
-    config, problems = examine(_file(options.file), os.environ, {})
+    config, problems = examine(usual_file(Path()) if options.file is None else Path(options.file), os.environ, {})
     if config is None:
         for problem in problems:
             line = {"problem": str(problem), "setting": problem.field}
@@ -41,6 +42,9 @@ def config(options: Namespace) -> int:
             reference.read(os.environ)
         except InvalidValue as problem:
             err.print(Text(one_line(f"note: {name}: {problem}", 2_000), "dim"), soft_wrap=True)
+    if options.file is None and usual_file(Path()) is not None and (reason := why_not_trusted(Path())):
+        note = f"note: without --config, ramet serve takes no file but {reason}"
+        err.print(Text(one_line(note, 2_000), "dim"), soft_wrap=True)
     return 0
 
 
@@ -68,11 +72,3 @@ def _words(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value)
-
-
-def _file(given: str | None) -> Path | None:
-    """What was asked for, or the file of the usual name, if there is one."""
-    if given is not None:
-        return Path(given)
-    usual = Path(DEFAULT_FILE)
-    return usual if usual.exists() else None

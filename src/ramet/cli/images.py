@@ -9,8 +9,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
+from ramet.cli.settings_file import settings_file
 from ramet.core.errors import InvalidValue
-from ramet.services.config.reading import DEFAULT_FILE, Config, load
+from ramet.services.config.reading import Config, load
 from ramet.services.packaging.base_image import push_base
 from ramet.services.packaging.publishing import Progress
 from ramet.services.packaging.registries import open_registry, opened
@@ -19,8 +20,7 @@ from ramet.services.packaging.runtime_image import runtime_image
 
 def images(options: Namespace) -> int:
     """Push an image, and print its name."""
-    usual = Path(DEFAULT_FILE)
-    file = Path(options.config) if options.config is not None else usual if usual.exists() else None
+    file = settings_file(options.config, Path())
     config = load(file, os.environ, {"registry_url": options.registry, "base_image": getattr(options, "base", None)})
     telling = Telling()
     try:

@@ -118,7 +118,8 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
         "trust",
         usage="ramet trust DIR [--show|--forget]",
         help="let a folder's hooks and servers run",
-        description="Show the commands that a folder's files name (hooks, servers), and let them run. "
+        description="Show the commands that a folder's files name (hooks, servers) and the settings of a server there "
+        "(ramet.yaml), and let them run. "
         "They stay off until then, and are off again once they change.",
         allow_abbrev=False,
     )
@@ -186,4 +187,6 @@ def _images(commands: argparse._SubParsersAction[Parser]) -> None:
     runtime.add_argument("--into", type=name, metavar="NAME", help="repository (default: ramet-bare, ramet-llm)")
     for verb in (base, runtime):
         verb.add_argument("--registry", type=name, metavar="URL", help="or host:port (default: registry_url)")
-        verb.add_argument("--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if any)")
+        verb.add_argument(
+            "--config", type=name, metavar="FILE", help="of settings (default: ramet.yaml here, if trusted)"
+        )

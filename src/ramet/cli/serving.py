@@ -14,16 +14,17 @@ from ramet.cli.clean import one_line
 from ramet.cli.interrupts import Interrupts
 from ramet.cli.places import nearby, user_dir
 from ramet.cli.problems import FAILURE, say
+from ramet.cli.settings_file import settings_file
 from ramet.host.logs import setup_logging
 from ramet.services.config.building import server_of
-from ramet.services.config.reading import DEFAULT_FILE, Config, load
+from ramet.services.config.reading import Config, load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.operator_token import TOKEN
 
 
 def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C; the exit status is 0 then. A store that is lost for good ends it by 1."""
-    config = load(_file(options), os.environ, _flags(options))
+    config = load(settings_file(options.config, options.dir or Path()), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
     setup_logging(structured=False, level=config.log_level or logging.WARNING)
     if config.log_level == "INFO":  # Of requests, those that it is asked; of those that it asks there are many.
@@ -60,14 +61,6 @@ async def _serve(config: Config) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
-
-
-def _file(options: Namespace) -> Path | None:
-    """The file that was asked for, or that of the usual name in the folder, if there is one."""
-    if options.config is not None:
-        return Path(options.config)
-    usual = Path(DEFAULT_FILE) if options.dir is None else options.dir / DEFAULT_FILE
-    return usual if usual.exists() else None
 
 
 def _flags(options: Namespace) -> dict[str, Any]:

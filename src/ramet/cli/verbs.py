@@ -181,7 +181,7 @@ def _serve(add: Add) -> None:
         "The operator's key is in DIR/.ramet/operator-token, or where the setting `token` says.",
         bare=True,
     )
-    serve.add_argument("--config", type=name, metavar="FILE", help="default: ramet.yaml in the folder, if any")
+    serve.add_argument("--config", type=name, metavar="FILE", help="default: ramet.yaml in the folder, if trusted")
     serve.add_argument("--dir", type=folder, help="the working directory (default: this one)")
     where = serve.add_mutually_exclusive_group()
     where.add_argument("--socket", type=name, metavar="PATH", help="of a Unix socket (default: DIR/.ramet/serve.sock)")

@@ -34,6 +34,8 @@ def test_each_setting_is_shown_with_its_value_and_its_origin(
     )
     monkeypatch.setenv("RAMET_STORE", "postgresql://me:hunter2@h/d")
     monkeypatch.setenv("MY_TOKEN", "hunter2")
+    assert main(["trust", "."]) == 0
+    capsys.readouterr()
 
     assert main(["config", "check"]) == 0
 

@@ -41,12 +41,13 @@ async def test_a_system_becomes_a_base_and_a_base_a_runtime_image(tmp_path: Path
         first = await ramet(tmp_path, "runtime", "--base", "base:1", "--registry", host, "--kind", "bare")
         (tmp_path / ".docker" / "config.json").unlink()
         (tmp_path / "password").write_text(PASSWORD)
+        (tmp_path / "password").chmod(0o600)
         (tmp_path / "ramet.yaml").write_text(
             f"base_image: {host}/base:1\nregistry_url: http://{host}\n"
             f"registry_username: {USER}\nregistry_password: file:password\n"
         )
-        again = await ramet(tmp_path, "runtime", "--kind", "bare")
-        (tmp_path / "ramet.yaml").write_text("")
+        again = await ramet(tmp_path, "runtime", "--kind", "bare", "--config", "ramet.yaml")
+        (tmp_path / "ramet.yaml").unlink()
         (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
         team = f"http://{host}/team/a"
         below = await ramet(tmp_path, "base", "root.tar.gz", "--to", "base:2", "--registry", team)

@@ -66,6 +66,7 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
     """RAMET_TOKEN says where, and goes before RAMET_OPERATOR_TOKEN, which holds it; without both there is none."""
     file = tmp_path / "token"
     file.write_text(f"{OTHER}\n")
+    file.chmod(0o600)
 
     assert key_in({}) is None
     assert key_in({"RAMET_TOKEN": " ", "RAMET_OPERATOR_TOKEN": ""}) is None

@@ -315,6 +315,7 @@ def test_a_reference_leads_to_the_secret(tmp_path: pathlib.Path) -> None:
     """It is read when it is needed, without the line's end; what is no secret is refused without being shown."""
     secret = tmp_path / "token"
     secret.write_text("hunter2\n")
+    secret.chmod(0o600)
 
     assert Reference("file", str(secret)).read({}) == Reference("env", "T").read({"T": "hunter2"}) == "hunter2"
     for reference, environ in (

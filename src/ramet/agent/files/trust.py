@@ -1,8 +1,8 @@
 """Whether a folder may run code: opening one is code execution as soon as its hooks and servers are believed.
 
 A person trusts a folder as it is. What is remembered is a hash over everything in it that names a command, and over the
-scripts that those commands name; any change there takes the trust away. The configuration of the git repository that
-the folder is in counts as well. Commands reach further than that (`npm test`
+scripts that those commands name; any change there takes the trust away. The settings of a server (`ramet.yaml`) and the
+configuration of the git repository that the folder is in count as well. Commands reach further than that (`npm test`
 runs what package.json says): the hash shows that the *commands* are those that were looked at.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ramet.agent.files import frontmatter
+from ramet.agent.files import frontmatter, plain_yaml
 from ramet.agent.files.agentfile import MAX_FILE
 from ramet.agent.files.git_programs import git_programs
 from ramet.agent.files.places import Found, agent_files, project_places
@@ -28,6 +28,8 @@ from ramet.core.errors import InvalidValue
 
 #: Files that are about nothing but what may run.
 SETTINGS = (".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json")
+#: What a server in the folder obeys: who commands it, and what its agents may do.
+SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"
 MAX_SETTINGS = 1024 * 1024
 MAX_SCRIPT = 4 * 1024 * 1024
@@ -57,7 +59,7 @@ class Verdict(NamedTuple):
 def what_would_run(folder: Path) -> tuple[Runnable, ...]:
     """Everything that trusting `folder` would switch on. Raises Unreadable if that cannot be known."""
     root = real_path(folder)
-    found = {*_settings(root), *_agents(root), *_git(root)}
+    found = {*_settings(root), *_server_settings(root), *_agents(root), *_git(root)}
     return tuple(sorted(found))
 
 
@@ -126,6 +128,28 @@ def _settings(root: Path) -> Iterator[Runnable]:
         yield from _scripts(root, content)
 
 
+def _server_settings(root: Path) -> Iterator[Runnable]:
+    path = root / SERVER_SETTINGS
+    if not os.path.lexists(path):
+        return
+    text = read_text(path, limit=MAX_SETTINGS, fence=root).text
+    try:
+        content = plain_yaml.read(text).data
+    except plain_yaml.NotPlain:
+        content = None
+        yield Runnable(SERVER_SETTINGS, "is not plain YAML; counted as it is", _hash(text.encode()))
+    else:
+        yield Runnable(SERVER_SETTINGS, _summary(content), _hash(text.encode()))
+    names = [_with_home(each.lstrip().removeprefix("file:")) for each in _strings(content)]
+    yield from _scripts(root, names, what="a file that the settings of a server name")
+
+
+def _with_home(name: str) -> str:
+    with contextlib.suppress(RuntimeError):  # no such user, no home
+        return str(Path(name).expanduser()) if name.startswith("~") else name
+    return name
+
+
 def _agents(root: Path) -> Iterator[Runnable]:
     for place in project_places(root, "agents"):
         for found in agent_files(place):
@@ -150,7 +174,7 @@ def _git(root: Path) -> Iterator[Runnable]:
         yield from _scripts(root, list(found.values))
 
 
-def _scripts(root: Path, content: Any) -> Iterator[Runnable]:
+def _scripts(root: Path, content: Any, *, what: str = "a script that is named") -> Iterator[Runnable]:
     """The files of the folder that commands name: a script that changes is another command."""
     for text in _strings(content):
         try:
@@ -164,7 +188,7 @@ def _scripts(root: Path, content: Any) -> Iterator[Runnable]:
             with contextlib.suppress(Unreadable, OSError, RuntimeError, ValueError):
                 path = (root / name).resolve()
                 if path.is_relative_to(root) and path.is_file():
-                    yield Runnable(path.relative_to(root).as_posix(), "a script that is named", _file_hash(path))
+                    yield Runnable(path.relative_to(root).as_posix(), what, _file_hash(path))
 
 
 def _strings(node: Any) -> Iterator[str]:

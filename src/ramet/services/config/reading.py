@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ramet.agent.files import plain_yaml
 from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.trust import SERVER_SETTINGS
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.services.config import checks
@@ -32,7 +33,7 @@ from ramet.services.config.settings import (
     UnixSocket,
 )
 
-DEFAULT_FILE: Final = "ramet.yaml"
+DEFAULT_FILE: Final = SERVER_SETTINGS
 MAX_FILE: Final = 64 * 1024
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "the command line"

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.reading import Unreadable
 from ramet.core.errors import InvalidValue
 from ramet.host.redaction import STARS
+from ramet.services.config.secret_file import read_secret
 
 MAX_SECRET: Final = 8_192
 #: Holds the operator's token itself, for whoever names no place: as if `RAMET_TOKEN` were `env:` and this name.
@@ -34,7 +35,7 @@ class Reference(Struct, frozen=True):
             found, problem = environ.get(self.name, ""), f"{accepted} in the environment"
         else:
             try:
-                found, problem = read_text(pathlib.Path(self.name), limit=MAX_SECRET + 2).text, accepted
+                found, problem = read_secret(pathlib.Path(self.name), limit=MAX_SECRET + 2), accepted
             except Unreadable as error:
                 raise InvalidValue(str(self), "a file", f"{accepted} in it; {error.reason}") from None
         found = found.strip()
