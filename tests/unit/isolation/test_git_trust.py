@@ -117,6 +117,29 @@ async def test_filters_of_a_trusted_repository_run_until_its_configuration_chang
         await finish(each, git=git_of(user_dir))
 
 
+async def test_a_script_that_each_checkout_brings_does_not_run_by_trust(
+    repo: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Neither that of HEAD, which is not the one that was looked at, nor the one that an agent has written."""
+    user_dir, ran = tmp_path / "user_dir", tmp_path / "ran"
+    script = repo / "f.sh"
+    script.write_text(f"touch {ran}; cat\n")
+    script.chmod(0o755)
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "a script of HEAD")
+    script.write_text("cat\n")
+    git(repo, "config", "filter.named.smudge", "./f.sh")
+    git(repo, "config", "filter.named.clean", "./f.sh")
+    trust(repo, user_dir)
+
+    child = await create(repo, "a", git=git_of(user_dir))
+    (child.path / "f.sh").write_text(f"touch {ran}; cat\n")
+    (child.path / "a.txt").write_text("two\n")
+    await finish(child, git=git_of(user_dir))
+
+    assert not ran.exists()
+
+
 async def test_trust_in_a_folder_above_a_repository_is_no_trust_in_it(
     repo: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

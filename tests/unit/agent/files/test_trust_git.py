@@ -140,3 +140,62 @@ def test_a_configuration_that_is_not_understood_cannot_be_trusted(repo: Path) ->
 
     with pytest.raises(Unreadable, match="config"):
         what_would_run(repo)
+
+
+def test_an_include_of_a_remote_that_is_not_there_yet_is_shown_and_counted(repo: Path, user_dir: Path) -> None:
+    """A remote that is added later makes the include active, and brings nothing that was not looked at."""
+    git(repo, "config", "--file", ".git/later", "filter.later.clean", "cat")
+    git(repo, "config", "includeIf.hasconfig:remote.*.url:https://example.org/**.path", "later")
+    shown = what_would_run(repo)
+    assert 'filter.later.clean "cat"' in "\n".join(map(str, shown))
+    trust(repo, user_dir)
+
+    git(repo, "remote", "add", "origin", "https://example.org/a")
+    assert is_trusted(repo, user_dir)
+    assert what_would_run(repo) == shown
+
+    git(repo, "config", "--file", ".git/later", "filter.later.clean", "tac")
+    assert not is_trusted(repo, user_dir)
+
+
+def _through_a_link(repo: Path) -> None:
+    (repo / "deep" / "er").mkdir(parents=True)
+    (repo / ".git" / "link").symlink_to("../deep/er")
+    git(repo, "config", "include.path", "link/../hidden")
+    git(repo, "config", "--file", "deep/hidden", "filter.hidden.smudge", "evil")
+
+
+def _from_a_link(repo: Path) -> None:
+    (repo / "deep").mkdir()
+    (repo / ".git" / "more").symlink_to("../deep/more")
+    git(repo, "config", "include.path", "more")
+    git(repo, "config", "--file", "deep/more", "include.path", "hidden")
+    git(repo, "config", "--file", ".git/hidden", "filter.hidden.smudge", "evil")
+
+
+@pytest.mark.parametrize("build", [_through_a_link, _from_a_link], ids=lambda build: build.__name__.strip("_"))
+def test_an_include_is_the_file_that_git_reads(repo: Path, build: Callable[[Path], None]) -> None:
+    """Git goes through links as the kernel does, and counts from the name of the file that includes."""
+    build(repo)
+    listed = subprocess.run(["git", "config", "--list"], cwd=repo, capture_output=True, text=True, check=True).stdout
+    assert "filter.hidden.smudge=evil" in listed, "git reads it"
+
+    assert "filter.hidden.smudge" in "\n".join(map(str, what_would_run(repo)))
+
+
+def test_an_include_below_gits_own_folder_cannot_be_trusted(repo: Path) -> None:
+    """Which folder `%(prefix)` is, only git knows."""
+    git(repo, "config", "include.path", "%(prefix)/../tmp/hidden")
+
+    with pytest.raises(Unreadable, match="prefix"):
+        what_would_run(repo)
+
+
+def test_a_description_that_is_cut_says_so(repo: Path) -> None:
+    """Nobody takes a part for the whole."""
+    for number in range(60):
+        git(repo, "config", f"filter.f{number}.clean", "x" * 40)
+
+    (shown,) = [each for each in map(str, what_would_run(repo)) if each.startswith(".git/config")]
+
+    assert "characters more: look at the file" in shown

@@ -1,0 +1,63 @@
+"""Which commands of a git configuration a checkout would bring in a version of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ramet.agent.files.git_commands import may_be_of_a_checkout
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A working tree with a script."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "f.sh").write_text("cat\n")
+    (tmp_path / "plain.py").write_text("\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "./tools/f.sh",
+        "tools/f.sh %f",
+        "sh tools/f.sh",
+        "python3 plain.py",
+        "sh tools/deleted.sh",
+        "sh deleted.sh",
+        '"$PWD"/tools/f.sh',
+        "$(git rev-parse --show-toplevel)/tools/f.sh",
+        "cat|./x",
+        "A=1 ./x",
+        "sh -c ./tools/f.sh",
+        ". tools/deleted.sh",
+        "sed -f s/a/b/",
+        "sed --file=tools/f.sh",
+        "cd .. && make",
+        "sh 'unfinished",
+    ],
+)
+def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> None:
+    """Whether the file is in the working tree or only in a commit."""
+    assert may_be_of_a_checkout(command, [top])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git-lfs filter-process",
+        "git-lfs smudge -- %f",
+        "cat",
+        "sed s/one/TRUSTED/",
+        "sed -e 's/a b/c/g' -e s/d/e/",
+        "perl -pe 's/a/b/'",
+        "tr a-z A-Z",
+        "/usr/local/bin/strip --all",
+        "~/bin/strip",
+        "expand --tabs=4",
+    ],
+)
+def test_a_command_of_the_machine_is_none(top: Path, command: str) -> None:
+    """Found by PATH or by its whole path, with words that name no file of the working tree."""
+    assert not may_be_of_a_checkout(command, [top])

@@ -1,0 +1,109 @@
+"""A pipe, a device or an endless file at the place of a file of git's is refused before git would wait for it."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from ramet.isolation.git import Git, NoWorktree
+from ramet.isolation.git_sandbox.user_settings import program_folders
+from ramet.isolation.worktree import create, finish
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def git(where: pathlib.Path, *args: str) -> None:
+    """Run git as a user would; raises if it fails."""
+    identity = ["-c", "user.name=Ann", "-c", "user.email=ann@localhost"]
+    subprocess.run(["git", *identity, *args], cwd=where, capture_output=True, check=True)
+
+
+@pytest.fixture
+def repo(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A repository with one commit."""
+    path = tmp_path / "repo"
+    path.mkdir()
+    (path / "a.txt").write_text("one\n")
+    git(path, "init", "--quiet", "--initial-branch=main")
+    git(path, "add", ".")
+    git(path, "commit", "--quiet", "-m", "start")
+    return path
+
+
+def pipe_at(name: str) -> Callable[[pathlib.Path], str]:
+    def build(repo: pathlib.Path) -> str:
+        (repo / name).unlink(missing_ok=True)
+        os.mkfifo(repo / name)
+        return name
+
+    build.__name__ = name
+    return build
+
+
+def included(repo: pathlib.Path) -> str:
+    git(repo, "config", "include.path", "../pipe")
+    os.mkfifo(repo / "pipe")
+    return "pipe"
+
+
+def device(repo: pathlib.Path) -> str:
+    (repo / ".git" / "packed-refs").symlink_to("/dev/zero")
+    return "packed-refs"
+
+
+def linked_folder(repo: pathlib.Path) -> str:
+    (repo / ".git" / "refs" / "heads").rename(repo / "heads")
+    (repo / ".git" / "refs" / "heads").symlink_to("../../heads")
+    os.mkfifo(repo / "heads" / "other")
+    return "other"
+
+
+def endless(repo: pathlib.Path) -> str:
+    with (repo / ".git" / "packed-refs").open("wb") as file:
+        file.truncate(1 << 40)
+    return "packed-refs"
+
+
+BUILDERS = (
+    *map(pipe_at, (".git/config", ".git/HEAD", ".git/info/attributes", ".git/refs/heads/main", ".gitattributes")),
+    included,
+    device,
+    linked_folder,
+    endless,
+)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
+async def test_a_file_that_git_would_wait_for_is_refused(
+    repo: pathlib.Path, build: Callable[[pathlib.Path], str], is_trusted: bool
+) -> None:
+    """The error names the file and says what it has to be; trust changes nothing."""
+    name = build(repo)
+
+    with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|larger than)"):
+        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+
+
+async def test_a_pipe_that_an_agent_left_in_its_copy_stops_nothing(repo: pathlib.Path) -> None:
+    """The copy is kept, as it is changed, and nobody waits for the pipe."""
+    child = await create(repo, "a")
+    (child.path / "sub").mkdir()
+    (child.path / "sub" / "b").write_text("")
+    os.mkfifo(child.path / "sub" / ".gitignore")
+
+    assert await finish(child, git=Git(timeout_s=4)) == child.path
+
+
+def test_an_entry_of_the_path_that_cannot_be_read_is_passed_over(tmp_path: pathlib.Path) -> None:
+    """Programs of the other folders are found all the same."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    path = f"/{'x' * 5000}:{folder}"
+
+    assert str(folder) in program_folders("/usr/bin/git", {"PATH": path, "HOME": "/root"}, but=[])
