@@ -12,7 +12,7 @@ from ramet.agent.files.definitions import Definitions, load_definitions
 from ramet.agent.files.permissions import USER_SETTINGS, find_permissions
 from ramet.agent.files.places import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
-from ramet.agent.files.trust import is_trusted
+from ramet.agent.files.trust import is_trusted, may_run_git
 from ramet.core.permissions import Permissions
 from ramet.isolation.git import Git
 
@@ -21,7 +21,7 @@ UNTRUSTED = "hooks in this folder's settings are off until you trust it: ramet t
 
 def git_of(user_dir: pathlib.Path | None) -> Git:
     """Git that runs unconfined in the repositories that a user trusts as they are at that moment, and nowhere else."""
-    return Git() if user_dir is None else Git(trusts=lambda folder: is_trusted(folder, user_dir))
+    return Git() if user_dir is None else Git(trusts=lambda folder: may_run_git(folder, user_dir))
 
 
 class Project(Mapping[str, Agent]):

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ramet.agent.files import git_config
+from ramet.agent.files.git_commands import is_run_by_checkouts, may_be_of_a_checkout
 from ramet.agent.files.reading import Unreadable, read_text
+from ramet.tools import git_config
 from ramet.tools.git_checkout import NoCheckout, find
 
 MAX_CONFIG = 1024 * 1024
@@ -26,6 +27,7 @@ class GitFile(NamedTuple):
     what: str  #: for a person to read
     counted: str  #: what must not change
     values: tuple[str, ...]  #: each may be a command
+    of_checkouts: tuple[str, ...] = ()  #: commands that name a file which each checkout has in its own version
 
 
 def git_programs(folder: Path) -> Iterator[GitFile]:
@@ -41,7 +43,7 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
     waiting += sorted((common / "worktrees").glob("*/config.worktree"))
     seen: dict[Path, None] = {}
     while waiting:
-        path = Path(os.path.normpath(waiting.pop(0)))
+        path = waiting.pop(0)  # As git opens it: `link/..` is not the folder that the link is in.
         if path in seen:
             continue
         seen[path] = None
@@ -56,8 +58,19 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
         if counted := [each for each in entries if each.may_run]:
             what = "git: " + "; ".join(f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in counted)
             values = tuple(each.value for each in counted if each.value and not each.is_include)
-            yield GitFile(path, what, json.dumps(counted), values)
+            tops = (checkout.top, checkout.main)
+            own = tuple(
+                f"{each.key} {json.dumps(each.value, ensure_ascii=False)}"
+                for each in counted
+                if each.value and is_run_by_checkouts(each.key) and may_be_of_a_checkout(each.value, tops)
+            )
+            yield GitFile(path, what, json.dumps(counted), values, own)
     yield from _attributes(common / "info" / "attributes")
+
+
+def runs_commands_of_checkouts(folder: Path) -> bool:
+    """Whether git would run something there that each checkout brings. Raises Unreadable."""
+    return any(each.of_checkouts for each in git_programs(folder))
 
 
 def _attributes(path: Path) -> Iterator[GitFile]:
@@ -76,8 +89,7 @@ def _entries(path: Path) -> list[git_config.Entry]:
 
 
 def _included(path: Path, name: str) -> Path:
-    """The file that an include names; git counts from the file that includes it."""
     try:
-        return path.resolve().parent / Path(name).expanduser()
-    except RuntimeError:  # a user who is not there
-        return path.parent / name
+        return git_config.included(path, name)
+    except git_config.NotUnderstood as error:
+        raise Unreadable(path, str(error)) from None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ramet.agent.files import frontmatter, plain_yaml
 from ramet.agent.files.agentfile import MAX_FILE
-from ramet.agent.files.git_programs import git_programs
+from ramet.agent.files.git_programs import git_programs, runs_commands_of_checkouts
 from ramet.agent.files.places import Found, agent_files, project_places
 from ramet.agent.files.reading import Unreadable, read_text, real_path
 from ramet.core.errors import InvalidValue
@@ -32,6 +32,7 @@ SETTINGS = (".mcp.json", ".claude/settings.json", ".claude/settings.local.json",
 SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"
 MAX_SETTINGS = 1024 * 1024
+MAX_SHOWN = 2000  #: characters of one file's description
 MAX_SCRIPT = 4 * 1024 * 1024
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
 _VARIABLE = re.compile(r"\A\$\{?\w+\}?/")
@@ -112,6 +113,14 @@ def is_trusted(folder: Path, user_dir: Path) -> bool:
     return trust_of(folder, user_dir).trusted
 
 
+def may_run_git(folder: Path, user_dir: Path) -> bool:
+    """Whether git may run the programs of the repository: `folder` is trusted, and no checkout brings one of them."""
+    try:
+        return is_trusted(folder, user_dir) and not runs_commands_of_checkouts(folder)
+    except Unreadable:
+        return False
+
+
 def _settings(root: Path) -> Iterator[Runnable]:
     for name in SETTINGS:
         path = root / name
@@ -170,7 +179,10 @@ def _agents(root: Path) -> Iterator[Runnable]:
 def _git(root: Path) -> Iterator[Runnable]:
     for found in git_programs(root):
         name = found.path.relative_to(root).as_posix() if found.path.is_relative_to(root) else str(found.path)
-        yield Runnable(name, _showable(found.what)[:2000], _hash(found.counted.encode()))
+        yield Runnable(name, _short(found.what), _hash(found.counted.encode()))
+        if found.of_checkouts:
+            what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(found.of_checkouts)}"
+            yield Runnable(name, _short(what), _hash(b""))
         yield from _scripts(root, list(found.values))
 
 
@@ -212,7 +224,13 @@ def _summary(content: Any) -> str:
         parts = [f"{key} {json.dumps(content[key], ensure_ascii=False, default=repr)}" for key in content]
     except RecursionError:
         return "nested too deep to show"
-    return _showable("; ".join(parts))[:2000] or "nothing"
+    return _short("; ".join(parts)) or "nothing"
+
+
+def _short(text: str) -> str:
+    shown = _showable(text)
+    more = len(shown) - MAX_SHOWN
+    return shown if more <= 0 else f"{shown[:MAX_SHOWN]} … ({more} characters more: look at the file)"
 
 
 def _showable(text: str) -> str:

@@ -5,9 +5,10 @@ Nothing else goes in: a user's configuration may hold keys of servers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ def of(output: str, environ: Mapping[str, str]) -> UserSettings:
     for key, usual in _FILES.items():
         name = named.get(key) or (f"{config}/git/{usual}" if config else "")
         path = Path(re.sub(r"\A~(?=/)", lambda _: home, name))
-        if path.is_absolute() and path.is_file():
+        if path.is_absolute() and _is(Path.is_file, path):
             found.append(Setting(key, str(path.resolve())))
             files.append(str(path.resolve()))
     return UserSettings(tuple(found), tuple(files))
@@ -62,7 +63,7 @@ def program_folders(program: str, environ: Mapping[str, str], *, but: Iterable[P
         is_system = any(folder.is_relative_to(each) for each in _SYSTEM)
         holds_home = home.is_relative_to(folder)
         is_taken = any(folder.is_relative_to(each) or each.is_relative_to(folder) for each in taken)
-        if folder.is_dir() and not (is_system or holds_home or is_taken):
+        if _is(Path.is_dir, folder) and not (is_system or holds_home or is_taken):
             found[str(folder)] = None
     return tuple(found)
 
@@ -71,4 +72,12 @@ def _program_folders(program: str, environ: Mapping[str, str]) -> Iterator[Path]
     yield Path(program).resolve().parents[1]
     for name in os.get_exec_path(dict(environ)):
         if name.startswith("/"):
-            yield Path(name).resolve()
+            with contextlib.suppress(OSError, RuntimeError):  # It cannot be read, or leads in a circle.
+                yield Path(name).resolve()
+
+
+def _is(asked: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return asked(path)
+    except OSError:  # It cannot be read: no program is found there.
+        return False

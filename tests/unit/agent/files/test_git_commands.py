@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ramet.agent.files.git_commands import may_be_of_a_checkout
 
 
@@ -36,6 +37,8 @@ def top(tmp_path: Path) -> Path:
         "sed --file=tools/f.sh",
         "cd .. && make",
         "sh 'unfinished",
+        "perl -pe 's/a/b/'",
+        "sed 's/a/./tools\\/f.sh/e'",
     ],
 )
 def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> None:
@@ -51,7 +54,7 @@ def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> 
         "cat",
         "sed s/one/TRUSTED/",
         "sed -e 's/a b/c/g' -e s/d/e/",
-        "perl -pe 's/a/b/'",
+        "sed 's/x$/y/'",
         "tr a-z A-Z",
         "/usr/local/bin/strip --all",
         "~/bin/strip",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 _SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?[ \t]*\]')
@@ -69,6 +70,20 @@ def parse(text: str) -> Iterator[Entry]:
         value, at = _value(text, name_found.end())
         yield Entry(f"{section}.{name_found.group().lower()}", value)
         at = _skip(text, at)
+
+
+def included(path: Path, name: str) -> Path:
+    """The file that an include in `path` names. Raises NotUnderstood.
+
+    Git counts from the name of the file that includes, wherever a link of that name leads, and resolves `..` only when
+    it opens the file: so does who reads what this returns.
+    """
+    if name.startswith("%(") or "\0" in name:
+        raise NotUnderstood(f"the include {name!r} is not understood")  # %(prefix)/: a folder of git's own
+    try:
+        return path.parent / Path(name).expanduser()
+    except RuntimeError:  # a user who is not there
+        return path.parent / name
 
 
 def _skip(text: str, at: int) -> int:
