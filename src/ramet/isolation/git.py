@@ -30,6 +30,7 @@ from ramet.isolation.git_sandbox import options, user_settings
 from ramet.isolation.git_sandbox.request import UNCONFINED, Command, Folder, Hidden, Request, mark_line
 from ramet.isolation.mounts import is_private_name
 from ramet.isolation.state_search import StateSearch
+from ramet.tools import git_irregular
 from ramet.tools.git_checkout import Checkout
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR", "USER", "LOGNAME")
@@ -123,6 +124,7 @@ class Git:
         top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
         env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
         env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
+        await _check_files(where, whole_tree=any("status" in each.args for each in commands))
         if self._is_trusted(where):
             return await self._each_unconfined(where, program, commands, top, env)
         await self._check(program, where)
@@ -262,6 +264,15 @@ class Git:
     async def _lock(self, fd: int) -> None:
         while not try_lock(fd):
             await self.clock.sleep(_LOCK_POLL_S)
+
+
+async def _check_files(where: Checkout, *, whole_tree: bool) -> None:
+    """Raise NoWorktree for a file that git would wait for."""
+    try:
+        await in_thread(lambda: git_irregular.check(where, whole_tree=whole_tree), name="ramet-worktree")
+    except git_irregular.Irregular as error:
+        remedy = "look at it, and put a regular file in its place or remove it"
+        raise NoWorktree(where.top, str(error), remedy) from None
 
 
 def try_lock(fd: int) -> bool:
