@@ -68,7 +68,7 @@ def _below(top: Path, tops: tuple[Path, ...], *, unread: tuple[str, ...]) -> Ite
             for entry in found:
                 count += 1
                 if count > MAX_ENTRIES:
-                    raise Irregular(top, f"it is larger than {MAX_ENTRIES} entries")
+                    raise Irregular(top, f"it holds more than {MAX_ENTRIES} files")
                 if entry.name in unread or entry.path in unread:
                     continue
                 if not _is_folder(entry):
@@ -113,7 +113,7 @@ def _check_configs(checkout: Checkout) -> None:
             continue
         seen.add(path)
         if len(seen) > MAX_CONFIGS:
-            raise Irregular(common / "config", f"it is larger than {MAX_CONFIGS} included files")
+            raise Irregular(common / "config", f"it includes more than {MAX_CONFIGS} files")
         try:
             entries = list(git_config.parse(_text(path)))
             waiting += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
