@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import compileall
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import inspect
@@ -125,9 +126,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     # Folders can be locked, and these are there anyway. Who wants to be alone waits at the door, which keeps others
     # from going in before.
     with _opened(ROOT) as room, _opened(ROOT.parent) as door:
+        faulthandler.dump_traceback_later(600)  # A wait here belongs to no test, and so has no other limit.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if mark else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
+        faulthandler.cancel_dump_traceback_later()
         try:
             return (yield)
         finally:
