@@ -1,4 +1,4 @@
-"""Which agents may work in the host: those that touch nothing of the machine."""
+"""Decides which agents may work in the host: those that touch nothing of the machine."""
 
 from __future__ import annotations
 

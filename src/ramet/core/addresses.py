@@ -1,4 +1,4 @@
-"""Which addresses are public. Data only: which ones are this machine's own, `ramet.host.addresses` asks the machine."""
+"""Tells public addresses from private ones. Data only: `ramet.host.addresses` asks for the machine's own."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ NO_PERMISSIONS = Permissions()
 
 
 class Ruling(NamedTuple):
-    """What the rules say of one tool call. No verdict: no rule speaks of the call."""
+    """The verdict of the rules on one tool call, or None where no rule names the call."""
 
     verdict: Effect | None = None
     reason: str = ""

@@ -1,1 +1,1 @@
-"""Where the host keeps files: folders that a stranger may have filled before."""
+"""Opens the folders in which the host stores files. A stranger may have filled them before."""

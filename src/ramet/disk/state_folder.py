@@ -142,7 +142,7 @@ def _is_folder(path: Path, shown: str) -> bool:
 
 
 def _found(path: Path) -> os.stat_result | None:
-    """What stands at a path itself; None for nothing. Raises InvalidValue if that cannot be seen."""
+    """The status of a path itself, or None where nothing is. Raises InvalidValue if it cannot be read."""
     try:
         return path.lstat()
     except OSError as problem:

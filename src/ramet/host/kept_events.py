@@ -49,7 +49,7 @@ class _File:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """Where an event is that is not in memory."""
+    """The place in a file of an event that is not in memory."""
 
     file: _File
     offset: int

@@ -19,7 +19,7 @@ LEAST = 8
 #: Where a text was cut in the middle of a secret, at most this many characters of the secret are looked for.
 _MOST_CUT = 10_000
 #: Longer texts are searched for the forms alone: to resolve escapes takes long, and a guest may write nothing else.
-_MOST_READ = 256 * 1024
+_MOST_READ = 16 * 1024
 _PERCENT = re.compile("%[0-9A-F]{2}")
 
 
@@ -37,7 +37,7 @@ def masked(text: str, forms: Iterable[str]) -> str:
     """Return a text with `***` in place of every form, and of a part of one where the text begins or ends in it.
 
     Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are seen
-    through, except in a text above 256 KiB.
+    through, except in a text above 16 KiB.
     """
     known = sorted(forms, key=len, reverse=True)
     if not known or not text:

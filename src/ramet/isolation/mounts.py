@@ -38,7 +38,7 @@ _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
 
 class Identity(NamedTuple):
-    """What tells a file from every other one of this machine."""
+    """The device and inode of a file, which no other file of this machine has."""
 
     device: int
     inode: int

@@ -23,11 +23,12 @@ MOST_S = 10.0
 _REUSE = 10  #: a search is used again for so many times the time that it took
 _NO_TIME_S = 0.05  #: of a processor: a search that took less is not used again
 #: Nothing is to be seen there, by a sandbox either; in a folder with so long a path no kernel works.
-_NO_KERNEL = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_NO_KERNEL = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+_DENIED = (errno.EACCES, errno.EPERM)
 
 
 class _Searched(NamedTuple):
-    """What was found in a folder, and until when that counts."""
+    """The state folders found in a folder, and until when the result is used."""
 
     found: tuple[str, ...]
     until: float
@@ -97,7 +98,10 @@ def _folders_in(mount: str, path: str) -> Iterator[str]:
             for entry in entries:
                 yield entry.name if entry.is_dir(follow_symlinks=False) else ""
     except OSError as error:
-        if error.errno not in _NO_KERNEL:
+        if error.errno in _DENIED and os.access(path, os.X_OK, effective_ids=True):  # Who knows a name opens it.
+            accepted = f"a folder that can be searched for state folders of kernels: {path} can only be entered"
+            raise InvalidValue("readonly_mounts", mount, accepted) from error
+        if error.errno not in (*_NO_KERNEL, *_DENIED):
             raise refusal(mount, error) from error
 
 

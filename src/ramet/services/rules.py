@@ -22,7 +22,7 @@ _MOST_SHOWN: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What this server lets agents have of its host; None is whatever they ask for.
+    """The operator's limits on what agents get of the host. None sets no limit.
 
     Without a rule for `sandboxed` an agent works in a sandbox as soon as something of it touches the machine.
     """
@@ -41,7 +41,7 @@ class Rules:
 
     @cached_property
     def mount_roots(self) -> Mapping[str, str]:
-        """Where the mounts lead. Symbolic links are followed here, once, and never below a mount."""
+        """The real paths of the mounts. Symbolic links are followed here, once, and never below a mount."""
         return roots_of(map(os.path.normpath, self.mounts or ()))
 
     def policy_of(self, policy: Policy | None, *, needs_sandbox: bool) -> Policy | None:

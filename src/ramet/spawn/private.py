@@ -1,4 +1,4 @@
-"""What a run must not say in texts for people: values of secrets and variables, its own and those of runs above it."""
+"""Masks values of secrets and variables in texts for people: those of a run and of the runs above it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,22 @@ def forms_of_grant(grant: Grant) -> frozenset[str]:
     return forms_of((*grant.secrets.values(), *_variables(grant)))
 
 
-def masked_text(run: Run, text: str) -> str:
-    """Return a text that came from a run, or is about it, without private values."""
-    return masked(text, private_forms(run))
+def masked_text(run: Run, text: str, most: int | None = None) -> str:
+    """Return a text that came from a run, or is about it, without private values, cut to `most` characters.
+
+    What lies far behind the cut is not searched: a guest may write much there that takes long to search.
+    """
+    if most is None:
+        return masked(text, private_forms(run))
+    return masked(text[: 2 * most], private_forms(run))[:most]
 
 
-def masked_error(run: Run, error: ErrorInfo | None) -> ErrorInfo | None:
-    """Return an error with the name of its type and its message masked."""
+def masked_error(run: Run, error: ErrorInfo | None, most: int | None = None) -> ErrorInfo | None:
+    """Return an error with the name of its type and its message masked, and cut to `most` characters if given."""
     if error is None:
         return None
+    if most is not None:
+        return ErrorInfo(type=masked_text(run, error.type, 100), message=masked_text(run, error.message, most))
     forms = private_forms(run)
     return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))
 

@@ -11,7 +11,6 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from ramet.core import events
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
-from ramet.core.outcome import ErrorInfo
 from ramet.models.question import bounded_json, foreign
 from ramet.spawn.calls import ReplyCalls, step_number
 from ramet.spawn.mirror import Mirror
@@ -90,7 +89,7 @@ class Records:
                     call_id=event.call_id,
                     tool=calls.end(event.call_id, refused=event.status in ("error", "denied")),
                     status=event.status,
-                    preview=masked_text(self._run, event.preview)[:MAX_SHOWN],
+                    preview=masked_text(self._run, event.preview, MAX_SHOWN),
                     elapsed_ms=event.elapsed_ms,
                 )
             case MailDelivered():
@@ -102,8 +101,8 @@ class Records:
                     raise ProtocolError("no budget refused it anything")
                 self._context.note(refused)
             case Notice():
-                text = masked_text(self._run, event.text)[:MAX_SHOWN]
-                self._context.emit(Notice, text=text, error=_shown(masked_error(self._run, event.error)))
+                text = masked_text(self._run, event.text, MAX_SHOWN)
+                self._context.emit(Notice, text=text, error=masked_error(self._run, event.error, MAX_SHOWN))
             case _:
                 raise ProtocolError(f"{type(event).__name__} is nothing that a guest knows of")
 
@@ -141,7 +140,3 @@ class Records:
             summary=event.summary[:MAX_SUMMARY],
             kept=kept if self._context.durable is not None else (),
         )
-
-
-def _shown(error: ErrorInfo | None) -> ErrorInfo | None:
-    return None if error is None else ErrorInfo(type=error.type[:100], message=error.message[:MAX_SHOWN])

@@ -42,7 +42,7 @@ class Checkout(NamedTuple):
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where a person may have trusted this checkout: from the folder up to the top, here and in the main tree."""
+        """The folders in which a person may have trusted it: from it up to the top, here and in the main tree."""
         parts = self.prefix.parts
         below = [Path(*parts[:length]) for length in range(len(parts), -1, -1)]
         tops = dict.fromkeys((self.top, self.main) if self.is_own else (self.top,))

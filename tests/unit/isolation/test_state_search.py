@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,3 +70,44 @@ def test_a_search_that_took_long_is_used_again(place: Path, monkeypatch: pytest.
     before = search.below(sources)
     (place / "newer" / ".ramet").mkdir(parents=True)
     assert search.below(sources) == before
+
+
+def test_a_mount_around_a_folder_that_can_only_be_entered_is_refused() -> None:
+    """Whoever knows the names in it opens them, and nobody can search it: the error names the folder."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        place = Path(name).resolve()
+        (place / "homes" / "own" / ".ramet").mkdir(parents=True)
+        place.chmod(0o755)
+        (place / "homes").chmod(0o311)
+        with ordinary_user(), pytest.raises(InvalidValue, match=rf"{place}/homes can only be entered") as refusal:
+            StateSearch().below({"/mount": str(place)})
+        (place / "homes").chmod(0o755)
+
+    assert (refusal.value.field, refusal.value.value) == ("readonly_mounts", "/mount")
+
+
+def test_a_folder_that_cannot_be_entered_hides_what_is_in_it() -> None:
+    """A sandbox sees nothing of it either, and the mount is not refused."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        place = Path(name).resolve()
+        (place / "other" / ".ramet").mkdir(parents=True)
+        place.chmod(0o755)
+        (place / "other").chmod(0o000)
+        with ordinary_user():
+            found = StateSearch().below({"/mount": str(place)})
+        (place / "other").chmod(0o755)
+
+    assert found == ()
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """This thread's files are opened as an ordinary user would."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(60_719)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

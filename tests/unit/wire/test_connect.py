@@ -212,7 +212,8 @@ def test_whoever_wants_plain_http_is_told_what_to_do() -> None:
         (("[::1]:80",), "::1", 80, True),
         (("[::1]:80",), "::1", 81, False),
         (("*",), "example.org", 1, True),
-        (("*",), "::1", 1, True),
+        (("*",), "1.1.1.1", 1, True),
+        (("*",), "::1", 1, False),
     ],
 )
 def test_a_list_names_an_endpoint(entries: tuple[str, ...], host: str, port: int, expected: bool) -> None:

@@ -1,4 +1,4 @@
-"""What git would run in a folder because of the repository's own configuration: a part of what trust is about.
+"""Programs that git would run in a folder because of the repository's own configuration. Trust covers them.
 
 Hooks are not in it: ramet's git never runs them.
 """

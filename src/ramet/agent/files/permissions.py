@@ -37,7 +37,7 @@ KEYS = (*EFFECTS, "defaultMode", "additionalDirectories", "disableBypassPermissi
 
 
 class FilePermissions(NamedTuple):
-    """What one settings file says, whether it holds or not."""
+    """The rules of one settings file, whether they hold or not."""
 
     path: Path
     rules: tuple[Rule, ...] = ()
@@ -47,7 +47,7 @@ class FilePermissions(NamedTuple):
 
 
 class FoundPermissions(NamedTuple):
-    """What holds in a folder, and what a person should know."""
+    """The rules that hold in a folder, and notes for a person."""
 
     held: Permissions = Permissions()
     waiting: Permissions = Permissions()  #: what holds once the folder is trusted

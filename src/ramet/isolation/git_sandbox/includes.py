@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 def listed(output: str) -> list[Entry]:
-    """What `COMMAND` printed."""
+    """Parse the output of `COMMAND`."""
     fields = output.split("\0")[:-1]
     found = []
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):

@@ -107,7 +107,7 @@ def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
 
 
 def _output(argv: list[str], env: dict[str, str], settings: Iterable[Setting]) -> str:
-    """What a command prints with settings besides; if it fails, this process ends like it."""
+    """Return the output of a command with further settings. If it fails, this process exits with its status."""
     out, into = os.pipe()
     quiet = {**env, **options.as_environment([*options.FIXED, *settings])}
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, into, 1)]

@@ -84,7 +84,7 @@ def as_environment(settings: Iterable[Setting]) -> dict[str, str]:
 
 
 def listed(output: str) -> list[tuple[str, Setting]]:
-    """What `git config --list --show-scope -z` printed: each setting with its scope."""
+    """Parse the output of `git config --list --show-scope -z`: each setting with its scope."""
     fields = output.split("\0")[:-1]
     found = []
     for scope, entry in zip(fields[::2], fields[1::2], strict=True):

@@ -1,4 +1,4 @@
-"""What a sandbox for git is asked for: data that the host and the launcher share."""
+"""The request to a sandbox for git: data that the host and the launcher share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Request(NamedTuple):
     user: tuple[Setting, ...]  #: what the user's own configuration says; see `user_settings`
 
     def encode(self) -> bytes:
-        """This request as bytes with their length before them."""
+        """Encode this request as bytes with their length before them."""
         data = json.dumps(self).encode()
         return f"{len(data):0{_HEAD}}".encode() + data
 
@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
 
 def mark_line(mark: str) -> str:
-    """What stands after the output of each command."""
+    """The line that follows the output of each command."""
     return f"\n{mark}\n"
 
 

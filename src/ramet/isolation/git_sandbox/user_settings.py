@@ -1,4 +1,4 @@
-"""What of a user's own configuration of git is needed in a sandbox: filters, line ends, names of ignored files.
+"""The settings of a user's own git configuration that a sandbox needs: filters, line ends, names of ignored files.
 
 Nothing else goes in: a user's configuration may hold keys of servers.
 """
@@ -35,7 +35,7 @@ class UserSettings(NamedTuple):
 
 
 def of(output: str, environ: Mapping[str, str]) -> UserSettings:
-    """What is needed of what `COMMAND` printed."""
+    """Pick the needed settings from the output of `COMMAND`."""
     settings = [setting for _, setting in options.listed(output) if _NEEDED.match(setting.key)]
     named = {key: value for key, value in settings if key in _FILES and value}
     home = environ.get("HOME", "")

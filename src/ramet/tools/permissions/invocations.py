@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
 class Invocations(NamedTuple):
-    """What a text may start. `unknown`: something that cannot be told from the text may be started besides."""
+    """The programs that a text may start. `unknown`: more may start than the text tells."""
 
     texts: tuple[str, ...]
     commands: tuple[Command, ...]

@@ -51,7 +51,7 @@ class _TouchedFile(NamedTuple):
 
 
 class _Judgement:
-    """What is worked out of one call once, and only if a rule needs it."""
+    """The facts of one call, each computed once and only if a rule needs it."""
 
     def __init__(self, permissions: Permissions, call: Call) -> None:
         self._permissions, self._call = permissions, call

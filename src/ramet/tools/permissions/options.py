@@ -14,14 +14,14 @@ _HARMLESS_LONG = frozenset({"--help", "--version"})
 
 
 class Options(NamedTuple):
-    """Where a wrapper's options end, and what xargs replaces by its input."""
+    """The end of a wrapper's options, and the word that xargs replaces by its input."""
 
     end: int
     replacement: str = ""
 
 
 class Script(NamedTuple):
-    """What a shell runs: a text, a file, or nothing."""
+    """The script of a shell: a text, a file, or nothing."""
 
     text: Word | None = None
     file: Word | None = None

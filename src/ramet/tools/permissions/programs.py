@@ -1,4 +1,4 @@
-"""What programs do with the words behind their names: run them, run a text among them, or start nothing.
+"""Lists what programs do with the words after their names: run them, run a text among them, or start nothing.
 
 A program that is not listed here may start any of its operands. Options count as GNU, util-linux and bash have them.
 """

@@ -1,0 +1,42 @@
+"""Texts of guests are masked in a time that does not depend on what the guest writes behind the cut."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ramet.core.outcome import ErrorInfo
+from ramet.spawn.private import masked_error, masked_text
+
+SECRET = "correct horse battery"
+
+
+@pytest.fixture
+def run() -> Any:
+    """A run with one variable."""
+    grant = SimpleNamespace(secrets={}, env_vars={"GREETING": SECRET})
+    return SimpleNamespace(grant=grant, bound=None, parent=None)
+
+
+def test_a_value_is_masked_before_the_text_is_cut(run: Any) -> None:
+    """Also one that the cut would divide."""
+    assert masked_text(run, f"it is {SECRET}", 100) == "it is ***"
+    assert masked_text(run, f"it is {SECRET}", 12) == "it is ***"
+    assert masked_error(run, ErrorInfo(type="E", message=f"{SECRET}!"), 100) == ErrorInfo(type="E", message="***!")
+
+
+def test_what_is_far_behind_the_cut_costs_nothing(run: Any) -> None:
+    """Backslashes, which take longest to search: a guest may send many, in the host's event loop."""
+
+    def least(length: int) -> float:
+        times = []
+        for _ in range(5):
+            began = time.thread_time()
+            masked_text(run, "\\" * length, 2_000)
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    assert least(256 * 1024) < 5 * least(8 * 1024)
