@@ -123,7 +123,7 @@ def included_in_worktrees(base: pathlib.Path) -> Hostile:
     """A filter in a file that the configuration includes only in linked worktrees."""
     made = plain(base, "included-in-worktrees")
     git(made.repo, "config", "--file", ".git/more", "filter.evil.smudge", f"{made.command}; cat")
-    git(made.repo, "config", "includeIf.gitdir/i:**/Worktrees/**.path", f"%(prefix)/..{made.repo}/.git/more")
+    git(made.repo, "config", "includeIf.gitdir/i:**/Worktrees/**.path", str(made.repo / ".git" / "more"))
     return made
 
 
