@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.security.attacks import channel, resources, spawning
+from tests.security.attacks import channel, hopping, resources, spawning
 from tests.security.kit import Kernel
 from tests.security.outer import MOST_PIDS
 
@@ -254,3 +254,12 @@ def test_memory_of_children_counts_too(kernel: Kernel) -> None:
     result = kernel.run(resources.eat_memory_in_children, 6, 60, 20, memory_mb=128, pids=32)
 
     assert result["status"] == "oom" or result["output"]["megabytes"] <= 160
+
+
+def test_memory_that_is_handed_on_all_the_time_counts_too(kernel: Kernel) -> None:
+    """52: processes that give their address space to a child and end, a thousand times a second, hide none of it."""
+    assert len(kernel.control(hopping.hold, 2, 90, 0.1)) == 2
+
+    result = kernel.run(hopping.hold, 2, 90, 2.5, memory_mb=96, pids=32)
+
+    assert result["status"] == "oom" or sum(result["output"]) <= 96

@@ -91,6 +91,11 @@ class Subject:
         seen = self.watched._seen
         await eventually(lambda: self.watched._seen is not seen)
 
+    async def changed(self) -> None:
+        """Return when it was looked at and was not as before."""
+        seen = self.watched._seen
+        await eventually(lambda: self.watched._seen.keys() != seen.keys())
+
 
 @pytest.fixture
 def subject(dog: Watchdog) -> Iterator[Callable[..., Subject]]:
@@ -149,6 +154,49 @@ async def test_memory_does_not_hide(subject: Callable[..., Subject], script: str
     await eventually(lambda: one.is_killed)
 
     assert one.killed == ["oom"]
+
+
+#: Orphans stay below the subject, which reaps them as soon as they have ended.
+ADOPT = "import ctypes, signal; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+HOP = f"""
+{ADOPT}
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.security.attacks import hopping
+reading, writing = os.pipe()
+for _ in range(12):
+    if not os.fork(): time.sleep(1000)
+for _ in range(2):
+    if not os.fork(): hopping.hop(60, 20.0, writing)
+told()
+"""
+QUICK = """
+for _ in range(2): subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"])
+say("quick"); told()
+"""
+
+
+async def test_memory_that_is_handed_on_all_the_time_is_found(subject: Callable[..., Subject]) -> None:
+    """Each process gives its address space to a child and ends, sooner than a look takes."""
+    one = subject(HOP, Grant(memory_mb=100))
+    one.tell()
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["oom"]
+
+
+async def test_who_forks_quickly_goes_on(subject: Callable[..., Subject]) -> None:
+    """A shell script whose processes change at every look is not ended for it, and nobody stays stopped."""
+    one = subject(QUICK, Grant(memory_mb=100))
+    one.tell()
+    assert one.heard() == "quick"
+
+    for _ in range(20):
+        await one.changed()
+
+    assert not one.is_killed
+    one.watched.close()
+    assert "T" not in states(one)
 
 
 async def test_what_is_shared_is_not_counted_twice(subject: Callable[..., Subject]) -> None:
