@@ -62,10 +62,11 @@ def children(one: Stat) -> list[int]:
     return [int(child) for thread in found for child in _read(f"{one.pid}/task/{thread}/children").split()]
 
 
-def tree(pid: int, *, seen: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
+def tree(pid: int, *, seen: Mapping[int, Stat] | None = None, missed: set[int] | None = None) -> dict[int, Stat]:
     """A process and all below it, by pid; empty if it is gone. Who was `seen` already, and all below, are left out.
 
-    Each was the child of one of the others when it was looked at: a pid that is somebody else's by then is left out.
+    Each was the child of one of the others when it was looked at: a pid that is somebody else's by then is left out,
+    and added to those that were `missed`, as is one that has ended before it was looked at.
     """
     root = stat(pid)
     if root is None:
@@ -74,10 +75,14 @@ def tree(pid: int, *, seen: Mapping[int, Stat] | None = None) -> dict[int, Stat]
     waiting = [root]
     while waiting:
         for child in children(waiting.pop()):
-            one = None if child in found or (seen and child in seen) else stat(child)
+            if child in found or (seen and child in seen):
+                continue
+            one = stat(child)
             if one is not None and one.parent in found:
                 found[child] = one
                 waiting.append(one)
+            elif missed is not None:
+                missed.add(child)
     return found
 
 

@@ -18,7 +18,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,10 +26,11 @@ from typing import Literal, NamedTuple
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone
 from ramet.core.policy import Grant
-from ramet.isolation import disk, kernel_memory, procfs
+from ramet.isolation import disk, procfs
 from ramet.isolation.brake import Brake
 from ramet.isolation.contract import Metrics
 from ramet.isolation.procfs import Stat
+from ramet.isolation.tree_memory import Census, TreeMemory
 
 _log = logging.getLogger("ramet.watchdog")
 
@@ -39,6 +40,7 @@ _SLICE = 50  #: sandboxes looked at in one turn of the loop
 _DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when it is half full
 _EFFORT = 20  #: after a look nobody looks for this many times as long as it took
 _KEEPERS = 3  #: processes that are there to keep a sandbox, at most, and are not its own
+_UNREAD = 3  #: looks one after another that find no moment to read all memory: then it is the end
 MIB = 1024 * 1024
 
 Verdict = Literal["oom", "pids", "workspace"]
@@ -48,6 +50,7 @@ class _Usage(NamedTuple):
     """A tree at one moment."""
 
     tree: dict[int, Stat]
+    is_whole: bool
     cpu_s: float
     tasks: int
 
@@ -75,7 +78,16 @@ class Watched:
         self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
         self._meter, self._baseline_mb = None if workspace is None else disk.Meter(workspace), baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
-        self._in_memory, self._by_session, self._in_own_network = in_memory, by_session, in_own_network
+        self._in_memory, self._by_session = in_memory, by_session
+        self._memory = TreeMemory(
+            root.pid,
+            look=self._census,
+            exact_mb=THRESHOLD * grant.memory_mb,
+            baseline_mb=baseline_mb,
+            in_own_network=in_own_network,
+            has_cgroup=has_memory_cgroup,
+        )
+        self._unread = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
         spare = not has_cpu_cgroup and grant.cpu_cores < (os.cpu_count() or 1)
         self._brake = Brake(grant.cpu_cores, allowance_s=dog.interval_s, look=self.tree) if spare else None
@@ -119,7 +131,7 @@ class Watched:
             self.close()
             return 0.0
         before, self._seen = self._seen, usage.tree
-        is_changed = _signs(before) != _signs(usage.tree)
+        is_changed = not usage.is_whole or _signs(before) != _signs(usage.tree)
         self._is_touched = self._is_touched or is_changed
         self._pause_s = self._dog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
@@ -128,6 +140,8 @@ class Watched:
         self._check_time(now, usage, before)
         self._check_disk(now, usage)
         self._check_in_memory()
+        if self._unread:  # However long it took: else who hides memory would be looked at ever more rarely.
+            return self._dog.interval_s
         return max(self._wait(now), _EFFORT * (self._dog.now() - now))
 
     def _wait(self, now: float) -> float:
@@ -139,11 +153,15 @@ class Watched:
 
     def tree(self) -> dict[int, Stat]:
         """All processes of it, as they are now; empty after its end."""
-        found = procfs.tree(self._root.pid)
+        return self._census().tree
+
+    def _census(self) -> Census:
+        missed: set[int] = set()
+        found = procfs.tree(self._root.pid, missed=missed)
         if not found or found[self._root.pid].born != self._root.born or not found[self._root.pid].lives:
-            return {}
+            return Census({})
         if self._adopter is not None:
-            adopted = procfs.tree(self._adopter.pid, seen=found)
+            adopted = procfs.tree(self._adopter.pid, seen=found, missed=missed)
             keeper = adopted.pop(self._adopter.pid, None)
             if keeper is not None and keeper.born == self._adopter.born:
                 found.update(adopted)
@@ -151,18 +169,18 @@ class Watched:
             for pid in procfs.children(zygote):  # Who loses its parent becomes one of them, and keeps its session.
                 orphan = None if pid in found else procfs.stat(pid)
                 if orphan is not None and orphan.session == self._root.pid:
-                    found.update(procfs.tree(pid, seen=found))
-        return found
+                    found.update(procfs.tree(pid, seen=found, missed=missed))
+        return Census(found, missed <= found.keys())  # One that lost its parent meanwhile may have been found there.
 
     def _usage(self) -> _Usage | None:
-        tree = self.tree()
+        tree, is_whole = self._census()
         if not tree:
             return None
         ticks = sum(one.ticks + one.dead_ticks for one in tree.values())
         self._lost_ticks += max(0, self._last_ticks - ticks)
         self._last_ticks = ticks
         cpu_s = (ticks + self._lost_ticks) / procfs.TICKS_PER_S
-        return _Usage(tree, cpu_s, sum(one.threads for one in tree.values()))
+        return _Usage(tree, is_whole, cpu_s, sum(one.threads for one in tree.values()))
 
     def _end(self, verdict: Verdict, reason: str) -> None:
         if not self._is_open:
@@ -180,25 +198,18 @@ class Watched:
             self._end("pids", f"it had {usage.tasks} processes and threads; policy.pids is {most}")
 
     def _check_memory(self, usage: _Usage) -> None:
-        limit, processes = self._grant.memory_mb, usage.tree.values()
-        kernel = areas = 0.0
-        if not self._has_memory_cgroup:
-            kernel = kernel_memory.held_mb(self._root.pid, usage.tree, in_own_network=self._in_own_network)
-            areas = kernel_memory.shared_mb(processes)
-        memory, hidden = self._memory_mb(map(procfs.resident, processes), kernel, areas)
-        if memory >= THRESHOLD * limit:
-            memory, hidden = self._memory_mb(map(procfs.proportional, processes), kernel, areas)
-        self._tell("memory", memory, limit)
-        if memory > limit and not self._has_memory_cgroup:
-            part = f", {hidden:.0f} of them for sockets, page tables and shared areas"
-            part = "" if memory - hidden > limit else part
-            self._end("oom", f"it used {memory:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
-
-    def _memory_mb(self, found: Iterable[procfs.Memory], kernel: float, areas: float) -> tuple[float, float]:
-        """What a tree uses, and how much of it no process shows: resident pages of shared areas count once."""
-        each = tuple(found)
-        hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
-        return sum(one.total for one in each) - self._baseline_mb + hidden, hidden
+        limit, found = self._grant.memory_mb, self._memory.read(usage.tree)
+        if found.total_mb > limit and not self._has_memory_cgroup:
+            found = self._memory.read(self.tree())  # A child of vfork has all of its parent's, for a moment.
+        self._tell("memory", found.total_mb, limit)
+        self._unread = 0 if found.is_whole else self._unread + 1
+        if found.total_mb > limit and not self._has_memory_cgroup:
+            part = f", {found.hidden_mb:.0f} of them for sockets, page tables and shared areas"
+            part = "" if found.total_mb - found.hidden_mb > limit else part
+            self._end("oom", f"it used {found.total_mb:.0f} MiB of memory{part}; policy.memory_mb is {limit}")
+        elif self._unread >= _UNREAD:
+            what = "its processes followed each other so quickly that their memory could not be read"
+            self._end("oom", f"{what}; policy.memory_mb is {limit}")
 
     def _check_time(self, now: float, usage: _Usage, before: dict[int, Stat]) -> None:
         times = self._times

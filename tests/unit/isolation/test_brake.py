@@ -124,7 +124,7 @@ def test_over_any_second_nobody_gets_more_than_it_may(cores: float, wanted: floa
     """A tree on paper that uses whatever it can while it is not held back, looked at every 50 ms."""
     held, used = Brake(cores, allowance_s=0.2, look=dict), [0.0]
     # No signals on paper; nobody has pid 2**22 + 1.
-    held._stop = lambda busy: held._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]
+    held._pause.stop = lambda *, busy=None: held._pause._stopped.update({2**22 + 1: 0})  # type: ignore[method-assign]
     for look in range(1, 200):
         step = 0.0 if held.is_on else 0.05 * wanted
         used.append(used[-1] + step)

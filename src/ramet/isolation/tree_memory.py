@@ -1,0 +1,98 @@
+"""The memory of all processes of a sandbox, read so that none of it can move out of sight meanwhile.
+
+A process that has ended before its memory was read may have handed its whole address space on to a child (CLONE_VM).
+So the processes are listed again after they were read. Where one is new, or has ended while they were listed, all are
+read again; where that does not help, they are stopped for a moment. Programs that only start many processes come to
+rest then: who is stopped starts none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from ramet.isolation import kernel_memory, procfs
+from ramet.isolation.brake import Pause
+from ramet.isolation.procfs import Stat
+
+_TRIES = 3  #: to read all while they run
+_STOPPED_TRIES = 3  #: and while they are stopped
+
+
+class Census(NamedTuple):
+    """All processes of a sandbox at one moment."""
+
+    tree: dict[int, Stat]
+    is_whole: bool = True  #: none ended, or changed its place, while they were listed
+
+
+class Reading(NamedTuple):
+    """What the processes of a sandbox use, in MiB."""
+
+    total_mb: float
+    hidden_mb: float = 0.0  #: how much of it no process shows: sockets, page tables and shared areas
+    is_whole: bool = True  #: no process may have been left out
+
+
+class TreeMemory:
+    """Reads the memory of one sandbox."""
+
+    def __init__(
+        self,
+        root: int,
+        *,
+        look: Callable[[], Census],
+        exact_mb: float,
+        baseline_mb: float,
+        in_own_network: bool,
+        has_cgroup: bool,
+    ) -> None:
+        """`look` finds the processes, `root` the first. From `exact_mb` on, each has its part of what they share.
+
+        `has_cgroup` says that a control group holds the memory: nothing is read twice then.
+        """
+        self._root, self._look, self._exact_mb, self._baseline_mb = root, look, exact_mb, baseline_mb
+        self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
+
+    def read(self, tree: Mapping[int, Stat]) -> Reading:
+        """Read the memory of all processes, of which `tree` were there just now."""
+        if self._has_cgroup:
+            return self._measure(tree)
+        for _ in range(_TRIES):
+            found = self._measure(tree)
+            after = self._look()
+            if _covers(tree, after):
+                return found
+            tree = after.tree
+        pause = Pause(lambda: self._look().tree)
+        try:
+            for _ in range(_STOPPED_TRIES):
+                pause.stop()
+                tree = self._look().tree
+                found = self._measure(tree)
+                if _covers(tree, self._look()):
+                    return found
+        finally:
+            pause.release()
+        return found._replace(is_whole=False)
+
+    def _measure(self, tree: Mapping[int, Stat]) -> Reading:
+        processes, kernel, areas = tree.values(), 0.0, 0.0
+        if not self._has_cgroup:
+            kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)
+            areas = kernel_memory.shared_mb(processes)
+        found = self._sum(map(procfs.resident, processes), kernel, areas)
+        return (
+            found if found.total_mb < self._exact_mb else self._sum(map(procfs.proportional, processes), kernel, areas)
+        )
+
+    def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> Reading:
+        """Add up: resident pages of shared areas count once."""
+        each = tuple(memory)
+        hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
+        return Reading(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
+
+
+def _covers(tree: Mapping[int, Stat], after: Census) -> bool:
+    """Whether nobody came while a tree was read."""
+    return after.is_whole and all(pid in tree and tree[pid].born == one.born for pid, one in after.tree.items())
