@@ -88,7 +88,7 @@ async def test_of_those_who_hand_over_or_kill_at_once_one_does(served: Served) -
 async def test_a_team_that_is_deleted_while_others_spawn_into_it(served: Served) -> None:
     """Those who wait are told so; nothing of the team is left."""
     team, key = await served.team(agents=1)
-    asked = {"team": team, "agent_type": "echo", "wait_s": 1_000}
+    asked = {"team": team, "agent_type": "echo", "wait_s": 600}
     (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "a"})).raise_for_status()
     [room] = served.server.spawner._rooms.values()
     waiting = [

@@ -443,7 +443,7 @@ async def test_an_answer_that_nobody_takes_is_thrown_away(folder: pathlib.Path) 
 async def test_an_agent_that_was_asked_for_by_a_client_that_has_left(served: Serving) -> None:
     """Nobody would have its nonce: it is not born, and a place in the line is given up."""
     team, key = await served.team(agents=1)
-    asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 1_000}
+    asked = {"team": team, "name": "a", "agent_type": "echo", "wait_s": 600}
     first = (await served.ask("POST", "/v1/agents", key, json=asked)).raise_for_status().json()
     [room] = served.server.spawner._rooms.values()
     _, writer = await served.connection()

@@ -1,0 +1,126 @@
+"""Limits for all requests of a server together: bytes of bodies, spawns that wait, and connections of strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pathlib
+from contextlib import AsyncExitStack
+
+import pytest
+
+from ramet.services.connections import Bounds
+from ramet.services.spawning import rooms
+from ramet.services.talking.conversation import TalkLimits
+from tests.support.serving import Served, serving
+from tests.support.waiting import eventually
+
+KIB = 1024
+
+
+def request(key: str, path: str, *, length: int, body: bytes = b"", method: str = "POST") -> bytes:
+    """A request, as bytes; of its body so much."""
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-length: {length}"
+    return f"{head}\r\n\r\n".encode() + body
+
+
+async def head_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """The status and the headers of an answer."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+    return int(first.split()[1]), {k.lower(): v for k, v in (each.split(": ", 1) for each in lines)}
+
+
+async def unfinished(served: Served, leaving: AsyncExitStack, key: str, path: str) -> asyncio.StreamReader:
+    """A connection with a body of 300 KiB of which the last byte is missing."""
+    reader, writer = await served.connection()
+    leaving.callback(writer.close)
+    with contextlib.suppress(ConnectionError):
+        writer.write(request(key, path, length=300 * KIB, body=b" " * (300 * KIB - 1)))
+        await writer.drain()
+    return reader
+
+
+@pytest.mark.parametrize("path", ["/v1/agents", "/v1/agents/{agent}/turns"])
+async def test_unfinished_bodies_have_one_budget_of_bytes(folder: pathlib.Path, path: str) -> None:
+    """A team is refused beyond its share (429), all beyond the budget (503); small bodies go on, and all is given back.
+
+    The keys of a team's agents have the same share as the team's own.
+    """
+    bounds = Bounds(body_bytes=1000 * KIB, team_body_bytes=650 * KIB)
+    async with serving(folder, bounds=bounds, talk=TalkLimits(body_bytes=400 * KIB)) as served:
+        teams = [await served.team() for _ in range(3)]
+        keys, paths = [key for _, key in teams], [path] * 3
+        if "{agent}" in path:
+            for number, (team, key) in enumerate(teams):
+                asked = {"team": team, "name": "bob", "agent_type": "echo"}
+                made = (await served.ask("POST", "/v1/agents", key, json=asked)).json()
+                keys[number], paths[number] = made["nonce"], path.format(agent=made["agent"]["id"])
+        bodies = served.server._parts.bodies
+        async with AsyncExitStack() as leaving, asyncio.timeout(20):
+            for _ in range(2):
+                await unfinished(served, leaving, keys[0], paths[0])
+            await eventually(lambda: bodies.held_bytes >= 2 * (300 - 64) * KIB - 2)
+            status, headers = await head_of(await unfinished(served, leaving, teams[0][1], "/v1/agents"))
+            assert (status, headers["retry-after"]) == (429, "1")
+
+            await unfinished(served, leaving, keys[1], paths[1])
+            await unfinished(served, leaving, keys[1], paths[1])
+            await eventually(lambda: bodies.held_bytes >= 4 * (300 - 64) * KIB - 4)
+            status, headers = await head_of(await unfinished(served, leaving, keys[2], paths[2]))
+            assert (status, headers["retry-after"]) == (503, "1")
+
+            small = await served.ask("POST", "/v1/teams", served.server.operator, json={"resources": {"agents": 1}})
+            assert small.status_code == 201
+        await eventually(lambda: bodies.held_bytes == 0)
+        again = await served.ask("POST", paths[0], keys[0], content=b" " * 300 * KIB)
+        assert again.status_code in (200, 400)
+        await eventually(lambda: bodies.held_bytes == 0 and not bodies.held_by_owner)
+
+
+async def test_a_spawn_waits_for_a_bounded_time_in_a_bounded_line(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer wait is refused with the maximum, and a spawn behind a full line with 429; a place is free again."""
+    monkeypatch.setattr(rooms, "MOST_WAITING", 2, raising=False)
+    async with serving(folder) as served:
+        team, key = await served.team(agents=1)
+        asked = {"team": team, "agent_type": "echo", "wait_s": 600}
+        too_long = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "long", "wait_s": 600.5})
+        assert (too_long.status_code, too_long.json()["field"]) == (422, "wait_s")
+        assert "600" in too_long.json()["accepted"]
+
+        assert (await served.ask("POST", "/v1/agents", key, json={**asked, "name": "one"})).status_code == 201
+        (room,) = served.server.spawner._rooms.values()
+        async with AsyncExitStack() as leaving, asyncio.timeout(20):
+            for name in ("two", "three"):
+                body = json.dumps({**asked, "name": name}).encode()
+                _, writer = await served.connection()
+                leaving.callback(writer.close)
+                writer.write(request(key, "/v1/agents", length=len(body), body=body))
+            await eventually(lambda: len(room._line) == 2)
+
+            refused = await served.ask("POST", "/v1/agents", key, json={**asked, "name": "four"})
+            assert (refused.status_code, refused.json()["type"]) == (429, "urn:ramet:problem:busy")
+            assert refused.headers["retry-after"] == "1"
+            assert "2 spawns" in refused.json()["detail"]
+            assert "four" not in room.names
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("POST", "/v1/agents", 401), ("GET", "/healthz", 200), ("POST", "/nothing", 404)]
+)
+async def test_a_stranger_whose_body_does_not_come_keeps_nobody_out(
+    folder: pathlib.Path, method: str, path: str, status: int
+) -> None:
+    """The answer comes before the body is waited for, and its connection gives way to one more."""
+    async with serving(folder, bounds=Bounds(connections=3)) as served, AsyncExitStack() as leaving:
+        async with asyncio.timeout(1.5):  # less than what is waited for a body that is thrown away
+            for _ in range(4):
+                reader, writer = await served.connection()
+                leaving.callback(writer.close)
+                writer.write(request("nobody", path, length=9, method=method))
+                found, headers = await head_of(reader)
+                assert (found, headers["connection"]) == (status, "close")
+                assert await reader.readexactly(int(headers["content-length"]))
+            assert (await served.ask("GET", "/v1/teams", served.server.operator)).status_code == 200
