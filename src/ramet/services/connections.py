@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
+ANSWERED = "ramet.answered"  #: in the `state` of a scope: what is called once a request has its whole answer
 _PIPELINED = 100  #: requests that wait behind one that is being answered
 _BARREN = 1024 * 1024  #: bytes of a body that bring nothing of it: the framing of chunks, and what follows the last
 _TITLES = {
@@ -40,6 +41,8 @@ class Bounds:
     idle_s: float = 60.0  #: between two requests
     stall_s: float = 30.0  #: for a reader to take a part of what waits for it
     end_s: float = 5.0  #: for what is being answered when the server stops
+    body_bytes: int = 64 * 1024 * 1024  #: of bodies that are being read, all together, and two of the largest at least
+    team_body_bytes: int = 16 * 1024 * 1024  #: of those, with keys of one team, and one of the largest at least
 
 
 class HttpServer:
@@ -112,7 +115,9 @@ class _Connection(asyncio.Protocol):
     def __init__(
         self, config: Config, state: ServerState, bounds: Bounds, connections: dict[_Connection, None]
     ) -> None:
-        self._http: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
+        self._http: Any = config.http_protocol_class(
+            config=config, server_state=state, app_state={ANSWERED: self._answered}
+        )  # type: ignore[call-arg]
         self._bounds, self._connections = bounds, connections
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
@@ -121,6 +126,7 @@ class _Connection(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head = 0  #: bytes of a request that has not begun
         self._barren = 0
+        self._is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -197,6 +203,13 @@ class _Connection(asyncio.Protocol):
         cycle = self._http.cycle
         return cycle is None or cycle.response_complete
 
+    def gives_way(self) -> bool:
+        """Whether nobody waits for an answer on it: only the rest of a body is thrown away, or nothing is asked."""
+        return self._is_answered or self.is_between()
+
+    def _answered(self) -> None:
+        self._is_answered = True
+
     def _await_head(self) -> None:
         self._head_timer = self._loop.call_later(self._bounds.head_s, self._is_late)
 
@@ -221,9 +234,9 @@ def _within_what_may_be_open(bounds: Bounds) -> Bounds:
 
 
 def _make_room(connections: dict[_Connection, None]) -> bool:
-    """Cut the connection that has waited the longest for a request; False if all are being answered."""
+    """Cut the connection that nobody has waited on for the longest; False if all are being answered."""
     for each in connections:
-        if each.is_between():
+        if each.gives_way():
             del connections[each]
             each.cut()
             return True

@@ -89,7 +89,7 @@ class SpawnAgent(Asked):
     metadata: dict[str, str] = {}  #: 16 KiB together with `labels`
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
-    wait_s: float = 0.0  #: how long to stand in line when the team is full; 0 is refused at once
+    wait_s: float = 0.0  #: how long to stand in line when the team is full, at most 600; 0 is refused at once
     #: For how long, once it has failed, it is there with its folders; then all of it goes. None: until it is killed.
     keep_failed_s: float | None = None
 

@@ -299,10 +299,15 @@ class Server:
     def _http(self, packaging: PackagingService, scheduler: AgentScheduler, metrics: Metrics) -> HttpServer:
         with _of_extra():
             from ramet.services.app.application import Application
+            from ramet.services.app.bodies import BodyBudget
             from ramet.services.app.parts import Parts
         assert self.runtime.journal is not None, "it has a folder"
         views = KernelViews(self.runtime, self.runtime.journal, scheduler, self._rules, self._is_elsewhere)
+        bounds, largest = self._bounds or Bounds(), self._talk.body_bytes
         self._parts = Parts(
+            bodies=BodyBudget(
+                total_bytes=max(bounds.body_bytes, 2 * largest), share_bytes=max(bounds.team_body_bytes, largest)
+            ),
             spawner=self.spawner,
             agents=self.agents,
             packaging=packaging,

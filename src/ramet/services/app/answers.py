@@ -13,6 +13,7 @@ from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, problem_of
 
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
+    HTTPStatus.TOO_MANY_REQUESTS: {"retry-after": "1"},
     HTTPStatus.SERVICE_UNAVAILABLE: {"retry-after": "1"},
 }
 _encoder = msgspec.json.Encoder()

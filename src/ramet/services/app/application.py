@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from ramet.services.app.operations import Operation
 from ramet.services.app.parts import Parts
 from ramet.services.app.routes import Routes
 from ramet.services.app.table import OPERATIONS
+from ramet.services.connections import ANSWERED
 from ramet.services.problems import problem_of
 
 HEAD_BYTES = 64 * 1024  #: of all headers and the path
@@ -100,14 +102,15 @@ class _Endpoint:
         response: ASGIApp
         try:
             response = await self._answer(call, scope["method"])
-            # A body that nobody asked for would be taken for the next request.
-            if not await call.spill():
-                response = _closing(response)
+            if self._operations[scope["method"]].needs_key and getattr(response, "status_code", 200) < 400:
+                await call.spill()  # So that whoever may do this can go on with the connection.
         except ClientDisconnect:
             return  # Nobody is there to be told.
         except Exception as error:
-            response = await _refused(call, error)
-        await response(scope, receive, send)
+            response = _refused(error)
+        finally:
+            call.release()
+        await _send(response, call, scope, receive, send)
 
     async def _answer(self, call: Call, method: str) -> Response:
         operation = self._operations.get(method)
@@ -131,34 +134,40 @@ class _Endpoint:
         return answers.json(answer, operation.status)
 
 
-def _closing(response: ASGIApp) -> ASGIApp:
-    """The same, after which the connection is closed."""
+async def _send(response: ASGIApp, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an answer at once, also where a body that nobody asked for has not come.
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-            await send(message)
+    The connection is closed behind such an answer: the body would be taken for the next request. Until then it is read
+    and thrown away, since its sender may read the answer only then; meanwhile the connection gives way to others.
+    """
+    try:
+        is_read = await call.spill(0)  # what has come already
+    except ClientDisconnect:
+        is_read = True
 
-        await response(scope, receive, told)
+    async def told(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        elif not message.get("more_body"):
+            await send({**message, "more_body": True})
+            if (answered := scope.get("state", {}).get(ANSWERED)) is not None:
+                answered()
+            with contextlib.suppress(ClientDisconnect):
+                await call.spill()
+            message = {"type": "http.response.body"}
+        await send(message)
 
-    return answer
+    await response(scope, receive, send if is_read else told)
 
 
-async def _refused(call: Call, error: Exception) -> Response:
+def _refused(error: Exception) -> Response:
     if isinstance(error, StoreFailed):  # Where it was noticed tells nothing, and every request would tell it.
         _log.error("an answer failed: %s", error)
     elif not isinstance(error, RametError | Refusal) or (
         isinstance(error, RametError) and problem_of(error).status == 500
     ):
         _log.error("an answer failed", exc_info=error)
-    response = answers.problem(error)
-    try:
-        if not await call.spill():
-            response.headers["connection"] = "close"
-    except ClientDisconnect:
-        pass
-    return response
+    return answers.problem(error)
 
 
 def _why(body: bytes) -> str:
@@ -174,4 +183,4 @@ def _why(body: bytes) -> str:
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     call = Call(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
     refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
-    await (await _refused(call, refusal))(scope, receive, send)
+    await _send(_refused(refusal), call, scope, receive, send)

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ramet.core.errors import InvalidValue, NotYours
 from ramet.services.app.answers import Refusal, no_key
+from ramet.services.app.bodies import BodyHold
 from ramet.services.misfits import hidden, misfit
 from ramet.services.refusals import BodyTooLarge, Undecodable, UnknownKey
 
@@ -34,7 +35,9 @@ class Call:
         self.request, self.parts = request, parts
         self.has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         self._is_read = not self.has_body
+        self._is_given_up = False  #: what is left of the body came too slowly, or is too much
         self._put_back: list[bytes] = []
+        self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
 
     @property
     def key(self) -> str:
@@ -93,7 +96,7 @@ class Call:
 
     async def json(self, kind: type[T]) -> T:
         """The body, as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
-        data = await self.body(JSON_BYTES)
+        data = await self._read(JSON_BYTES)  # Held until `release`: a structure may wait in a line.
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.ValidationError as problem:
@@ -102,7 +105,17 @@ class Call:
             raise Undecodable("body", hidden(data), f"JSON ({problem})") from None
 
     async def body(self, most: int) -> bytes:
-        """The body, byte for byte. Raises BodyTooLarge, and Refusal where it does not come."""
+        """The body, byte for byte. Raises BodyTooLarge, and Refusal where it does not come, or has no room."""
+        data = await self._read(most)
+        self.release()  # The conversation that it goes to has limits of its own.
+        return data
+
+    def release(self) -> None:
+        """Give back what the body holds of the budget of all bodies. Idempotent."""
+        if self._hold is not None:
+            self._hold.release()
+
+    async def _read(self, most: int) -> bytes:
         given = self.request.headers.get("content-length", "")
         if given.isdigit() and int(given) > most:
             raise BodyTooLarge("body", size=int(given), limit=most)
@@ -122,8 +135,12 @@ class Call:
         """Have the whole body, which was read, come again, and nothing else."""
         self._put_back = [body] if body else []
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises Refusal where it does not, and ClientDisconnect."""
+    async def pieces(self, *, is_held: bool = True) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises Refusal where it does not, and ClientDisconnect.
+
+        What `is_held` counts in the budget of all bodies, and Refusal is raised where that is used up.
+        """
+        is_first = not self._put_back
         while self._put_back:
             yield self._put_back.pop(0)
         if self.has_body and self._is_read:
@@ -140,6 +157,9 @@ class Call:
             if not message.get("more_body"):
                 self._is_read = True
             if piece := message.get("body"):
+                if is_held and self._hold is not None:
+                    self._hold.take(len(piece), is_whole=is_first and self._is_read)
+                is_first = False
                 yield piece
             if self._is_read:
                 return
@@ -165,20 +185,31 @@ class Call:
             leaving.cancel()
             await asyncio.wait({answering, leaving})
 
-    async def spill(self) -> bool:
-        """Throw away what was not read of the body; False if there is more of it than one waits for."""
+    async def spill(self, seconds: float = _SPILL_S) -> bool:
+        """Throw away what was not read of the body; False if there is more of it than one waits for.
+
+        A client that waits to be told to send its body is not told so.
+        """
         if self._is_read:
             return True
+        if self._is_given_up or "expect" in self.request.headers:
+            return False
         size = 0
         try:
-            async with asyncio.timeout(_SPILL_S):
-                async for piece in self.pieces():
+            async with asyncio.timeout(seconds):
+                async for piece in self.pieces(is_held=False):
                     size += len(piece)
                     if size > _SPILL_BYTES:
+                        self._is_given_up = True
                         return False
         except (TimeoutError, Refusal):
+            self._is_given_up = seconds > 0
             return False
         return True
+
+    def _owner(self) -> str:
+        """Whose share of the budget of bodies is used: the key's team; "" for the operator's key."""
+        return self.parts.spawner.owner_of(self.key)
 
 
 def key_of(request: Request) -> str:

@@ -22,7 +22,7 @@ async def _upload(call: Call) -> BundleInfo:
         await call.see_that_it_has_a_team()
     elif not call.parts.spawner.roster.is_operator(call.key):
         raise Denied("uploading a bundle", "only the operator does so here (rules.bundles: operator)")
-    return await call.parts.packaging.upload(call.pieces())
+    return await call.parts.packaging.upload(call.pieces(is_held=False))
 
 
 async def _list_bundles(call: Call) -> BundleList:

@@ -107,7 +107,7 @@ def _refusals(each: Operation) -> set[int]:
     if each.needs_key:
         found |= {401, 404}
     if each.takes is not None or each.has_body:
-        found |= {400, 408, 413}
+        found |= {400, 408, 413, 429}
     if each.takes is not None or each.has_body or each.query is not None:
         found.add(422)
     return found

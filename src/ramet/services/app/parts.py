@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ramet.services.app.bodies import BodyBudget
 from ramet.services.app.sse import Streams
 from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
@@ -41,6 +42,7 @@ class Parts:
     packaging: PackagingService
     kernel: OperatorsView
     metrics: Metrics
+    bodies: BodyBudget
     rules: Rules = field(default_factory=Rules)  #: of the operator
     message_bytes: int = TalkLimits().body_bytes  #: of what is said to an agent
     streams: Streams = field(default_factory=Streams)

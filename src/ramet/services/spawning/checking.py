@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -38,6 +37,7 @@ from ramet.services.spawning.shelves import AgentShelf
 _COUNTS = ("tokens", "model_calls", "tool_calls", "agents")  #: limits of a run that have no parts
 _LIMITS = (*_COUNTS, "usd", "seconds")
 _MACHINE = tuple(RESERVED)  #: which a policy says
+MOST_WAIT_S = 600  #: of a spawn in the line of its team: it holds a connection meanwhile
 MOST_NOTE_BYTES = 16 * 1024  #: of labels and metadata together: every list of agents has them
 _SPARE = 200  #: levels of nesting that are left free in what is kept
 
@@ -188,8 +188,8 @@ def _size(notes: Mapping[str, str]) -> int:
 
 def checked_wait(wait_s: object) -> float:
     """How long to stand in line. Raises InvalidValue."""
-    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
-        raise InvalidValue("wait_s", wait_s, "a finite number from 0")
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MOST_WAIT_S:
+        raise InvalidValue("wait_s", wait_s, f"a number of seconds from 0 to {MOST_WAIT_S}")
     return wait_s
 
 

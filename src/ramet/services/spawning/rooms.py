@@ -15,13 +15,15 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end, within
-from ramet.core.errors import InvalidValue, OverCapacity
+from ramet.core.errors import BusyError, InvalidValue, OverCapacity
 from ramet.core.team import Team
 from ramet.services.contract import TeamInfo
 from ramet.services.spawning.books import AgentRow, Books, TeamRow
 
 #: What a team counts of the machine, and how a reservation of its sandboxes says that.
 RESERVED = {"cpu": "cpu_cores", "memory_mb": "memory_mb"}
+
+MOST_WAITING = 100  #: spawns in the line of one team: each holds a connection
 
 
 @dataclass(eq=False)
@@ -88,7 +90,7 @@ class Room:
         """Let an agent hold what it needs, at once or when its turn has come. A cancel leaves the line.
 
         Who waits is served in order; who does not may have what is free meanwhile. Raises OverCapacity when the time is
-        up, or when it could not fit if all others were gone; InvalidValue.
+        up, or when it could not fit if all others were gone; BusyError for a full line; InvalidValue.
         """
         if not (wait_s and self._line):
             try:
@@ -98,6 +100,8 @@ class Room:
                 if not wait_s:
                     raise
         self.team.check(need)
+        if len(self._line) >= MOST_WAITING:
+            raise BusyError(f"{MOST_WAITING} spawns wait in the line of team {self.label!r}, as many as may; ask again")
         place = _Place(agent, need)
         self._line.append(place)
         try:

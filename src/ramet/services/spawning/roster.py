@@ -189,6 +189,12 @@ class Roster:
             return True
         return any([keys.held_by(each.row.keys, hash, now) is not None for each in self._living.values()])
 
+    def team_of(self, key: str) -> str:
+        """The team of the agent that a key opens, with whatever right; "" if it opens none."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        teams = [each.row.team for each in self._living.values() if keys.held_by(each.row.keys, hash, now) is not None]
+        return teams[0] if teams else ""
+
     def find(self, key: str, right: Right) -> Living:
         """The agent of which this is a key with that right. Raises NotYours, also for the operator's: it is of all."""
         hash, now = keys.hash_of(key), self._clock.now()

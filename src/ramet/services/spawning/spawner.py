@@ -302,6 +302,12 @@ class AgentSpawnerService:
         """Whether a key opens anything here. That of `agent`, which is asked for, is found first."""
         return self.roster.is_operator(key) or self.roster.knows_key(key, agent) or bool(self._rooms_of(key))
 
+    def owner_of(self, key: str) -> str:
+        """Whose a key is: the id of its team, "" for the operator's, and for one of another kernel a name of it."""
+        if self.roster.is_operator(key):
+            return ""
+        return next((room.id for room in self._rooms_of(key)), "") or self.roster.team_of(key) or keys.hash_of(key)
+
     async def delegate(self, agent: str, key: str, asked: Delegate) -> DelegatedKey:
         """A narrower key, or the ownership, by which every older key dies. Raises NotYours, InvalidValue."""
         return await self._owners.delegate(agent, key, asked)
