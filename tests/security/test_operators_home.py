@@ -1,0 +1,78 @@
+"""What lies in the operator's home is nobody's but the operator's: real `ramet serve`, a team's key."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.support.team_keys import TeamClient, served
+
+SECRET = "PLANTED-4711"
+
+
+@pytest.fixture
+def operators_home(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A home with a skill, an agent definition and its memory, each of which holds a secret."""
+    mine = tmp_path / ".ramet"
+    files = {
+        "skills/payroll/SKILL.md": f"---\ndescription: pay\n---\n{SECRET}\n",
+        "agents/keeper.md": f"---\nname: keeper\ndescription: keeps {SECRET}\nmemory: user\n---\n{SECRET}\n",
+        "agent-memory/keeper/MEMORY.md": f"{SECRET}\n",
+    }
+    for name, text in files.items():
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(text)
+    return tmp_path
+
+
+def _skill(client: TeamClient, name: str, text: str) -> None:
+    folder = client.folder / ".ramet" / "skills" / name
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(f"---\ndescription: of the folder\n---\n{text}\n")
+
+
+def test_agents_get_skills_of_the_served_folder_and_none_of_the_operators_home(operators_home: pathlib.Path) -> None:
+    """A skill of the home is unknown, and a refusal names neither it nor its place; that of the folder is told."""
+    with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
+        _skill(client, "greeting", "Say hello.")
+        (client.folder / ".ramet" / "skills" / "out").symlink_to(operators_home / ".ramet" / "skills" / "payroll")
+        for number, name in enumerate(("payroll", "nope", "out")):
+            refused = client.spawn(f"no-{number}", "told", spawn_info={"skills": [name]})
+            assert refused.status_code in (404, 422), refused.text
+            assert SECRET not in refused.text
+            assert str(operators_home) not in refused.text
+            assert name == "payroll" or "payroll" not in refused.text
+        spawned = client.spawn("yes", "told", spawn_info={"skills": ["greeting"]}).raise_for_status().json()
+
+        assert "Say hello." in client.say(spawned, "system")
+
+
+def test_the_skills_of_a_home_that_is_served_are_not_offered(tmp_path: pathlib.Path) -> None:
+    """Where the served folder is the operator's home, its skills are still the operator's own."""
+    with served(None, HOME=str(tmp_path), RAMET_HOME="") as client:
+        (tmp_path / ".ramet").symlink_to(client.folder / ".ramet")
+        _skill(client, "payroll", SECRET)
+
+        refused = client.spawn("no", "told", spawn_info={"skills": ["payroll"]})
+
+        assert refused.status_code == 404, refused.text
+        assert "payroll" not in refused.json()["known"]
+
+
+def test_agents_cannot_start_agents_of_the_operators_own_definitions(operators_home: pathlib.Path) -> None:
+    """Neither the tool's list nor a call by the name reaches a definition, or a memory, of the home."""
+    with served(None, HOME=str(operators_home), RAMET_HOME="") as client:
+        spawned = client.spawn("lead", "told", spawn_info={"spawn": True}).raise_for_status().json()
+
+        tools = client.ask(
+            "POST", f"/v1/agents/{spawned['agent']['id']}/control", spawned["nonce"], json={"@type": "list_tools"}
+        ).text
+        said = client.say(spawned, "call Agent " + json.dumps({"prompt": "system", "subagent_type": "keeper"}))
+
+        assert "explore" in tools
+        for each in (tools, said):
+            assert SECRET not in each
+        assert "keeper" not in tools
+        assert "explore" in said, "it is told which types there are"

@@ -1,0 +1,35 @@
+"""An agent type that calls any tool it is told to, and says its system prompt: what a team's key can make of a model."""
+
+from __future__ import annotations
+
+import json
+
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from ramet.models.dialogue import Call, Step
+from ramet.models.scripted import ScriptedModel
+from ramet.services.types.llm import LlmType
+
+ENTRY_POINTS = """\
+told = tests.support.told_types:ToldType
+"""
+
+
+def _answer(messages: list[BaseMessage]) -> Step:
+    """`call NAME {JSON}` is a call of a tool, `system` asks for the system prompt, a tool's result is said again."""
+    if isinstance(messages[-1], ToolMessage):
+        return f"RESULT {messages[-1].text}"
+    asked = [str(each.text) for each in messages if isinstance(each, HumanMessage)][-1]
+    if asked.startswith("call "):
+        _, name, arguments = asked.split(" ", 2)
+        return Call(name, json.loads(arguments))
+    return "SYSTEM " + "\n".join(str(each.text) for each in messages if isinstance(each, SystemMessage))
+
+
+class ToldType(LlmType):
+    """A model that calls what it is told to."""
+
+    name = "told"
+
+    def __init__(self) -> None:
+        super().__init__({"told": ScriptedModel(_answer, keep_requests=False)}, default="told")
