@@ -1,4 +1,4 @@
-"""An agent type that calls any tool it is told to, and says its system prompt: what a team's key can make of a model."""
+"""An agent type that calls any tool by its name, and says its system prompt, as a team's key can ask a model to."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ async def test_a_tree_that_goes_on_keeps_the_rules_it_began_with(project: pathli
         settings(project, {"deny": ["Read(.env)"]}, file=".claude/settings.local.json")
 
         (left,) = await left_behind(runtime.journal)
-        plan = left.plan(supplied_by(), None)
+        plan = left.plan(supplied_by(), AgentRuntime().open_project)
 
     assert plan.permissions is not None
     assert [each.text for each in plan.permissions.rules] == ["Bash(rm:*)", "Bash(mv:*)", "Read(.env)"]

@@ -103,6 +103,7 @@ class Opening:
     clock: Clock
     transcripts: pathlib.Path | None
     user_dir: pathlib.Path | None
+    user_texts: bool  #: whether agents are told what lies in `user_dir`: skills and memory
     grace_s: float
     entropy: Callable[[int], bytes]
     telemetry: Telemetry
@@ -146,7 +147,7 @@ class Opening:
             approver=plan.approver,
             unattended=plan.unattended,
         )
-        prompts = Prompts(plan.cwd, self.user_dir, plan.session)
+        prompts = Prompts(plan.cwd, self.user_dir if self.user_texts else None, plan.session)
         runner = _merged(plan.hooks, plan.cwd, recorder)
         spill = Spill(folder, number)
 

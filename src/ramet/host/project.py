@@ -49,15 +49,20 @@ class Project(Mapping[str, Agent]):
         folder: pathlib.Path | None,
         *,
         user_dir: pathlib.Path | None,
+        user_texts: bool = True,
         home: pathlib.Path | None = None,
         call: Sequence[Agent] = (),
     ) -> Project:
         """Read a folder and the user's own files; without either, only `call` and what is built in.
 
+        Without `user_texts` no definitions of the user are read; the user's settings and trust hold all the same.
+
         Raises Unreadable or InvalidValue for settings that cannot be understood.
         """
         trusted = folder is not None and user_dir is not None and is_trusted(folder, user_dir)
-        loaded = load_definitions(folder, user_dir=user_dir, home=home, call=call, trusted=trusted)
+        loaded = load_definitions(
+            folder, user_dir=user_dir if user_texts else None, home=home, call=call, trusted=trusted
+        )
         hooks = [hooks_in(user_dir / USER_SETTINGS, fence=None)] if user_dir is not None else []
         notes = []
         settings = project_settings(folder) if folder is not None else ()

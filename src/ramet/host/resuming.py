@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
@@ -137,13 +137,15 @@ class Left:
         """Nothing is left to go on with."""
         await self._journal.close_tree(self.root, now)
 
-    def plan(self, supplied: Supplied, user_dir: pathlib.Path | None) -> TreePlan:
+    def plan(
+        self, supplied: Supplied, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
+    ) -> TreePlan:
         """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here."""
         about = self.about
         cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
         if cwd is not None and not cwd.is_dir():
             raise DefinitionMissing("folder", str(cwd))
-        project = Project.open(cwd, user_dir=user_dir, call=supplied.agents)
+        project = open_project(cwd, supplied.agents)
         children = about["children"]
         return TreePlan(
             definitions=project,

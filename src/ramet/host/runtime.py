@@ -88,6 +88,9 @@ class AgentRuntime:
     memory. With a working directory, or a `store`, what its agents do is on record for good, in
     `<dir>/.ramet/journal.db`: a runtime that was killed is taken up again by `resume`, in another process. A tree stays
     on record for `keep_results_seconds` after its end, or without them until `ramet gc` removes what is old.
+
+    `user_dir` is the user's folder: its settings and its record of trusted folders hold for every agent. Without
+    `user_texts` its definitions, skills and memory are told to none.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class AgentRuntime:
         prices: Mapping[str, Price] | None = None,
         retry: RetryPolicy | None = None,
         user_dir: pathlib.Path | None = None,
+        user_texts: bool = True,
         grace_s: float = GRACE_S,
         backend: BackendName | Backend | None = None,
         store: Store | None = None,
@@ -114,6 +118,7 @@ class AgentRuntime:
         self.clock: Clock = clock or SystemClock()
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self.user_dir, self.grace_s = user_dir, grace_s
+        self._user_texts = user_texts
         self._entropy = entropy
         self._loop = HomeLoop()
         self.telemetry = Telemetry()
@@ -137,6 +142,7 @@ class AgentRuntime:
             clock=self.clock,
             transcripts=kept_in,
             user_dir=user_dir,
+            user_texts=user_texts,
             grace_s=grace_s,
             entropy=entropy,
             keep_s=checked_keep(keep_results_seconds),
@@ -517,12 +523,19 @@ class AgentRuntime:
             point.agent,
             prompt,
             tools=point.tools,
-            agents=Project.open(point.cwd, user_dir=self.user_dir, call=supplied.agents),
+            agents=self.open_project(point.cwd, supplied.agents),
             cwd=point.cwd,
             limits=limits,
             history=point.messages,
             gate=gate,
         )
+
+    def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
+        """Read what a folder brings to a session, and what of the user's this runtime tells its agents.
+
+        Raises Unreadable or InvalidValue for settings that cannot be understood.
+        """
+        return Project.open(folder, user_dir=self.user_dir, user_texts=self._user_texts, call=call)
 
     def open_tree(self, plan: TreePlan) -> OpenTree:
         """A tree without a root yet, with services of its own.

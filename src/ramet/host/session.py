@@ -102,7 +102,7 @@ class Session:
         if policy is None and backend is not None:
             policy = sandboxed_children(self._cwd)
         call = tuple(as_agent(each) for each in agents)
-        self.project = project or Project.open(self._cwd, user_dir=self.runtime.user_dir, call=call)
+        self.project = project or self.runtime.open_project(self._cwd, call)
         definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
         if sync_tools not in ("thread", "process"):
@@ -185,7 +185,7 @@ class Session:
             raise
         self._root = found[0].run
         self._opened = self.runtime.trees[self._root.info.id]
-        self.project = Project.open(self._cwd, user_dir=self.runtime.user_dir, call=tuple(map(as_agent, agents)))
+        self.project = self.runtime.open_project(self._cwd, tuple(map(as_agent, agents)))
         self.result, self._closed = None, False
         return self
 

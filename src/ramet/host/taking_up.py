@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
 from ramet.core.errors import RametError, StoreFailed
@@ -15,7 +16,7 @@ from ramet.core.events import RunSpawned
 from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
-from ramet.host.project import git_of
+from ramet.host.project import Project, git_of
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
 from ramet.isolation import worktree
 from ramet.isolation.git import Git, NoWorktree
@@ -31,6 +32,9 @@ class Owner(Protocol):
 
     clock: Clock
     user_dir: pathlib.Path | None
+
+    def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
+        """What a folder brings to a tree."""
 
     def open_tree(self, plan: TreePlan) -> OpenTree:
         """One without a root yet."""
@@ -78,7 +82,7 @@ class Taking:
             await left.close(owner.clock.now())
             return None
         await _restore_worktrees(story, git_of(owner.user_dir))
-        plan = left.plan(self.supplied, owner.user_dir)
+        plan = left.plan(self.supplied, owner.open_project)
         opened = owner.open_tree(plan)
         try:
             root = take_up(opened, story, self.supplied)

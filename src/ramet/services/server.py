@@ -61,8 +61,8 @@ class Server:
     conversation may take, `bundles` what an upload may; without `installs` no packages are installed for images.
     `pod_images` are those that the `backend` has its sandboxes start from, pushed when they are made.
     `public_metrics` need no key.
-    `runtime` are further options of `AgentRuntime`. An operator's `token` that is not given is made, and kept in the
-    folder.
+    `runtime` are further options of `AgentRuntime`; agents of a server are told nothing of its `user_dir`. An
+    operator's `token` that is not given is made, and kept in the folder.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Server:
         self._bundles, self._installs, self._pod_images = bundles, installs, pod_images
         self._public_metrics = public_metrics
         self._address = address
-        self.runtime = AgentRuntime(self.dir, backend=backend, **runtime)
+        self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted = self._rules.models
         self.operator = ""

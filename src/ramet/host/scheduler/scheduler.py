@@ -16,7 +16,6 @@ from ramet.core import ticks
 from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.schedule import LONGEST_S, Cron, Interval, Once, checked_number, first_after, just_before, utc
 from ramet.core.ticks import Book, State, TickResult
-from ramet.host.project import Project
 from ramet.host.records import Records
 from ramet.host.runtime import AgentRuntime, living, reachable
 from ramet.host.scheduler.firing import Firing
@@ -249,7 +248,7 @@ class AgentScheduler:
         return Records(journal.store, journal.living) if journal is not None and journal.is_open else None
 
     def _definitions(self) -> Mapping[str, Agent]:
-        return Project.open(self._runtime.working_dir, user_dir=self._runtime.user_dir)
+        return self._runtime.open_project(self._runtime.working_dir)
 
     async def _now(self) -> datetime:
         await self.start()

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.places import Place
-from ramet.agent.files.skills import load_skills, render_skills, skill_places
+from ramet.agent.files.skills import load_skills, render_skills
 from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.capabilities import Capability
@@ -26,7 +26,7 @@ from ramet.services.types.again import TreesOver, left_of, said_before, trees_ov
 from ramet.services.types.gating import gate_of
 from ramet.services.types.llm_agent import Compact, ListTools, LlmAgent, SetModel
 from ramet.services.types.loading import LoadBundle, UnloadBundle
-from ramet.services.types.outfit import Outfit, code_tools, image_skills
+from ramet.services.types.outfit import Outfit, code_tools, image_skills, served_skills
 from ramet.services.types.place import isolation_of, policy_of
 from ramet.services.types.tool_sources import tools_of
 from ramet.spawn.run import Run
@@ -52,7 +52,7 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str = ""  #: none is the server's default
     system_prompt: str = ""
     tools: Sequence[str] = ()
-    skills: Sequence[str] = ()  #: by their names: of its image's, then of the server's user
+    skills: Sequence[str] = ()  #: by their names: of its image's, then of the served folder's `.ramet/skills`
     modules: Sequence[str] | None = None  #: what its `python` may import; None is what its image has at the top
     in_image: bool = False  #: whether it works in the folder of its image, and reads it, not in an empty one
     spawn: bool = False  #: whether it may start agents below it
@@ -206,9 +206,8 @@ class LlmType:
 
 
 def _skills(opening: Opening) -> Sequence[Place]:
-    """Where its skills may lie: in its image, then with the server's user."""
-    user = opening.runtime.user_dir
-    return (*image_skills(opening), *(skill_places(None, user) if user is not None else ()))
+    """Where its skills may lie: in its image, then in the served folder."""
+    return (*image_skills(opening), *served_skills(opening.runtime))
 
 
 def _works_in(opening: Opening) -> pathlib.Path | None:

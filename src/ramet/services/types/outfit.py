@@ -10,8 +10,10 @@ from langchain_core.tools import BaseTool
 from ramet.agent.files.places import Place, plugin_places
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.core.capabilities import Capability
+from ramet.disk.state_folder import state_folder
 from ramet.host import changing
 from ramet.host.changing import Equipment
+from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import CodeTool, Loadable, Opening
 from ramet.services.types import imports
 from ramet.spawn.run import Run
@@ -20,6 +22,9 @@ from ramet.tools.python import NAME as PYTHON
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+
+
+SKILLS = "skills"
 
 
 class Outfit:
@@ -44,7 +49,7 @@ class Outfit:
         shelf, info = self._opening.shelf, self._opening.info
         if shelf is None:
             return
-        place = plugin_places([shelf.folder], "skills")
+        place = plugin_places([shelf.folder], SKILLS)
         skills = load_skills([name for bundle in shelf.loaded for name in bundle.skills], place)
         code: Sequence[Capability] = ()
         if PYTHON in info.tools and info.modules is None:
@@ -67,3 +72,13 @@ def code_tools(declared: Iterable[CodeTool]) -> tuple[BaseTool, ...]:
 def image_skills(opening: Opening) -> tuple[Place, ...]:
     """Where skills of its image lie: each of its folders is one of skills."""
     return tuple(place._replace(folder=each) for each in opening.image.skills for place in plugin_places([each], ""))
+
+
+def served_skills(runtime: AgentRuntime) -> tuple[Place, ...]:
+    """Where the operator offers skills to all agents: `.ramet/skills` of the served folder, unless that is a home's."""
+    if runtime.working_dir is None:
+        return ()
+    folder = state_folder(runtime.working_dir)
+    if runtime.user_dir is not None and folder.resolve() == runtime.user_dir.resolve():
+        return ()
+    return (Place(folder / SKILLS, "project", folder / SKILLS),)
