@@ -126,3 +126,13 @@ def test_a_team_cannot_upload_a_bundle_unless_a_rule_says_so() -> None:
     with served({"rules": {"bundles": "teams"}}) as client:
         assert client.ask("POST", "/v1/bundles", client.key, content=bundle).status_code == 201
         assert client.ask("POST", "/v1/bundles", "team_wrong", content=bundle).status_code == 401
+
+
+def test_a_spawn_names_a_bounded_number_of_tools() -> None:
+    """The refusal names the field; what is named costs the server work before anything is reserved."""
+    with served() as client:
+        refused = client.spawn("many", spawn_info={"tools": [f"kit:f{i}" for i in range(201)]}, policy={})
+
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["field"] == "spawn_info.tools"
+        assert "at most 200" in refused.json()["detail"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Any
 
 import pytest
@@ -99,3 +100,41 @@ async def test_a_bundle_that_says_something_wrong_of_itself_is_not_kept(
         assert str(tmp_path) not in str(refusal.value)
         assert await packaging.list_bundles() == []
         assert [each.name for each in (tmp_path / "bundles").iterdir()] == []
+
+
+def _large(folder: pathlib.Path, name: str, *, size: int = 120_000) -> None:
+    """Write a module with a hundred functions and a long constant."""
+    functions = "".join(f"def f{i}(a: int) -> int:\n    'Does.'\n    return a\n" for i in range(100))
+    (folder / name).write_text(functions + "x = [" + "1+1," * (size // 4) + "]\n")
+
+
+def test_many_functions_of_a_module_cost_one_look_at_it(tmp_path: pathlib.Path) -> None:
+    """A request that names a hundred cannot keep the server a hundred times as long."""
+    for name in ("one.py", "many.py"):
+        _large(tmp_path, name)
+    began = time.process_time()
+    tools_of(["one:f1"], [tmp_path], "tools")
+    once = time.process_time() - began
+
+    tools_of([f"many:f{i}" for i in range(100)], [tmp_path], "tools")
+    tools_of([f"many:f{i}" for i in range(100)], [tmp_path], "tools")
+
+    assert time.process_time() - began - once < 20 * once
+
+
+def test_a_source_that_changed_is_read_again(tmp_path: pathlib.Path) -> None:
+    """A folder that is no bundle may change."""
+    assert schema_of(tmp_path, "a: int")["required"] == ["a"]
+    assert schema_of(tmp_path, "another: int")["required"] == ["another"]
+
+
+def test_large_modules_are_refused_by_their_size(tmp_path: pathlib.Path) -> None:
+    """Each alone, and all that one request names."""
+    _large(tmp_path, "large.py", size=300_000)
+    for number in range(9):
+        _large(tmp_path, f"m{number}.py")
+
+    with pytest.raises(InvalidValue, match=r"large\.py.*at most 262144"):
+        tools_of(["large:f1"], [tmp_path], "tools")
+    with pytest.raises(InvalidValue, match="at most 1048576"):
+        tools_of([f"m{number}:f{number}" for number in range(9)], [tmp_path], "tools")
