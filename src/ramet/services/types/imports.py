@@ -14,7 +14,7 @@ from ramet.core.errors import InvalidValue
 
 FIELD: Final = "spawn_info.function"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)\Z")
-MAX_SOURCE: Final = 1024 * 1024  #: bytes of a module that are looked at
+MAX_SOURCE: Final = 256 * 1024  #: bytes of a module that is looked at: parsing lets no other thread go on meanwhile
 
 
 class Reference(NamedTuple):
@@ -68,12 +68,21 @@ def check_source(called: Reference, folders: Sequence[Path]) -> None:
     raise InvalidValue(FIELD, str(called), f"a function of the image's code; module {called.module!r} has no such name")
 
 
+def tree_of(file: Path, field: str) -> ast.Module:
+    """The source of a module as a tree. Raises InvalidValue for one that is too large or that cannot be read."""
+    with file.open("rb") as source:
+        data = source.read(MAX_SOURCE + 1)
+    if len(data) > MAX_SOURCE:
+        raise InvalidValue(field, file.name, f"a module of at most {MAX_SOURCE} bytes")
+    try:
+        return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        raise InvalidValue(field, file.name, f"source that can be read ({problem})") from None
+
+
 def _bound(file: Path) -> set[str]:
     """Names that the top of a module binds; a star import binds whatever there is."""
-    try:
-        tree = ast.parse(file.read_bytes()[:MAX_SOURCE])
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        raise InvalidValue(FIELD, file.name, f"source that can be read ({problem})") from None
+    tree = tree_of(file, FIELD)
     names = set[str]()
     for line in tree.body:
         match line:

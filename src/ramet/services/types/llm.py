@@ -15,6 +15,7 @@ from ramet.agent.files.places import Place
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.agent.loop import MAX_TURNS, keep
 from ramet.concurrency.deadline import to_its_end
+from ramet.concurrency.threads import in_thread
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy import Policy, secrets_of, variables_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 FIELD: Final = "spawn_info.tools"
+MAX_TOOLS: Final = 200  #: names in it
 
 
 class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -85,7 +87,7 @@ class LlmType:
 
         Raises MissingExtra and ModelFailed for a model that cannot be asked from here, IsolationUnavailable.
         """
-        self._definition(opening)
+        await self._definition(opening)
         await gate_of(opening.runtime, opening.info.gate)
         opening.rules.check_model("spawn_info.model", opening.info.model or self._default)
         opening.runtime.gateway.port(self.model(opening.info.model))
@@ -126,8 +128,8 @@ class LlmType:
 
     async def _begun(self, opening: Opening, policy: Policy | None, over: TreesOver) -> Session:
         return Session(
-            agent=self._definition(opening),
-            tools=_tools(opening),
+            agent=await self._definition(opening),
+            tools=await _tools(opening),
             cwd=_works_in(opening),
             limits=left_of(opening.limits, over.used_before("")),
             spawn=opening.info.spawn,
@@ -142,7 +144,7 @@ class LlmType:
             return await self._resumed(opening, policy)
         except Unknown:  # It was closed with its server.
             gate = await gate_of(opening.runtime, opening.info.gate)
-            said = await said_before(opening, over, self.model(opening.info.model), _tools(opening), gate)
+            said = await said_before(opening, over, self.model(opening.info.model), await _tools(opening), gate)
             session = await self._begun(opening, policy, over)
             for message in said:
                 keep(session.context, message)
@@ -167,7 +169,7 @@ class LlmType:
         session = await Session.resume(
             opening.run,
             None if isinstance(model, str) else model,
-            _tools(opening),
+            await _tools(opening),
             cwd=_works_in(opening),
             runtime=opening.runtime,
             secrets=secrets_of(policy),
@@ -184,10 +186,13 @@ class LlmType:
             opening.rules.check_model("model", name)
         return self.model(name) if name else None
 
-    def _definition(self, opening: Opening) -> Agent:
-        """Raises Unknown, InvalidValue."""
+    async def _definition(self, opening: Opening) -> Agent:
+        """Read it from the disk, without keeping the event loop. Raises Unknown, InvalidValue."""
+        return await in_thread(lambda: self._read_definition(opening), name="ramet-definition")
+
+    def _read_definition(self, opening: Opening) -> Agent:
         info: LlmInfo = opening.info
-        _tools(opening)
+        _read_tools(opening)
         _works_in(opening)
         code: tuple[Capability, ...] = ()
         if PYTHON in info.tools:
@@ -219,12 +224,19 @@ def _works_in(opening: Opening) -> pathlib.Path | None:
     return opening.folder if opening.policy is None else None  # What is not mounted is not there, inside.
 
 
-def _tools(opening: Opening) -> tuple[BaseTool, ...]:
+async def _tools(opening: Opening) -> tuple[BaseTool, ...]:
+    """Read them from the disk, without keeping the event loop. Raises like `_read_tools`."""
+    return await in_thread(lambda: _read_tools(opening), name="ramet-tools")
+
+
+def _read_tools(opening: Opening) -> tuple[BaseTool, ...]:
     """By their names, and those that its image declares.
 
     Raises Unknown, and InvalidValue for code that is to run in the host, for a function that is not there or cannot be
-    a tool, and for two tools of one name.
+    a tool, for two tools of one name, and for too many names.
     """
+    if len(opening.info.tools) > MAX_TOOLS:
+        raise InvalidValue(FIELD, f"{len(opening.info.tools)} names", f"at most {MAX_TOOLS}")
     workspace = [each.name for each in workspace_tools()]
     stock, chosen = stock_tools({}), dict[str, BaseTool]()
     named = [each for each in opening.info.tools if ":" in each]

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from ramet.core.errors import InvalidValue
 from ramet.services.contract import CodeTool
-from ramet.services.types.imports import MAX_SOURCE, Reference, parsed
+from ramet.services.types.imports import Reference, parsed, tree_of
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 _MAX_DESCRIPTION = 8 * 1024
+MAX_SOURCES: Final = 1024 * 1024  #: bytes of all modules that one request names
+_Functions = Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]
 _PLAIN: Final[dict[str, dict[str, Any]]] = {
     "str": {"type": "string"},
     "int": {"type": "integer"},
@@ -33,7 +36,11 @@ _TYPES = "str, int, float, bool, None, Any, list[…], dict[str, …], Literal[�
 
 
 def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple[CodeTool, ...]:
-    """Each as `tool_of`. Raises InvalidValue, also for two of one name."""
+    """Each as `tool_of`. Raises InvalidValue, also for two of one name and for too much source in all."""
+    names = tuple(names)
+    files = {file for each in names for file in _files(parsed(each, field), folders)}
+    if (size := sum(file.stat().st_size for file in files)) > MAX_SOURCES:
+        raise InvalidValue(field, f"modules of {size} bytes", f"modules of at most {MAX_SOURCES} bytes in all")
     found: dict[str, CodeTool] = {}
     for each in names:
         tool = tool_of(each, folders, field)
@@ -58,21 +65,37 @@ def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
 
 
 def _function(called: Reference, folders: Sequence[Path], field: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    parts = called.module.split(".")
-    for folder in folders:
-        for file in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
-            if file.is_file():
-                for line in reversed(_tree(file, field).body):  # What is defined last counts.
-                    if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef) and line.name == called.name:
-                        return line
+    for file in _files(called, folders):
+        status = file.stat()
+        functions = _functions(file, status.st_size, status.st_mtime_ns, field)
+        if isinstance(functions, InvalidValue):
+            raise InvalidValue(functions.field, functions.value, functions.accepted)
+        if called.name in functions:
+            return functions[called.name]
     raise InvalidValue(field, str(called), "a function that a module of the image's code defines at its top")
 
 
-def _tree(file: Path, field: str) -> ast.Module:
+def _files(called: Reference, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The files of these folders that could be the module."""
+    at = [folder.joinpath(*called.module.split(".")) for folder in folders]
+    return tuple(file for each in at for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
+
+
+@lru_cache(maxsize=8)  # A tree takes up to a hundred times as much memory as its source.
+def _functions(file: Path, size: int, changed_ns: int, field: str) -> _Functions | InvalidValue:
+    """The functions at the top of a module without their bodies but the docstring, or why there are none.
+
+    What is defined last counts. `size` and `changed_ns` tell one state of the file from another.
+    """
+    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
     try:
-        return ast.parse(file.read_bytes()[:MAX_SOURCE])
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        raise InvalidValue(field, file.name, f"source that can be read ({problem})") from None
+        for line in tree_of(file, field).body:
+            if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef):
+                del line.body[1:]
+                found[line.name] = line
+    except InvalidValue as problem:
+        return problem
+    return found
 
 
 def _schema(taken: ast.arguments, where: str) -> dict[str, Any]:
