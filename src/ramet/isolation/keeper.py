@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
+import re
 import signal
 import socket
 from collections import deque
@@ -29,6 +31,8 @@ _END_S = 5.0  #: how long what was told to end may take; in full only if the mac
 _REFILL_S = 0.005  #: from a child's departure to the fork of the next: forking at once would take time from the first
 _AT_ONCE = 32  #: forks that are asked for and not done: more would overfill the socket
 _TOLD = 2_000  #: characters of what a zygote printed that are worth telling
+_PATH = re.compile(r"""'/[^']*'|"/[^"]*"|(?<!\w)/\S+""")
+_log = logging.getLogger("ramet.isolation")
 
 #: Makes a control group for a process that is to be forked; blocks.
 MakeGroup = Callable[[], Cgroup]
@@ -362,7 +366,15 @@ class Keeper:
             self._gone.set()
 
     def _last_words(self) -> str:
-        """What it printed last, or how it ended."""
+        """The last line that it printed, or how it ended, as a stranger may read it; the log has all of it."""
         size = os.fstat(self._printed).st_size
         said = os.pread(self._printed, _TOLD, max(0, size - _TOLD)).decode(errors="replace").strip()
-        return said or f"exit code {self._process.returncode}"
+        if said:
+            _log.warning("a zygote ended and had printed: %s", said)
+        return without_paths(said) or f"exit code {self._process.returncode}"
+
+
+def without_paths(said: str) -> str:
+    """The last line of what a process printed, with an ellipsis for each path of this machine."""
+    line = said.splitlines()[-1].strip() if said else ""
+    return _PATH.sub("…", line)
