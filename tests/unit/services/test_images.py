@@ -94,6 +94,31 @@ async def test_the_same_request_is_the_same_image_and_done_at_once(tmp_path: Pat
         assert {(info.id, info.bundles) for info in listed} == {(first.id, (one, two)), (other.id, (two, one))}
 
 
+async def test_the_same_bundles_are_one_image_on_whatever_base(tmp_path: Path) -> None:
+    """Base upon base makes no images without end, and what is asked wrongly is refused though the image is there."""
+    async with PackagingService(tmp_path) as service:
+        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
+        base = await made(service, [one])
+
+        assert (await made(service, [one], base.id)).id == base.id
+        assert (await made(service, [two], base.id)).id == (await made(service, [one, two])).id
+        with pytest.raises(InvalidValue):
+            await service.create_image(base.id, [])
+        assert len(await service.list_images()) == 2
+
+
+async def test_the_number_of_images_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is refused; one that is there is still done at once."""
+    monkeypatch.setattr("ramet.services.packaging.service.MAX_IMAGES", 1)
+    async with PackagingService(tmp_path) as service:
+        one, two = await kept(service, SUMS), await kept(service, {"more.py": b"x = 1\n"})
+        await made(service, [one])
+
+        with pytest.raises(InvalidValue, match="at most 1 on record"):
+            await service.create_image("", [two])
+        assert (await service.create_image("", [one])).state == "done"
+
+
 async def test_an_image_on_top_of_another_has_the_bundles_of_both(tmp_path: Path) -> None:
     """Its base's come first, and it keeps them when its base is deleted."""
     async with PackagingService(tmp_path) as service:

@@ -13,11 +13,23 @@ from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.contract import CodeTool, Image, Loadable
 from ramet.services.packaging.bundles import REQUIREMENTS, Bundle, Bundles
 from ramet.services.packaging.contract import ImageInfo
-from ramet.services.packaging.images import FOR_PACKAGING, Recorded, refuse_clashes, refuse_shadows
+from ramet.services.packaging.images import FOR_PACKAGING, Recorded, image_id, refuse_clashes, refuse_shadows
 from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_of
 from ramet.services.packaging.requirements import Packages, parsed
 
 MAX_BUNDLES: Final = 100  #: of one image, those of its base included
+
+
+def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple[str, ...]:
+    """The bundles of an image on top of another, in their order. Raises InvalidValue, Unknown."""
+    if not bundles or len(set(bundles)) < len(bundles):
+        raise InvalidValue("bundles", tuple(bundles), "one or more ids of bundles, each once")
+    if base and below is None:
+        raise Unknown("image", base)
+    ids = tuple(dict.fromkeys((*(below.bundles if below is not None else ()), *bundles)))
+    if len(ids) > MAX_BUNDLES:
+        raise InvalidValue("bundles", len(ids), f"at most {MAX_BUNDLES} with those of the base")
+    return ids
 
 
 @dataclass(frozen=True)
@@ -28,21 +40,13 @@ class Assembly:
     _packages: Packages
     _clock: Clock
 
-    def planned(self, id: str, base: str, bundles: Sequence[str], below: Recorded | None) -> Recorded:
-        """What an image of that id will be. Raises InvalidValue, Unknown, BundlesClash."""
-        if not bundles or len(set(bundles)) < len(bundles):
-            raise InvalidValue("bundles", tuple(bundles), "one or more ids of bundles, each once")
-        if base and below is None:
-            raise Unknown("image", base)
-        ids = (*below.bundles, *bundles) if below else tuple(bundles)
-        ids = tuple(dict.fromkeys(ids))
-        if len(ids) > MAX_BUNDLES:
-            raise InvalidValue("bundles", len(ids), f"at most {MAX_BUNDLES} with those of the base")
+    def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...]) -> Recorded:
+        """What an image of the bundles `ids`, as of `parts_of`, will be. Raises InvalidValue, Unknown, BundlesClash."""
         loaded = [self._bundles.load(each) for each in ids]
         refuse_clashes(loaded)
         needed = self.required_by(ids)
         now = self._clock.now().isoformat()
-        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
+        info = ImageInfo(id=image_id(ids), base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
         return Recorded(info=info, bundles=ids)
 
     def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:

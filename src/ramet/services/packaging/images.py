@@ -33,9 +33,9 @@ class Recorded(Struct, frozen=True, kw_only=True):
     bundles: tuple[str, ...]
 
 
-def image_id(base: str, bundles: Sequence[str]) -> str:
-    """What an image of these is called: the same for the same, in the same order."""
-    return hashlib.sha256("\n".join(("ramet image 1", base, *bundles)).encode()).hexdigest()
+def image_id(bundles: Sequence[str]) -> str:
+    """What an image of these is called, those of its base included: the same for the same, in the same order."""
+    return hashlib.sha256("\n".join(("ramet image 1", "", *bundles)).encode()).hexdigest()
 
 
 class Records:

@@ -8,16 +8,16 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import RametError, SpawnRefused, Unknown
+from ramet.core.errors import InvalidValue, RametError, SpawnRefused, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import PLAIN, Image, Loadable
-from ramet.services.packaging.assembling import MAX_BUNDLES, Assembly
+from ramet.services.packaging.assembling import Assembly, parts_of
 from ramet.services.packaging.bundles import Bundles
 from ramet.services.packaging.catalogue import Catalogue, Elsewhere, OwnCatalogue, nobody
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, ImageInfo, Job
@@ -29,6 +29,7 @@ from ramet.services.refusals import InUse
 from ramet.store.contract import Store
 from ramet.store.lock import KernelLock
 
+MAX_IMAGES: Final = 1_000  #: on record and being made
 _TOGETHER = 2  #: images that are made at a time
 _FAILED = 1_000  #: failed jobs that are remembered
 _LOOK_S = 0.1  #: between looks at the job of another kernel
@@ -131,14 +132,22 @@ class PackagingService:
         Refused before anything begins: what is Unknown, bundles that hide parts of each other (BundlesClash), and
         requirements that are none or that may not be installed (InvalidValue).
         """
-        id = image_id(base, bundles)
-        with self._needing(id, base, *bundles):
-            found, below = await self._catalogue.image(id), await self._catalogue.image(base)
+        with self._needing(base, *bundles):
+            parts = parts_of(base, bundles, await self._catalogue.image(base))
+            return await self._create(image_id(parts), base, bundles, parts)
+
+    async def _create(self, id: str, base: str, bundles: Sequence[str], parts: tuple[str, ...]) -> Job:
+        """Have an image of these parts made, unless it is there."""
+        with self._needing(id, *parts):
+            found = await self._catalogue.image(id)
             if found is not None and (self._catalogue.fetches or not await self._missing(found)):
                 return Job(id=id, state="done", image=id)
-            if len(bundles) <= MAX_BUNDLES:
-                await self._catalogue.bring((*(below.bundles if below is not None else ()), *bundles))
-            recorded = await in_thread(lambda: self._assembly.planned(id, base, bundles, below), name="ramet-image")
+            there = len(await self._catalogue.images()) + len(self._tasks)
+            if found is None and id not in self._tasks and there >= MAX_IMAGES:
+                accepted = f"at most {MAX_IMAGES} on record; the operator deletes those that nobody needs"
+                raise InvalidValue("images", there, accepted)
+            await self._catalogue.bring(parts)
+            recorded = await in_thread(lambda: self._assembly.planned(base, bundles, parts), name="ramet-image")
             return await to_its_end(self._begin(recorded))
 
     async def job(self, id: str) -> Job:
