@@ -18,6 +18,7 @@ from ramet.host.project import git_of
 from ramet.isolation import git as git_module
 from ramet.isolation.git import Git, NoWorktree
 from ramet.isolation.worktree import create, finish
+from ramet.tools.git_checkout import find
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -272,3 +273,18 @@ async def test_git_does_not_see_what_a_kernel_keeps_in_a_worktree(repo: pathlib.
     (child.path / "a.txt").write_text("one\n")
     assert await finish(child, git=Git(environ=environ)) is None
     assert not (repo / ".git" / "seen").exists()
+
+
+async def test_no_program_of_an_address_runs_in_a_trusted_repository(
+    repo: pathlib.Path, environ: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    """A transport helper (`ext::`) is a command: git refuses it though the configuration allows it."""
+    ran = tmp_path / "ran"
+    git(repo, "config", "protocol.ext.allow", "always")
+    where = find(repo)
+    trusting = Git(environ=environ, trusts=lambda folder: True)
+
+    with pytest.raises(NoWorktree, match="transport 'ext' not allowed"):
+        await trusting(where, "fetch", f"ext::touch {ran}")
+
+    assert not ran.exists()

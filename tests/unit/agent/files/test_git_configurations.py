@@ -1,0 +1,204 @@
+"""Reading a git configuration: trust shows every entry that git reads, or refuses the file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ramet.agent.files.git_programs import git_programs
+from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.trust import what_would_run
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+#: Blanks of Python; only the first three are blanks of git.
+BLANKS = (" ", "\t", "\r", "\xa0", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\u2028", "\u3000", "\ufeff")
+LINE_ENDS = ("\n", "\n", "\r\n", "\r", "\r\r\n", "\n\r", "\v", "\x85", "\u2028", "")
+SECTIONS = (
+    "[{n}]", '[{n} "{s}"]', '[{n}.{s}]', '[{n}{b}"{s}"]', '[{n} "{s}"{b}]', "[{n}{b}]", '[{n}"{s}"]', "[{b}{n}]", "[]",
+    '[{n} "{s}\\"x"]', '[{n} "{s}\\\\"]', '[{n} "{s}\\{b}"]', '[{n} "{s}', '[ "{s}"]', "[{n}]{b}", "[.{n}]",
+)  # fmt: skip
+NAMES = ("filter", "FILTER", "include", "Include", "includeIf", "my-tool", "a.b")
+SUBSECTIONS = ("x", "X", "later.on", "a b", "#;", "[y]", "gitdir:/", "", "é")
+KEYS = ("clean", "Smudge", "path", "a-b", "x9", "9x", "a_b", "é", "-a", "clean\r", "clean\xa0", "a.b")
+PIECES = (
+    "cat", "./check.sh", " ", "  ", "\t", '"', '"', '""', "'", "\\n", "\\t", "\\b", '\\"', "\\\\", "\\x", "\\\n",
+    "\\\r\n", "\\\r", "\\", "#", ";", "# no", "\r", "\xa0", "\v", "\x85", "é", "=", "[x]", "\x1f", "\n", "\r\n",
+)  # fmt: skip
+
+
+def configuration(source: random.Random) -> bytes:
+    """Write a configuration as nobody would: each piece is legal somewhere, few where they stand."""
+    calm = source.random() < 0.5  # Most files of nothing but oddities are refused at their first line.
+    found = [source.choice(["", "", "", "\ufeff", "\ufeff\ufeff", "\r", "# comment"])]
+    for _ in range(source.randint(1, 6)):
+        name, sub = source.choice(NAMES), source.choice(SUBSECTIONS)
+        section = SECTIONS[source.randrange(2 if calm else len(SECTIONS))]
+        found.append(section.format(n=name, s=sub, b=source.choice(BLANKS)))
+        found.append(source.choice(["\n", "\n", "\r\n"] if calm else [*LINE_ENDS, " ", "# no\r", "; no \\\n"]))
+        for _ in range(source.randint(0, 4)):
+            found += [source.choice(["", "\t", " ", source.choice(BLANKS)]), KEYS[source.randrange(5 if calm else 12)]]
+            if source.random() < 0.9:
+                found += [source.choice(["=", " = ", "\t=", "=\r", source.choice(BLANKS) + "="])]
+                found += source.choices(PIECES, k=source.randint(0, 6))
+            found.append(source.choice(LINE_ENDS[:4] if calm else LINE_ENDS))
+    return "".join(found).encode("utf-8", "surrogateescape")
+
+
+def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
+    """Every entry of a file, as git lists them; None for a file that git refuses."""
+    command = ["git", "config", "--file", str(file), "--no-includes", "--list", "-z"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        return None
+    entries = [entry.partition("\n") for entry in done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]]
+    return [(key, value if end else None) for key, end, value in entries]
+
+
+def as_trust_reads(folder: Path) -> list[tuple[str, str | None]] | None:
+    """Every entry of the configuration of a repository, as trust reads them; None for one that it refuses."""
+    try:
+        found = list(git_programs(folder))
+    except Unreadable:
+        return None
+    counted = [each.counted for each in found if each.path == folder / ".git" / "config"]
+    return [(key, value) for each in counted for key, value in json.loads(each)]
+
+
+def blank(entries: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Entries with spaces for blanks in values: git before 2.45 replaces blanks by spaces."""
+    table = str.maketrans("\t\r", "  ")
+    return [(key, None if value is None else value.translate(table)) for key, value in entries]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """A folder that looks like a repository."""
+    path = tmp_path / "repo"
+    for name in ("objects", "refs"):
+        (path / ".git" / name).mkdir(parents=True)
+    (path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    return path
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_trust_reads_each_entry_that_git_reads(repo: Path, seed: int) -> None:
+    """Trust may refuse a file that git accepts; it never misses, adds or changes an entry."""
+    source, file, read = random.Random(seed), repo / ".git" / "config", 0
+    for _ in range(120):
+        data = configuration(source)
+        file.write_bytes(data)
+        expected, found = as_git_reads(file), as_trust_reads(repo)
+        if expected is not None and found is not None:
+            assert blank(found) == blank(expected), data
+            read += bool(expected)
+
+    assert read > 20, "most configurations were refused: the comparison says nothing"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        b"[user] # comment\r[filter \"x\"]\nname = a\n",
+        b"[filter \"x\"] # comment\rclean = hidden\nsmudge = shown\n",
+        b"[alias]\nb = ; \rclean = hidden\n",
+        b"[alias]\nb = \xc2\xa0\n",
+        b"[alias]\nb = a\x0b\n",
+        b"[alias]\nb = a\x1c\n",
+        b"[alias]\nb = a\xc2\x85\n",
+        b"[alias]\nb = \"a\rb\"\n",
+        b"[alias \"x\ry\"]\nb = c\n",
+        b"[alias]\n\tb = a\\\r\n\tc\r\n",
+        b"\xef\xbb\xbf[alias]\nb = c\n",
+        b"[alias]\rb = c\n",
+    ],
+)  # fmt: skip
+def test_an_odd_blank_is_read_as_git_reads_it(repo: Path, hidden: bytes) -> None:
+    """Git knows four blanks; a carriage return alone ends no line."""
+    (repo / ".git" / "config").write_bytes(b"[alias]\nfirst = 1\n" if b"\xef" not in hidden else b"")
+    with (repo / ".git" / "config").open("ab") as file:
+        file.write(hidden)
+    expected = as_git_reads(repo / ".git" / "config")
+    assert expected is not None
+
+    found = as_trust_reads(repo)
+
+    assert found is not None
+    shown = {"alias", "filter"}
+    assert blank(found) == blank([each for each in expected if each[0].partition(".")[0] in shown])
+
+
+def test_a_configuration_with_a_zero_byte_is_refused(repo: Path) -> None:
+    """Git ends a name or a value at the zero byte."""
+    (repo / ".git" / "config").write_bytes(b'[filter "x\0y"]\nclean = ./a.sh\0 --harmless\n')
+
+    with pytest.raises(Unreadable, match="zero byte"):
+        what_would_run(repo)
+
+
+def test_an_include_with_a_tilde_inside_is_no_folder_of_a_user(repo: Path, home: Path) -> None:
+    """Git expands a tilde at the beginning only: `./~/x` lies beside the configuration."""
+    (home / "x").write_text("[user]\nname = a\n")
+    (repo / ".git" / "~").mkdir()
+    (repo / ".git" / "~" / "x").write_text('[filter "x"]\nclean = ./hidden.sh\n')
+    (repo / ".git" / "config").write_text("[include]\npath = ./~/x\n")
+
+    assert "hidden.sh" in "\n".join(map(str, what_would_run(repo)))
+
+
+def test_an_attribute_behind_an_odd_blank_is_shown(repo: Path) -> None:
+    """A line is a comment only if git takes it for one."""
+    (repo / ".git" / "info").mkdir()
+    (repo / ".git" / "info" / "attributes").write_bytes("\xa0#hidden filter=x\n# comment\rfilter=y\n".encode())
+    (repo / ".git" / "config").write_text("")
+
+    assert "#hidden filter=x" in "\n".join(map(str, what_would_run(repo)))
+
+
+def test_the_common_folder_is_the_one_that_git_uses(tmp_path: Path, repo: Path) -> None:
+    """Git leaves off every line end of `commondir`, a carriage return as well."""
+    (repo / ".git" / "config").write_text('[filter "x"]\nclean = ./hidden.sh\n')
+    other = tmp_path / "repo" / ".git\r"
+    shutil.copytree(repo / ".git", other)
+    (other / "config").write_text("")
+    linked = other / "worktrees" / "w"
+    linked.mkdir(parents=True)
+    (linked / "HEAD").write_text("ref: refs/heads/main\n")
+    (linked / "commondir").write_bytes(b"../../../.git\r\n")
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / ".git").write_text(f"gitdir: {linked}\n")
+
+    assert "hidden.sh" in "\n".join(map(str, what_would_run(top)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("remote.origin.url", "ext::./check.sh"),
+        ("remote.origin.pushurl", "ext::./check.sh"),
+        ("branch.main.remote", "ext::./check.sh"),
+        ("branch.main.mergeOptions", "--strategy=check"),
+        ("submodule.a.url", "ext::./check.sh"),
+        ("gc.recentObjectsHook", "./check.sh"),
+        ("protocol.ext.allow", "always"),
+    ],
+)
+def test_an_address_or_option_that_names_a_program_is_shown(repo: Path, key: str, value: str) -> None:
+    """A transport helper (`ext::`) is a program, and so is the hook of a collection of objects."""
+    subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
+
+    assert value in "\n".join(map(str, what_would_run(repo)))
+
+
+def test_an_address_without_a_program_is_not_shown(repo: Path) -> None:
+    """A remote may change without a question."""
+    for key, value in {"remote.origin.url": "https://example.org/a.git", "branch.main.remote": "origin"}.items():
+        subprocess.run(["git", "config", "--file", str(repo / ".git" / "config"), key, value], check=True)
+
+    assert what_would_run(repo) == ()

@@ -1,0 +1,244 @@
+"""Trust covers each script that a command of a folder names, however a shell, git or pip is told its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ramet.agent.files.reading import Unreadable
+from ramet.agent.files.trust import is_trusted, may_run_git, trust, what_would_run
+from ramet.cli.main import main
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@pytest.fixture
+def user_dir(home: Path) -> Path:
+    return home / ".ramet"
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    """A checkout in the user's home; `part` is the folder that a person trusts."""
+    path = home / "project"
+    for name in ("check.sh", "part/check.sh", "part/tools/check.sh", "part/a b.sh", "part/a=b;c.sh"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("cat\n")
+    subprocess.run(["git", "init", "--quiet", str(path)], check=True)
+    return path
+
+
+def settle(folder: Path, command: str) -> None:
+    """Write settings with a hook."""
+    (folder / ".claude").mkdir(exist_ok=True)
+    hooks = {"Stop": [{"hooks": [{"type": "command", "command": command}]}]}
+    (folder / ".claude" / "settings.json").write_text(json.dumps({"hooks": hooks}))
+
+
+COMMANDS = {
+    "./check.sh; exit 0": "part/check.sh",
+    "(./check.sh)": "part/check.sh",
+    "./check.sh&&true": "part/check.sh",
+    "./check.sh||true": "part/check.sh",
+    "true|./check.sh": "part/check.sh",
+    "{ ./check.sh; }": "part/check.sh",
+    "sh -c 'exec ./check.sh \"$@\"' x": "part/check.sh",
+    "bash -lc \"sh -c './check.sh; true'\"": "part/check.sh",
+    'cd "$CLAUDE_PROJECT_DIR"; ./check.sh': "part/check.sh",
+    "cd tools; ./check.sh": "part/tools/check.sh",
+    "cd $CLAUDE_PROJECT_DIR/tools && exec ./check.sh": "part/tools/check.sh",
+    "PATH=tools:$PATH check.sh": "part/tools/check.sh",
+    "D=tools; \"$D\"/check.sh": "part/tools/check.sh",
+    "FOO=1 ./check.sh>/dev/null": "part/check.sh",
+    "if true; then ./check.sh; fi": "part/check.sh",
+    "${CLAUDE_PROJECT_DIR:-.}/check.sh": "part/check.sh",
+    "$CLAUDE_PROJECT_DIR/tools/check.sh": "part/tools/check.sh",
+    "timeout 5 sh <./check.sh": "part/check.sh",
+    "echo `./check.sh`": "part/check.sh",
+    "$(git rev-parse --show-toplevel)/check.sh": "check.sh",
+    "$(git rev-parse --show-toplevel)/part/tools/check.sh": "part/tools/check.sh",
+    "../check.sh": "check.sh",
+    "~/project/check.sh": "check.sh",
+    "$HOME/project/part/tools/check.sh": "part/tools/check.sh",
+    "./ch\"eck\".sh;true": "part/check.sh",
+    "./a\\ b.sh; true": "part/a b.sh",
+    "sh -c 'exec \"./a b.sh\"'": "part/a b.sh",
+    "'./a=b;c.sh'|cat": "part/a=b;c.sh",
+    "true # don't\n./check.sh": "part/check.sh",
+    "docker run -v $PWD:/w image sh /w/tools/check.sh": "part/tools/check.sh",
+    "sed -ftools/check.sh": "part/tools/check.sh",
+    "sed -nEfcheck.sh": "part/check.sh",
+    "sed --file=check.sh": "part/check.sh",
+    "curl --data @check.sh": "part/check.sh",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_script_that_a_command_names_is_covered(project: Path, user_dir: Path, command: str) -> None:
+    """A person is shown the script, and a change of it takes the trust away."""
+    part, script = project / "part", project / COMMANDS[command]
+    settle(part, command)
+    name = str(script.relative_to(part)) if script.is_relative_to(part) else str(script)
+    assert name in {each.path for each in trust(part, user_dir)}
+
+    script.write_text("evil\n")
+
+    assert not is_trusted(part, user_dir)
+
+
+@pytest.mark.parametrize("value", ["{top}/check.sh", "~/project/check.sh", "sed -fcheck.sh", "sh -c './check.sh;cat'"])
+def test_a_script_of_a_filter_is_covered_from_the_top_of_the_checkout(
+    project: Path, user_dir: Path, value: str
+) -> None:
+    """Trust in a folder covers the script of a filter that lies above the folder."""
+    config = str(project / ".git" / "config")
+    subprocess.run(["git", "config", "--file", config, "filter.x.clean", value.format(top=project)], check=True)
+    trust(project / "part", user_dir)
+    assert is_trusted(project / "part", user_dir)
+
+    (project / "check.sh").write_text("evil\n")
+
+    assert not is_trusted(project / "part", user_dir)
+
+
+@pytest.mark.parametrize(
+    "value", ["/bin/sh later.sh", "/usr/bin/env later", "/proc/self/cwd/later.sh", "/dev/fd/../cwd/x", "~/bin/sh later"]
+)
+def test_a_whole_path_may_lead_to_a_file_of_a_checkout(project: Path, user_dir: Path, value: str) -> None:
+    """An interpreter with a whole path runs a file of the checkout that git makes."""
+    config = str(project / ".git" / "config")
+    subprocess.run(["git", "config", "--file", config, "filter.x.clean", value], check=True)
+    trust(project, user_dir)
+
+    assert is_trusted(project, user_dir)
+    assert not may_run_git(project, user_dir)
+
+
+def test_a_rule_of_permissions_is_no_command(project: Path, user_dir: Path) -> None:
+    """A rule that names a file does not run the file: the file may change."""
+    (project / ".claude").mkdir()
+    rules = {"permissions": {"allow": ["Read(./check.sh)", "Edit(check.sh)"]}}
+    (project / ".claude" / "settings.json").write_text(json.dumps(rules))
+    trust(project, user_dir)
+
+    (project / "check.sh").write_text("other\n")
+
+    assert is_trusted(project, user_dir)
+
+
+def test_a_link_that_leads_out_of_the_checkout_is_covered(project: Path, user_dir: Path, tmp_path: Path) -> None:
+    """The link decides which program runs, such as the interpreter of a virtual environment."""
+    (tmp_path / "one").write_text("cat\n")
+    (tmp_path / "two").write_text("cat\n")
+    (project / "python").symlink_to(tmp_path / "one")
+    settle(project, "./python; true")
+    trust(project, user_dir)
+    (tmp_path / "one").write_text("another version\n")
+    assert is_trusted(project, user_dir)
+
+    (project / "python").unlink()
+    (project / "python").symlink_to(tmp_path / "two")
+
+    assert not is_trusted(project, user_dir)
+
+
+def test_a_file_beyond_a_limit_is_refused_in_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal names the file and the limit."""
+    monkeypatch.setattr("ramet.agent.files.scripts.MAX_SCRIPT", 100)
+    with (project / "check.sh").open("ab") as file:
+        os.truncate(file.fileno(), 101)
+    settle(project, "./check.sh; true")
+
+    assert main(["trust", str(project)]) == 1
+
+    assert capsys.readouterr().err.endswith("check.sh: a command names this file, and it is larger than 100 bytes\n")
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 1), ("MAX_TOTAL", 5), ("MAX_NAMES", 3), ("MAX_TRIES", 5)])
+def test_more_than_a_limit_of_names_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    """A folder cannot keep ramet busy by naming many files."""
+    settle(project, "./check.sh; part/check.sh")
+    assert what_would_run(project)
+    monkeypatch.setattr(f"ramet.agent.files.scripts.{limit}", most)
+
+    with pytest.raises(Unreadable, match=rf"its commands name more than {most} "):
+        what_would_run(project)
+
+
+def test_a_command_that_is_too_long_is_refused(project: Path) -> None:
+    """No shell could take it."""
+    settle(project, "a" * 200_000)
+
+    with pytest.raises(Unreadable, match="a command is longer than 131072 characters"):
+        what_would_run(project)
+
+
+def test_a_pipe_at_the_place_of_a_script_is_not_waited_for(project: Path, user_dir: Path) -> None:
+    """What is no regular file is not read."""
+    (project / "check.sh").unlink()
+    os.mkfifo(project / "check.sh")
+    settle(project, "./check.sh; true")
+
+    trust(project, user_dir)
+
+    assert is_trusted(project, user_dir)
+
+
+PIP = {
+    "[-f, wheels]": "wheels/a.whl",
+    "[--find-links=wheels]": "wheels/a.whl",
+    "[-fwheels]": "wheels/a.whl",
+    "['--find-links=file:./wheels']": "wheels/a.whl",
+    "[--constraint=limits.txt]": "limits.txt",
+    "[-c, limits.txt]": "limits.txt",
+    "[-climits.txt]": "limits.txt",
+    "[-r, more.txt]": "more.txt",
+    "[-r, nested/first.txt] ": "nested/second.txt",
+    "[-r, nested/first.txt]": "nested/wheels/b.whl",
+    "[-e, local]": "local/pkg/build.py",
+}
+
+
+@pytest.mark.parametrize("arguments", PIP)
+def test_files_that_pip_would_read_are_covered(project: Path, user_dir: Path, arguments: str) -> None:
+    """Folders of packages, and lists of requirements with the lists that those name."""
+    for name in (*PIP.values(), "nested/first.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("text\n")
+    (project / "nested" / "first.txt").write_text("-r second.txt\n--find-links wheels\n")
+    (project / "ramet.yaml").write_text(f"installs: {{allowed: true, pip_args: {arguments.strip()}}}\n")
+    trust(project, user_dir)
+    assert is_trusted(project, user_dir)
+
+    (project / PIP[arguments]).write_text("other\n")
+
+    assert not is_trusted(project, user_dir)
+
+
+@pytest.mark.parametrize(
+    "name", ["\xad", "\u061c", "\u180e", "\u200b", "\u2028", "\ue000", "\U000e0041", "\u0378", "\r"]
+)
+def test_a_character_that_is_not_seen_is_spelled_out(project: Path, name: str) -> None:
+    """A name that looks like another one is shown otherwise."""
+    settle(project, f"make{name}lint")
+
+    shown = "\n".join(map(str, what_would_run(project)))
+
+    assert name not in shown
+    assert f"make\\u{{{ord(name):x}}}lint" in shown or name == "\r"
+
+
+def test_a_character_that_is_seen_is_shown_as_it_is(project: Path) -> None:
+    """Letters of any language, signs and emoji are not spelled out."""
+    settle(project, "make Prüfung 検査 🔥 “x” –")
+
+    assert "make Prüfung 検査 🔥 “x” –" in "\n".join(map(str, what_would_run(project)))
