@@ -117,11 +117,14 @@ def _is_repository(folder: Path) -> bool:
 
 
 def _line(path: Path) -> str:
-    """The one line of a file. Raises OSError."""
+    """The one line of a file, without the line ends that git leaves off. Raises OSError."""
     fd = os.open(path, _FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(0, "it is not a regular file", str(path))
-        return os.fsdecode(os.read(fd, _MAX_POINTER)).strip("\n")
+        data = os.read(fd, _MAX_POINTER)
+        if b"\0" in data:
+            raise OSError(0, "it holds a zero byte", str(path))
+        return os.fsdecode(data).rstrip("\r\n")
     finally:
         os.close(fd)

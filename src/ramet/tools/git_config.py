@@ -1,18 +1,21 @@
 """Git's configuration files, as git reads them, without git: which keys they set, and which of those may run programs.
 
 What is not understood is an error. Whoever guessed would show a person something else than what git does.
+So no rule of Python's for blanks or line ends is used: git knows four blanks, and a carriage return alone ends no line.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\.)*)")?[ \t]*\]')
+BLANKS = " \t\r"  #: of git, beside the line end
+_SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)")?\]')
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_BLANK = re.compile(r"(?:\s|[#;][^\n]*(?:\n|\Z))*")
+_BLANK = re.compile(r"(?:[ \t\r\n]+|[#;][^\n]*)*")
 _ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": ""}
 
 #: Keys whose values git neither runs nor reads as the name of a file to obey. Everything else counts.
@@ -31,6 +34,9 @@ _HARMLESS = re.compile(
     r"|lfs\.(?:repositoryformatversion|.*\.(?:access|locksverify))",
     re.DOTALL,
 )
+#: Keys of a section that is harmless otherwise: a hook, and options by which a merge starts a program.
+_RUNNING = re.compile(r"gc\.recentobjectshook|branch\..*\.mergeoptions", re.DOTALL)
+_HELPER = "::"  #: in an address: what is before it names a program, and `ext::` is followed by a command
 _INCLUDE = re.compile(r"include(?:if\..*)?\.path", re.DOTALL)
 
 
@@ -47,7 +53,8 @@ class Entry(NamedTuple):
     @property
     def may_run(self) -> bool:
         """Whether git may run something because of it, or obey another file."""
-        return not _HARMLESS.fullmatch(self.key)
+        is_harmless = _HARMLESS.fullmatch(self.key) and not _RUNNING.fullmatch(self.key)
+        return not is_harmless or _HELPER in (self.value or "")
 
     @property
     def is_include(self) -> bool:
@@ -55,8 +62,14 @@ class Entry(NamedTuple):
         return _INCLUDE.fullmatch(self.key) is not None
 
 
-def parse(text: str) -> Iterator[Entry]:
-    """Every entry of a configuration file, in order. Raises NotUnderstood."""
+def parse(data: bytes) -> Iterator[Entry]:
+    """Every entry of a configuration file, in order. Raises NotUnderstood.
+
+    A blank in a value is kept as it is; git before 2.45 puts a space in its place.
+    """
+    if b"\0" in data:  # Git's names and values end there.
+        raise NotUnderstood("it holds a zero byte")
+    text = data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n")
     at, section = _skip(text, 0), ""
     while at < len(text):
         if found := _SECTION.match(text, at):
@@ -78,12 +91,10 @@ def included(path: Path, name: str) -> Path:
     Git counts from the name of the file that includes, wherever a link of that name leads, and resolves `..` only when
     it opens the file: so does who reads what this returns.
     """
-    if name.startswith("%(") or "\0" in name:
-        raise NotUnderstood(f"the include {name!r} is not understood")  # %(prefix)/: a folder of git's own
-    try:
-        return path.parent / Path(name).expanduser()
-    except RuntimeError:  # a user who is not there
-        return path.parent / name
+    # %(prefix)/ is a folder of git's own. Which file a name with an odd blank is depends on git's version.
+    if name.startswith("%(") or set(name) & set("\t\r"):
+        raise NotUnderstood(f"the include {name!r} is not understood")
+    return path.parent / os.path.expanduser(name)  # noqa: PTH111 - Path would drop `./`, and expand `./~`
 
 
 def _skip(text: str, at: int) -> int:
@@ -101,7 +112,7 @@ class _Value(NamedTuple):
 
 
 def _value(text: str, at: int) -> _Value:
-    while at < len(text) and text[at] in " \t":
+    while at < len(text) and text[at] in " \t":  # No carriage return: git refuses it here.
         at += 1
     if at >= len(text) or text[at] == "\n":
         return _Value(None, at)
@@ -121,9 +132,9 @@ def _value(text: str, at: int) -> _Value:
             kept, at = len(found), at + 1
         elif each == "\n":
             break
-        elif found or is_quoted or not each.isspace():
+        elif found or is_quoted or each not in BLANKS:
             found += each
-            kept = len(found) if is_quoted or not each.isspace() else kept
+            kept = len(found) if is_quoted or each not in BLANKS else kept
     if is_quoted:
         raise NotUnderstood(f"line {text.count(chr(10), 0, at) + 1} has a quote without an end")
     while at < len(text) and text[at] != "\n":

@@ -115,7 +115,7 @@ def _check_configs(checkout: Checkout) -> None:
         if len(seen) > MAX_CONFIGS:
             raise Irregular(common / "config", f"it includes more than {MAX_CONFIGS} files")
         try:
-            entries = list(git_config.parse(_text(path)))
+            entries = list(git_config.parse(_content(path)))
             waiting += [git_config.included(path, each.value) for each in entries if each.is_include and each.value]
         except git_config.NotUnderstood as error:
             raise Irregular(path, f"this git configuration is not understood: {error}") from None
@@ -123,7 +123,7 @@ def _check_configs(checkout: Checkout) -> None:
             continue
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     _check_path(path, MAX_CONFIG)
     descriptor = os.open(path, _FLAGS)
     try:
@@ -134,4 +134,4 @@ def _text(path: Path) -> str:
             data += piece
     finally:
         os.close(descriptor)
-    return data.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n")
+    return data

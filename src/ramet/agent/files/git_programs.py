@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.agent.files.git_commands import is_run_by_checkouts, may_be_of_a_checkout
-from ramet.agent.files.reading import Unreadable, read_text
+from ramet.agent.files.reading import Unreadable, read_bytes
 from ramet.tools import git_config
 from ramet.tools.git_checkout import NoCheckout, find
 
@@ -75,15 +75,15 @@ def runs_commands_of_checkouts(folder: Path) -> bool:
 
 def _attributes(path: Path) -> Iterator[GitFile]:
     if os.path.lexists(path):
-        text = read_text(path, limit=MAX_CONFIG).text
-        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        text = read_bytes(path, limit=MAX_CONFIG).data.decode("utf-8", "surrogateescape")
+        lines = [line for each in text.split("\n") if (line := each.strip(git_config.BLANKS)) and line[0] != "#"]
         if lines:
-            yield GitFile(path, "git attributes: " + "; ".join(lines), text, ())
+            yield GitFile(path, "git attributes: " + "; ".join(lines), json.dumps(text), ())
 
 
 def _entries(path: Path) -> list[git_config.Entry]:
     try:
-        return list(git_config.parse(read_text(path, limit=MAX_CONFIG).text))
+        return list(git_config.parse(read_bytes(path, limit=MAX_CONFIG).data))
     except git_config.NotUnderstood as error:
         raise Unreadable(path, f"this git configuration is not understood: {error}") from None
 

@@ -35,6 +35,14 @@ class Stamp(NamedTuple):
         return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
 
+class Content(NamedTuple):
+    """A file's bytes."""
+
+    data: bytes
+    stamp: Stamp
+    cut: bool = False  #: there was more than the limit
+
+
 class Text(NamedTuple):
     """A file's text, line ends as `\\n`, without a byte order mark."""
 
@@ -57,7 +65,17 @@ def real_path(path: Path, *, fence: Path | None = None) -> Path:
 
 
 def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Text:
-    """Read at most `limit` bytes of UTF-8; more is refused, or left off where `cut` allows it.
+    """Read at most `limit` bytes of UTF-8, as `read_bytes` does. Raises Unreadable."""
+    data, stamp, over = read_bytes(path, limit=limit, fence=fence, cut=cut)
+    try:  # Not final where cut: the limit may fall inside a character.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data, final=not over)
+    except UnicodeDecodeError as error:
+        raise Unreadable(path, f"it is not UTF-8 (byte {error.start})") from None
+    return Text(text.replace("\r\n", "\n").replace("\r", "\n"), stamp, over)
+
+
+def read_bytes(path: Path, *, limit: int, fence: Path | None = None, cut: bool = False) -> Content:
+    """Read at most `limit` bytes; more is refused, or left off where `cut` allows it.
 
     Raises Unreadable. Never waits: a pipe or device that has the name of a file is refused before it is opened.
     """
@@ -77,11 +95,7 @@ def read_text(path: Path, *, limit: int, fence: Path | None = None, cut: bool = 
     over = len(data) > limit
     if over and not cut:
         raise Unreadable(path, f"it is larger than {limit} bytes")
-    try:  # Not final where cut: the limit may fall inside a character.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:limit], final=not over)
-    except UnicodeDecodeError as error:
-        raise Unreadable(path, f"it is not UTF-8 (byte {error.start})") from None
-    return Text(text.replace("\r\n", "\n").replace("\r", "\n"), Stamp.of(status), over)
+    return Content(data[:limit], Stamp.of(status), over)
 
 
 def _why(error: BaseException) -> str:

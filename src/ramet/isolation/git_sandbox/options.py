@@ -22,6 +22,7 @@ FIXED = (
     Setting("maintenance.auto", "false"),
     Setting("safe.bareRepository", "explicit"),
     Setting("submodule.recurse", "false"),
+    Setting("protocol.ext.allow", "never"),  # An address would be a command.
 )
 #: What holds, besides, for one that is not trusted.
 UNTRUSTED_ENV: Mapping[str, str] = {
@@ -39,7 +40,7 @@ UNTRUSTED_ENV: Mapping[str, str] = {
 _PROGRAMS = (
     "alternaterefscommand|askpass|clean|cmd|command|defaultkeycommand|difffilter|driver|editor|external|fsmonitor|"
     "gitproxy|helper|hookspath|pager|path|process|program|proxycommand|receivepack|smudge|sshcommand|textconv|tool|"
-    "uploadpack|vcs|packobjectshook|sendmailcmd|tocmd|cccmd|headercmd|smtpserver|templatedir|transfer"
+    "uploadpack|vcs|packobjectshook|recentobjectshook|sendmailcmd|tocmd|cccmd|headercmd|smtpserver|templatedir|transfer"
 )
 _RUNS = re.compile(rf"(?:.*\.(?:{_PROGRAMS})|(?:alias|pager|hook|trailer)\..*|submodule\..*\.update)\Z", re.DOTALL)
 _FILTER = re.compile(r"(filter\..*)\.(?:smudge|clean|process)\Z", re.DOTALL)

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,27 +28,31 @@ NAMES = ("filter", "FILTER", "include", "Include", "includeIf", "my-tool", "a.b"
 SUBSECTIONS = ("x", "X", "later.on", "a b", "#;", "[y]", "gitdir:/", "", "é")
 KEYS = ("clean", "Smudge", "path", "a-b", "x9", "9x", "a_b", "é", "-a", "clean\r", "clean\xa0", "a.b")
 PIECES = (
-    "cat", "./check.sh", " ", "  ", "\t", '"', '"', '""', "'", "\\n", "\\t", "\\b", '\\"', "\\\\", "\\x", "\\\n",
-    "\\\r\n", "\\\r", "\\", "#", ";", "# no", "\r", "\xa0", "\v", "\x85", "é", "=", "[x]", "\x1f", "\n", "\r\n",
+    "cat", "./check.sh", " ", "  ", "\t", '""', '"a b"', '"\t # "', '"\r;"', "'", "\\n", "\\t", "\\b", '\\"', "\\\\",
+    "\\\n", "\\\r\n", "# no", ";", "\r", "\xa0", "\v", "\x85", "é", "=", "[x]", "\x1f", '"a\\\nb"',
 )  # fmt: skip
+WILD = ('"', "\\x", "\\\r", "\\", "\n", "\r\n", '"\n', "#", "\u2028", "\x1c")
 
 
 def configuration(source: random.Random) -> bytes:
     """Write a configuration as nobody would: each piece is legal somewhere, few where they stand."""
-    calm = source.random() < 0.5  # Most files of nothing but oddities are refused at their first line.
-    found = [source.choice(["", "", "", "\ufeff", "\ufeff\ufeff", "\r", "# comment"])]
-    for _ in range(source.randint(1, 6)):
+    odd = source.choice([0.02, 0.1, 0.4])  # Most files of nothing but oddities are refused at their first line.
+
+    def pick(usual: Sequence[str], rare: Sequence[str]) -> str:
+        return source.choice(rare if source.random() < odd else usual)
+
+    found = [pick([""], ["\ufeff", "\ufeff\ufeff", "\r", "# comment\n", "\xef"])]
+    for _ in range(source.randint(1, 4)):
         name, sub = source.choice(NAMES), source.choice(SUBSECTIONS)
-        section = SECTIONS[source.randrange(2 if calm else len(SECTIONS))]
-        found.append(section.format(n=name, s=sub, b=source.choice(BLANKS)))
-        found.append(source.choice(["\n", "\n", "\r\n"] if calm else [*LINE_ENDS, " ", "# no\r", "; no \\\n"]))
-        for _ in range(source.randint(0, 4)):
-            found += [source.choice(["", "\t", " ", source.choice(BLANKS)]), KEYS[source.randrange(5 if calm else 12)]]
-            if source.random() < 0.9:
-                found += [source.choice(["=", " = ", "\t=", "=\r", source.choice(BLANKS) + "="])]
-                found += source.choices(PIECES, k=source.randint(0, 6))
-            found.append(source.choice(LINE_ENDS[:4] if calm else LINE_ENDS))
-    return "".join(found).encode("utf-8", "surrogateescape")
+        found.append(pick(SECTIONS[:4], SECTIONS).format(n=name, s=sub, b=pick(BLANKS[:3], BLANKS)))
+        found.append(pick(["\n", "\r\n", " ", "# no\r\n", "; no \\\n"], LINE_ENDS))
+        for _ in range(source.randint(0, 3)):
+            found += [pick(BLANKS[:3], BLANKS), pick(KEYS[:5], KEYS)]
+            found.append(pick(["=", " = ", "\t=", "=\r", ""], ["\r=", *BLANKS]))
+            if found[-1].strip():
+                found += [pick(PIECES, WILD) for _ in range(source.randint(0, 6))]
+            found.append(pick(["\n", "\n", "\r\n", "\r\r\n" if found[-1].strip() else "\n"], LINE_ENDS))
+    return "".join(found).encode()
 
 
 def as_git_reads(file: Path) -> list[tuple[str, str | None]] | None:
@@ -98,7 +103,7 @@ def test_trust_reads_each_entry_that_git_reads(repo: Path, seed: int) -> None:
             assert blank(found) == blank(expected), data
             read += bool(expected)
 
-    assert read > 20, "most configurations were refused: the comparison says nothing"
+    assert read > 10, "most configurations were refused: the comparison says nothing"
 
 
 @pytest.mark.parametrize(
