@@ -6,10 +6,13 @@ there. Trust is in the file that a person looked at. So git does not run such a 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
+
+from ramet.agent.files.scripts import names
 
 #: Keys whose commands git may run while it makes, looks at or removes a working tree.
 _RUN = re.compile(
@@ -24,6 +27,7 @@ _STARTERS = re.compile(
     r"(?:ba|da|z|k|c|tc|fi)?sh|python[\d.]*|pypy[\d.]*|perl|ruby|node|deno|bun|php|lua|tclsh|awk|gawk|mawk|make|env|exec"
     r"|eval|source|\.|cd|xargs|nice|nohup|timeout|sudo"
 )
+_FILE_OF_SED = re.compile(r"-\w*f|--f")
 _SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; no flag of these runs or writes
 
 
@@ -40,6 +44,8 @@ def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
         words = shlex.split(command)
     except ValueError:
         return True
+    if any(Path(each).name == "sed" for each in words) and any(map(_FILE_OF_SED.match, words)):
+        return True
     is_sed, before, folders = words[:1] == ["sed"], "", list(tops)
     for word in words:
         is_file = before.startswith("-") and before not in ("-e", "-n", "-E", "-r", "--expression")
@@ -51,9 +57,25 @@ def may_be_of_a_checkout(command: str, tops: Iterable[Path]) -> bool:
 
 
 def _may_be_of(word: str, tops: list[Path]) -> bool:
+    parts = [each for each in word.split("/") if each not in ("", ".")]
+    if _STARTERS.fullmatch(parts[-1] if parts else word):
+        return True
     if word.startswith(("/", "~")):
-        return ".." in word.split("/")
-    return "/" in word or _STARTERS.fullmatch(word) is not None or any(_is_there(top / word) for top in tops)
+        is_of_system = parts[:1] in (["proc"], ["dev"]) and parts != ["dev", "null"]
+        return ".." in parts or is_of_system or _leads_through_a_link(word, tops)
+    return "/" in word or any(_is_there(top / name) for top in tops for name in names(word))
+
+
+def _leads_through_a_link(word: str, tops: list[Path]) -> bool:
+    """Whether a whole path leads through a link of a working tree: to `/proc/self/cwd`, for example."""
+    path = Path(os.path.expanduser(word))  # noqa: PTH111 - Path raises for a user who is not there
+    for each in (path, *path.parents):
+        try:
+            if each.is_symlink() and any(each.parent.resolve().is_relative_to(top) for top in tops):
+                return True
+        except (OSError, RuntimeError, ValueError):
+            return True
+    return False
 
 
 def _is_there(path: Path) -> bool:

@@ -17,6 +17,7 @@ from ramet.tools import git_config
 from ramet.tools.git_checkout import NoCheckout, find
 
 MAX_CONFIG = 1024 * 1024
+_SPACES = str.maketrans("\t\r", "  ")  #: what git before 2.45 makes of blanks in a value
 _MAX_FILES = 100  #: of one repository's configuration, includes counted
 
 
@@ -57,7 +58,12 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
         waiting += [_included(path, each.value) for each in entries if each.is_include and each.value]
         if counted := [each for each in entries if each.may_run]:
             what = "git: " + "; ".join(f"{each.key} {json.dumps(each.value, ensure_ascii=False)}" for each in counted)
-            values = tuple(each.value for each in counted if each.value and not each.is_include)
+            values = tuple(
+                variant
+                for each in counted
+                if each.value and not each.is_include
+                for variant in (each.value, each.value.translate(_SPACES))
+            )
             tops = (checkout.top, checkout.main)
             own = tuple(
                 f"{each.key} {json.dumps(each.value, ensure_ascii=False)}"

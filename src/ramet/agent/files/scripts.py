@@ -1,0 +1,219 @@
+"""Files that commands name: a script that changes is another command.
+
+A command is not parsed, as only a shell can do that. Each piece of it that may be a name is tried in each folder that
+may be meant. So more files are found than run. Not found are files whose names a program puts together (`check$N.sh`,
+`*.sh`, `python -m check`), and what a script names in turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ramet.agent.files.reading import Unreadable, read_bytes
+from ramet.tools.git_checkout import NoCheckout, find
+
+MAX_COMMAND = 128 * 1024  #: characters of one command: the system starts no program with a longer argument
+MAX_TEXT = 2 * 1024 * 1024  #: characters of all commands, with their parts
+MAX_TRIES = 200_000  #: paths that are looked at
+MAX_FILES = 2_000
+MAX_SCRIPT = 64 * 1024 * 1024  #: bytes of one file
+MAX_TOTAL = 256 * 1024 * 1024  #: bytes of all files
+MAX_LIST = 1024 * 1024  #: bytes of a list of requirements
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_BETWEEN = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$=,:@!\\]+")
+_MOST_ENDS = 32  #: of one path
+_MOST_OPTIONS = 8  #: letters of options in one word before a name: `-nEfclean.sed`
+_COMMENT = re.compile(r"(?:^|\s)#.*")  #: in a list of requirements
+_NAMES_FILES = re.compile(r"\s*[-.]|.*(?:/|\.(?:whl|zip|t))")  #: a line of such a list that is more than a package
+_ARCHIVE = re.compile(rb"PK\x03\x04|\x1f\x8b|\xfd7zXZ|BZh[1-9]1AY")
+_UNREAD = (".git", ".ramet")
+
+
+class Script(NamedTuple):
+    """A file that a command names."""
+
+    path: Path
+    digest: str  #: of its content; of the place where it leads, for a link out of the checkout
+
+
+class ScriptSearch:
+    """Finds the files of a folder and of its checkout that commands name, within limits for all commands together."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folders: tuple[Path, ...] = (root,)
+        try:
+            checkout = find(root)
+        except (NoCheckout, OSError):
+            pass
+        else:
+            self._folders = tuple(dict.fromkeys((root, checkout.top, checkout.main)))
+        self._digests: dict[str, str] = {}
+        self._length = self._tries = self._size = 0
+
+    def named(self, texts: Iterable[str]) -> Iterator[Script]:
+        """Every file that one of the commands, or a part of it, may name. Raises Unreadable beyond a limit."""
+        for path in self._paths(texts, self._folders):
+            yield from self._script(path)
+
+    def read_by_pip(self, arguments: Iterable[str]) -> Iterator[Script]:
+        """Every file that pip would read: of folders too, and those that lists of requirements name in turn.
+
+        Raises Unreadable beyond a limit.
+        """
+        waiting, seen = [(list(arguments), self._folders)], set[str]()
+        while waiting:
+            for path in self._paths(*waiting.pop()):
+                yield from self._script(path)
+                real = os.path.realpath(path)
+                if real in seen or not self._is_inside(real):
+                    continue
+                seen.add(real)
+                if path.is_dir():
+                    for each in _below(path):
+                        yield from self._script(each)
+                else:
+                    waiting.append((_lines(Path(real)), (path.parent, *self._folders)))
+
+    def _paths(self, texts: Iterable[str], folders: Iterable[Path]) -> Iterator[Path]:
+        """Each regular file and folder that is named, also below a folder of the checkout that is named."""
+        found = dict.fromkeys(name for piece in self._pieces(texts) for name in names(piece))
+        waiting = list(dict.fromkeys(os.path.realpath(each) for each in folders))
+        entered, tried = set(waiting), set[str]()
+        while waiting:
+            folder = waiting.pop(0)
+            for name in found:
+                path = os.path.join(folder, name)  # noqa: PTH118 - as a shell does: Path would drop `./`
+                if path in tried:
+                    continue
+                tried.add(path)
+                self._tries += 1
+                self._refuse_beyond(self._tries, MAX_TRIES, "paths")
+                mode = _mode(path)
+                if stat.S_ISDIR(mode) and self._is_inside(real := os.path.realpath(path)) and real not in entered:
+                    entered.add(real)
+                    waiting.append(real)
+                if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+                    yield Path(path)
+
+    def _pieces(self, texts: Iterable[str]) -> Iterator[str]:
+        """Each text, its words and what is in its quotes, to any depth."""
+        waiting, seen = list(texts), set[str]()
+        while waiting:
+            text = waiting.pop()
+            if not text or text in seen:
+                continue
+            if len(text) > MAX_COMMAND:
+                raise Unreadable(self._root, f"a command is longer than {MAX_COMMAND} characters")
+            seen.add(text)
+            self._length += len(text)
+            self._refuse_beyond(self._length, MAX_TEXT, "characters")
+            yield text
+            waiting += _words(text)
+            waiting += _BETWEEN.split(text)
+
+    def _script(self, path: Path) -> Iterator[Script]:
+        real = os.path.realpath(path)
+        if self._is_inside(real):
+            digest = self._digest(Path(real))
+            if digest:
+                yield Script(Path(real), digest)
+        elif self._is_inside(lexical := os.path.normpath(path)):
+            yield Script(Path(lexical), hashlib.sha256(os.fsencode(real)).hexdigest())
+
+    def _digest(self, real: Path) -> str:
+        """The digest of a file's content; empty for what is no regular file.
+
+        A program that cannot be read may run: its size, place and time of change stand for its content.
+        """
+        if (known := self._digests.get(str(real))) is not None:
+            return known
+        if not stat.S_ISREG(_mode(str(real))):
+            return ""
+        found, size = hashlib.sha256(), 0
+        try:
+            file = open(real, "rb", opener=lambda path, _: os.open(path, _FLAGS))
+        except PermissionError:
+            status = real.stat()
+            return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+        except OSError as error:
+            raise Unreadable(real, f"a command names this file, and it cannot be read: {error.strerror}") from None
+        with file:
+            while piece := file.read(1024 * 1024):
+                size += len(piece)
+                if size > MAX_SCRIPT:
+                    raise Unreadable(real, f"a command names this file, and it is larger than {MAX_SCRIPT} bytes")
+                self._refuse_beyond(self._size + size, MAX_TOTAL, "bytes of files")
+                found.update(piece)
+        self._size += size
+        self._digests[str(real)] = found.hexdigest()
+        self._refuse_beyond(len(self._digests), MAX_FILES, "files")
+        return found.hexdigest()
+
+    def _is_inside(self, path: str) -> bool:
+        return any(Path(path).is_relative_to(each) for each in self._folders)
+
+    def _refuse_beyond(self, count: int, limit: int, what: str) -> None:
+        if count > limit:
+            raise Unreadable(self._root, f"its commands name more than {limit} {what}")
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a command without their quotes, up to a quote without an end."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        yield from lexer
+    except ValueError:
+        return
+
+
+def names(piece: str) -> Iterator[str]:
+    """What a piece of a command may name: itself, without a leading option, and each end of a path.
+
+    The beginning of a path may be a variable's value, or a folder of a container.
+    """
+    options = len(piece) - len(piece.lstrip("-"))
+    texts = [piece]
+    if options == 1:
+        letters = re.match(r"\w*", piece[1:])
+        count = min(letters.end() if letters else 0, _MOST_OPTIONS)
+        texts += [piece[2 + taken :] for taken in range(count)]
+    if piece.startswith("~"):
+        texts.append(os.path.expanduser(piece))  # noqa: PTH111 - Path raises for a user who is not there
+    for text in filter(None, texts):
+        yield text
+        parts = text.rsplit("/", _MOST_ENDS)
+        yield from filter(None, ("/".join(parts[begin:]) for begin in range(1, len(parts))))
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - of many paths, most of which are not there
+    except (OSError, ValueError):  # ValueError: no name of a file, such as one with a zero byte
+        return 0
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for where, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if each not in _UNREAD]
+        yield from (Path(where, name) for name in names if stat.S_ISREG(_mode(str(Path(where, name)))))
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a list of requirements that name more than a package; none of an archive. Raises Unreadable."""
+    data = read_bytes(path, limit=MAX_LIST, cut=True).data
+    if _ARCHIVE.match(data):
+        return []
+    if len(data) == MAX_LIST:
+        raise Unreadable(path, f"a list for pip is not smaller than {MAX_LIST} bytes")
+    text = data.replace(b"\0", b"").decode("utf-8", "surrogateescape")  # pip reads UTF-16 as well.
+    lines = (_COMMENT.sub("", line) for line in text.replace("\\\n", "").splitlines())
+    return [line for line in lines if _NAMES_FILES.match(line)]
