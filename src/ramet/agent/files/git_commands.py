@@ -24,8 +24,9 @@ _TEXTS = re.compile(r"'[^']*'")  #: in which a shell replaces nothing
 _BETWEEN = re.compile(r"[\s;&|()<>{}=]+")
 #: Programs that run a file, or another program, by a name that looks like any other word.
 _STARTERS = re.compile(
-    r"(?:ba|da|z|k|c|tc|fi)?sh|python[\d.]*|pypy[\d.]*|perl|ruby|node|deno|bun|php|lua|tclsh|awk|gawk|mawk|make|env|exec"
-    r"|eval|source|\.|cd|xargs|nice|nohup|timeout|sudo"
+    r"(?:(?:ba|da|z|k|mk|c|tc|fi|pw)?sh|busybox|python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|wish|expect"
+    r"|guile|julia|Rscript|awk|gawk|mawk|m4|[gb]?make|just|rake|npm|npx|pnpm|yarn|uv|uvx|cargo|go|env|exec|eval|source|\."
+    r"|command|cd|xargs|nice|nohup|setsid|stdbuf|timeout|sudo)[\d.]*"
 )
 _FILE_OF_SED = re.compile(r"-\w*f|--f")
 _SUBSTITUTION = re.compile(r"[sy]/[^/\n]*/[^/\n]*/[gpiI0-9]*")  #: of sed; no flag of these runs or writes

@@ -27,7 +27,8 @@ MAX_SCRIPT = 64 * 1024 * 1024  #: bytes of one file
 MAX_TOTAL = 256 * 1024 * 1024  #: bytes of all files
 MAX_LIST = 1024 * 1024  #: bytes of a list of requirements
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_BETWEEN = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$=,:@!\\]+")
+_SHELLS = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\]+")  #: characters that may end a name for a shell
+_BETWEEN = re.compile(r"\$\w+|[\s\"'`;&|()<>{}$\\=,:@!]+")  #: and for programs: `PATH=a:b`, `@file`
 _MOST_ENDS = 32  #: of one path
 _MOST_OPTIONS = 8  #: letters of options in one word before a name: `-nEfclean.sed`
 _COMMENT = re.compile(r"(?:^|\s)#.*")  #: in a list of requirements
@@ -116,8 +117,9 @@ class ScriptSearch:
             self._length += len(text)
             self._refuse_beyond(self._length, MAX_TEXT, "characters")
             yield text
+            waiting += (text.replace("\\\n", ""), *text.split("\n"))
             waiting += _words(text)
-            waiting += _BETWEEN.split(text)
+            waiting += (*_SHELLS.split(text), *_BETWEEN.split(text))
 
     def _script(self, path: Path) -> Iterator[Script]:
         real = os.path.realpath(path)

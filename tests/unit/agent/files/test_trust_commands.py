@@ -26,9 +26,18 @@ def user_dir(home: Path) -> Path:
 def project(home: Path) -> Path:
     """A checkout in the user's home; `part` is the folder that a person trusts."""
     path = home / "project"
-    for name in ("check.sh", "part/check.sh", "part/tools/check.sh", "part/a b.sh", "part/a=b;c.sh"):
+    for name in (
+        "check.sh",
+        "part/check.sh",
+        "part/tools/check.sh",
+        "part/tools/only.sh",
+        "part/a,b.sh",
+        "part/a b.sh",
+        "part/a=b;c.sh",
+    ):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("cat\n")
+    (home / "alias").symlink_to(path / "part" / "tools")
     subprocess.run(["git", "init", "--quiet", str(path)], check=True)
     return path
 
@@ -64,12 +73,18 @@ COMMANDS = {
     "$(git rev-parse --show-toplevel)/part/tools/check.sh": "part/tools/check.sh",
     "../check.sh": "check.sh",
     "~/project/check.sh": "check.sh",
+    "~/alias/only.sh": "part/tools/only.sh",
     "$HOME/project/part/tools/check.sh": "part/tools/check.sh",
     "./ch\"eck\".sh;true": "part/check.sh",
     "./a\\ b.sh; true": "part/a b.sh",
     "sh -c 'exec \"./a b.sh\"'": "part/a b.sh",
     "'./a=b;c.sh'|cat": "part/a=b;c.sh",
     "true # don't\n./check.sh": "part/check.sh",
+    "true # don't\n./ch\"eck\".sh": "part/check.sh",
+    "./che\\\nck.sh; true": "part/check.sh",
+    "echo `./a,b.sh`": "part/a,b.sh",
+    "./a,b.sh$NOTHING": "part/a,b.sh",
+    "$'./check.sh'": "part/check.sh",
     "docker run -v $PWD:/w image sh /w/tools/check.sh": "part/tools/check.sh",
     "sed -ftools/check.sh": "part/tools/check.sh",
     "sed -nEfcheck.sh": "part/check.sh",
@@ -102,6 +117,17 @@ def test_a_script_of_a_filter_is_covered_from_the_top_of_the_checkout(
     assert is_trusted(project / "part", user_dir)
 
     (project / "check.sh").write_text("evil\n")
+
+    assert not is_trusted(project / "part", user_dir)
+
+
+def test_a_script_with_a_blank_is_covered_as_each_version_of_git_names_it(project: Path, user_dir: Path) -> None:
+    """Git before 2.45 puts a space in the place of a tab."""
+    with (project / ".git" / "config").open("a") as file:
+        file.write("[filter \"x\"]\nclean = './a\tb.sh'\n")
+    trust(project / "part", user_dir)
+
+    (project / "part" / "a b.sh").write_text("evil\n")
 
     assert not is_trusted(project / "part", user_dir)
 
