@@ -211,3 +211,69 @@ def test_nothing_is_imported_until_a_contract_is_made() -> None:
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert printed.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string", "pattern": "^(a+)+$"}, '"{}!"'),
+        ({"type": "object", "patternProperties": {"^(a+)+$": True}, "additionalProperties": False}, '{{"{}!": 1}}'),
+        ({"type": "object", "patternProperties": {"^(a+)+$": True}}, '{{"{}!": 1}}'),
+    ],
+    ids=["pattern", "patternProperties and additionalProperties", "patternProperties"],
+)
+def test_a_pattern_is_matched_in_linear_time(schema: dict[str, Any], text: str) -> None:
+    """Without backtracking: where `re` doubles its work with each letter, this process would not end by itself."""
+    code = (
+        "import json, resource, sys\n"
+        "from ramet.agent.output import OutputContract\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (30, 30))\n"
+        "OutputContract(json.loads(sys.argv[1])).problem(sys.argv[2])\n"
+    )
+    argv = [sys.executable, "-c", code, json.dumps(schema), text.format("a" * 5_000)]
+
+    assert subprocess.run(argv, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted"),
+    [
+        ({"pattern": "(a)\\1"}, "backreferences are not supported"),
+        ({"items": {"pattern": "(?=a)b"}}, "look-around"),
+        ({"patternProperties": {"(": {}}}, "unclosed group"),
+        ({"pattern": "a" * 1_001}, "1000 characters"),
+        ({"pattern": "(((a{100}){100}){100}){100}"}, "size limit"),
+        ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "additionalProperties"),
+    ],
+)
+def test_a_pattern_that_needs_backtracking_is_refused_when_it_is_declared(
+    schema: dict[str, Any], accepted: str
+) -> None:
+    """The refusal says what is not accepted."""
+    with pytest.raises(InvalidValue) as refusal:
+        OutputContract(schema)
+
+    assert accepted in refusal.value.accepted
+
+
+@pytest.mark.parametrize(
+    ("data", "fits"),
+    [
+        ({"x-a": 1}, True),
+        ({"x-a": "text"}, False),
+        ({"name": "2026-11"}, True),
+        ({"name": "2026"}, False),
+        ({"name": f"2026-11{' ' * 20_000}"}, False),
+        ({"other": 1}, False),
+        ({"o" * 20_000: 1}, False),
+    ],
+)
+def test_patterns_decide_over_texts_and_names(data: dict[str, Any], fits: bool) -> None:
+    """As JSON schema means them; a text that is too long to match does not fit."""
+    schema = {
+        "properties": {"name": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}"}},
+        "patternProperties": {"^x-": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+
+    assert (OutputContract(schema).problem(json.dumps(data)) is None) == fits

@@ -51,6 +51,16 @@ def included(repo: pathlib.Path) -> str:
     return "pipe"
 
 
+def named_by(key: str) -> Callable[[pathlib.Path], str]:
+    def build(repo: pathlib.Path) -> str:
+        git(repo, "config", key, "pipe")
+        os.mkfifo(repo / "pipe")
+        return "pipe"
+
+    build.__name__ = key
+    return build
+
+
 def device(repo: pathlib.Path) -> str:
     (repo / ".git" / "packed-refs").symlink_to("/dev/zero")
     return "packed-refs"
@@ -72,6 +82,7 @@ def endless(repo: pathlib.Path) -> str:
 BUILDERS = (
     *map(pipe_at, (".git/config", ".git/HEAD", ".git/info/attributes", ".git/refs/heads/main", ".gitattributes")),
     included,
+    *map(named_by, ("core.attributesFile", "core.excludesFile", "mailmap.file", "blame.ignoreRevsFile")),
     device,
     linked_folder,
     endless,

@@ -122,3 +122,17 @@ def test_a_pattern_that_means_nothing_is_refused(specifier: str) -> None:
     """Negation, other people's homes, and ways up are not understood."""
     with pytest.raises(InvalidValue):
         path_pattern(specifier)
+
+
+@pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
+def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier: str) -> None:
+    """From the project, from the copy itself, from another copy, and from a copy towards the project."""
+    project = tmp_path / "project"
+    copy, other = (project / ".ramet" / "worktrees" / each for each in ("one", "two"))
+    text = specifier.format(project=str(project).lstrip("/"))
+
+    assert denied(text, ".ramet/worktrees/one/secrets/key", project)
+    assert denied(text, "secrets/key", project, cwd=copy)
+    assert denied(text, "../two/secrets/key", project, cwd=copy)
+    assert denied(text, "../../../secrets/key", project, cwd=other)
+    assert not denied(text, ".ramet/worktrees/one/src/key", project)

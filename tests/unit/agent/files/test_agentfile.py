@@ -200,3 +200,22 @@ def test_hooks_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: b
 
     assert (file.agent.hooks is not None) == on
     assert bool(file.notes) != on
+
+
+@pytest.mark.parametrize(
+    ("scope", "trusted"), [("project", True), ("user", False), ("managed", False)], ids=["trusted", "user", "managed"]
+)
+def test_a_file_of_the_user_or_of_a_trusted_folder_may_keep_notes_with_the_user(scope: Scope, trusted: bool) -> None:
+    """What a person wrote or has looked at reads and writes that person's notes."""
+    assert parse("memory: user\n", scope=scope, trusted=trusted).agent.memory == "user"
+
+
+@pytest.mark.parametrize("scope", ["project", "plugin"])
+def test_a_file_that_is_not_trusted_reaches_no_notes_of_the_user(scope: Scope) -> None:
+    """The refusal names the key, the value and, for a folder, the command that allows it."""
+    with pytest.raises(InvalidValue) as refusal:
+        parse("memory: user\n", scope=scope)
+
+    assert (refusal.value.field.endswith(": memory"), refusal.value.value) == (True, "user")
+    assert ("ramet trust DIR" in refusal.value.accepted) == (scope == "project")
+    assert parse("memory: project\n", scope=scope).agent.memory == "project"

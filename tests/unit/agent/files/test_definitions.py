@@ -386,3 +386,17 @@ def test_a_home_that_is_the_project_is_trusted_no_more_than_a_project(home: Path
     found = load_definitions(home, user_dir=user_dir, home=home)
 
     assert (found["x"].scope, hooked(found), found.shadowed) == ("project", False, ())
+
+
+def test_notes_of_the_user_follow_the_verdict_on_the_folder(project: Path, user_dir: Path) -> None:
+    """Without trust the definition is skipped and reported; a withdrawn trust takes the notes away."""
+    write(project / ".claude" / "agents", "x", more="memory: user\n")
+    found = load_definitions(project, user_dir=user_dir)
+    assert "x" not in found
+    assert "ramet trust DIR" in found.problems[0].sentence
+
+    found.refresh(trusted=True)
+    assert found["x"].memory == "user"
+
+    found.refresh(trusted=False)
+    assert found["x"].memory is None

@@ -228,3 +228,14 @@ def test_settings_nested_without_end_are_bounded(folder: Path, user_dir: Path) -
     trust(folder, user_dir)
 
     assert is_trusted(folder, user_dir)
+
+
+def test_notes_of_the_user_are_shown_and_counted(folder: Path, user_dir: Path) -> None:
+    """An agent that reads and rewrites the user's notes needs a look, though it runs nothing."""
+    trust(folder, user_dir)
+    path = folder / ".claude/agents/plain.md"
+    path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")
+
+    assert not is_trusted(folder, user_dir)
+    shown = {each.path: each.what for each in what_would_run(folder)}
+    assert "memory: user" in shown[".claude/agents/plain.md"]
