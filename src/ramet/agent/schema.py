@@ -1,4 +1,7 @@
-"""JSON schemas from outside: checked when given, closed in themselves, and never fetched from anywhere."""
+"""JSON schemas from outside: checked when given, closed in themselves, and never fetched from anywhere.
+
+Their patterns are matched without backtracking (`schema_patterns`): a schema and an answer cannot keep the host busy.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ramet.agent import schema_patterns
 from ramet.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ class JsonSchema:
             specification = specification_with(str(schema.get("$schema", _DIALECT)))
             dialect = validator_for(schema, default=jsonschema.Draft202012Validator)
             dialect.check_schema(schema)
+            for subschema in _subschemas(schema):
+                schema_patterns.check(subschema)
             registry: referencing.Registry[Any] = referencing.Registry()
             resolver = registry.resolver_with_root(specification.create_resource(schema))
             for keyword, target in _pointers(schema, root=True):
@@ -43,7 +49,7 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            self._validator: Validator = dialect(schema, registry=registry)
+            self._validator: Validator = schema_patterns.linear(dialect)(schema, registry=registry)
             for probe in _PROBES:
                 self._problem(probe)
         except UnknownDialect as error:
@@ -73,6 +79,17 @@ class JsonSchema:
             if len(found) == 10:
                 break
         return "; ".join(found) or None
+
+
+def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema of a schema, and objects that only look like one: a reference can make one of them."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _subschemas(each)
+    if isinstance(schema, dict):
+        yield schema
+        for each in schema.values():
+            yield from _subschemas(each)
 
 
 def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
