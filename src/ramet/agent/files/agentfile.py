@@ -39,8 +39,8 @@ class AgentFile(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def may_hook(scope: Scope, *, trusted: bool) -> bool:
-    """Whether hooks of such a file are switched on: what came with a folder or plugin is not the user's own word."""
+def has_users_word(scope: Scope, *, trusted: bool) -> bool:
+    """Whether such a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
 
@@ -63,7 +63,11 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
             notes.append(f"{key}: known, not honoured yet")
         elif reader.keys[key] is not None or key == "tools":
             made.update(_READ[key](reader, key))
-    if made.get("hooks") and not may_hook(scope, trusted=trusted):
+    has_word = has_users_word(scope, trusted=trusted)
+    if made.get("memory") == "user" and not has_word:
+        allowed = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
+        raise InvalidValue(f"{source}: memory", "user", f"project or local{allowed}")
+    if made.get("hooks") and not has_word:
         del made["hooks"]
         notes.append(
             "hooks: off until the folder is trusted (ramet trust DIR)"

@@ -158,7 +158,8 @@ class Definitions(Mapping[str, Agent]):
     def _failed(self, old: _Entry, reason: str, trusted: bool | None) -> _Entry:
         file = old.file
         if file is not None and trusted is False and old.place.scope == "project":
-            file = AgentFile(file.agent.replace(hooks=None), file.notes)
+            notes_of = None if file.agent.memory == "user" else file.agent.memory
+            file = AgentFile(file.agent.replace(hooks=None, memory=notes_of), file.notes)
         so = "skipped" if file is None else "the version read before stays in use"
         return _Entry(old.place, None, b"", file, f"{reason}; {so}")
 

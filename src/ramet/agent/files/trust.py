@@ -170,6 +170,9 @@ def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
                 keys = frontmatter.parse(text, source=found.path).keys
             except (Unreadable, InvalidValue):  # likewise
                 continue
+            if keys.get("memory") == "user":
+                what = "memory: user: it reads and rewrites your own notes of that agent"
+                yield Runnable(_name(root, found.path), what, _hash(str(keys.get("name")).encode()))
             for key, what in _RUNNING_KEYS.items():
                 if content := keys.get(key):
                     canonical = json.dumps(content, sort_keys=True, default=repr)
