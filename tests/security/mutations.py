@@ -162,10 +162,10 @@ MUTANTS = (
            '        code += _when(number["mmap"], _areas(_ERRNO | errno.ENOMEM))\n', "", ORDINARY, KERNEL_MEMORY),
     Mutant("no shared area by /dev/zero", CONFINE, "devices = (_ZERO,) if given.unmapped else ()",
            "devices = (_ZERO,)", ORDINARY, KERNEL_MEMORY),
-    Mutant("watchdog: shared areas", "isolation/watchdog.py", "areas = kernel_memory.shared_mb(processes)",
+    Mutant("watchdog: shared areas", "isolation/tree_memory.py", "areas = kernel_memory.shared_mb(processes)",
            "areas = 0.0", ORDINARY, KERNEL_MEMORY),
-    Mutant("watchdog: memory of the kernel", "isolation/watchdog.py",
-           "kernel = kernel_memory.held_mb(self._root.pid, usage.tree, in_own_network=self._in_own_network)",
+    Mutant("watchdog: memory of the kernel", "isolation/tree_memory.py",
+           "kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)",
            "kernel = 0.0",
            ORDINARY, KERNEL_MEMORY),
     # ---- the channel
