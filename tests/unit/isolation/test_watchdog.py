@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,80 @@ async def test_disk_in_use_is_among_the_metrics(subject: Callable[..., Subject],
     await eventually(lambda: one.watched.metrics().workspace_mb >= 2)
 
     assert not one.is_killed
+
+
+MANY = """
+if not os.fork(): time.sleep(1000)
+say("2"); told()
+for _ in range(20):
+    if not os.fork(): time.sleep(1000)
+say("22"); told()
+"""
+
+
+async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
+    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork bomb makes a thousand processes between two looks: reading them would keep the host from ending it."""
+    one = subject(MANY, Grant(pids=5))
+    read: list[int] = []
+    monkeypatch.setattr(procfs, "resident", lambda each: read.append(each.pid) or procfs.Memory(0, 0))
+    one.tell()
+    assert one.heard() == "2"
+    await eventually(lambda: read)
+    one.tell()
+    assert one.heard() == "22"
+    read.clear()
+
+    one.watched.look()
+
+    assert one.killed == ["pids"]
+    assert read == []
+
+
+async def test_processes_that_come_while_memory_is_read_are_not_read(
+    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look ends them."""
+    one = subject(MANY, Grant(pids=5))
+    read: list[int] = []
+
+    def read_and_grow(each: procfs.Stat) -> procfs.Memory:
+        if not read:
+            one.tell()
+            assert one.heard() == "22"
+        read.append(each.pid)
+        return procfs.Memory(0, 0)
+
+    one.tell()
+    assert one.heard() == "2"
+    monkeypatch.setattr(procfs, "resident", read_and_grow)
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["pids"]
+    assert len(set(read)) <= 2
+
+
+async def test_a_folder_is_measured_again_after_no_thread_could_start(
+    subject: Callable[..., Subject], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fork bomb of one sandbox can take all processes of a machine; the limits of the others hold again after it."""
+    (tmp_path / "file").write_bytes(bytes(5 << 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        one = subject("while True: time.sleep(0.01)", Grant(workspace_size_mb=3), workspace=tmp_path)
+        one.tell()
+        await eventually(lambda: "could not be looked at" in caplog.text)
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["workspace"]
+
+
+def refuse_thread(thread: threading.Thread) -> None:
+    """Fail as the interpreter does at the limit of processes."""
+    raise RuntimeError("can't start new thread")
 
 
 SPIN = "subprocess.Popen([sys.executable, '-ISc', 'while True: pass']); say('spinning'); told()"
