@@ -44,21 +44,28 @@ class TreeMemory:
         look: Callable[[], Census],
         exact_mb: float,
         baseline_mb: float,
+        most: int,
         in_own_network: bool,
         has_cgroup: bool,
     ) -> None:
         """`look` finds the processes, `root` the first. From `exact_mb` on, each has its part of what they share.
 
+        More than `most` processes are not read: they are too many to be allowed, and reading them takes seconds.
+
         `has_cgroup` says that a control group holds the memory: nothing is read twice then.
         """
         self._root, self._look, self._exact_mb, self._baseline_mb = root, look, exact_mb, baseline_mb
+        self._most = most
         self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
 
     def read(self, tree: Mapping[int, Stat]) -> Reading:
         """Read the memory of all processes, of which `tree` were there just now."""
         if self._has_cgroup:
             return self._measure(tree)
+        found = Reading(0.0)
         for _ in range(_TRIES):
+            if len(tree) > self._most:
+                return found._replace(is_whole=False)
             found = self._measure(tree)
             after = self._look()
             if _covers(tree, after):
@@ -69,6 +76,8 @@ class TreeMemory:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
                 tree = self._look().tree
+                if len(tree) > self._most:
+                    break
                 found = self._measure(tree)
                 if _covers(tree, self._look()):
                     return found

@@ -84,6 +84,7 @@ class Watched:
             look=self._census,
             exact_mb=THRESHOLD * grant.memory_mb,
             baseline_mb=baseline_mb,
+            most=grant.pids + _KEEPERS,
             in_own_network=in_own_network,
             has_cgroup=has_memory_cgroup,
         )
@@ -135,6 +136,8 @@ class Watched:
         self._is_touched = self._is_touched or is_changed
         self._pause_s = self._dog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
+        if self.is_over:  # The memory of a thousand processes takes long to read, and would delay their end.
+            return 0.0
         if is_changed or "memory" in self._over:  # Giving memory back leaves no sign.
             self._check_memory(usage)
         self._check_time(now, usage, before)
@@ -382,7 +385,6 @@ class Watchdog:
         """Begin to measure a folder; False if another is being measured."""
         if self._measuring:
             return False
-        self._measuring = True
         begin = self.now()
 
         def done(result: asyncio.Future[int]) -> None:
@@ -394,4 +396,5 @@ class Watchdog:
                 watched._disk_is(result.result(), self.now() - begin)
 
         in_thread(work, name="ramet-disk").add_done_callback(done)
+        self._measuring = True  # Only now: where no thread can start, nobody would say that it is over.
         return True

@@ -340,7 +340,12 @@ async def test_processes_above_the_limit_are_ended_before_their_memory_is_read(
     """A fork bomb makes a thousand processes between two looks: reading them would keep the host from ending it."""
     one = subject(MANY, Grant(pids=5))
     read: list[int] = []
-    monkeypatch.setattr(procfs, "resident", lambda each: read.append(each.pid) or procfs.Memory(0, 0))
+
+    def note(each: procfs.Stat) -> procfs.Memory:
+        read.append(each.pid)
+        return procfs.Memory(0, 0)
+
+    monkeypatch.setattr(procfs, "resident", note)
     one.tell()
     assert one.heard() == "2"
     await eventually(lambda: read)
