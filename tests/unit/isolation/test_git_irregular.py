@@ -35,6 +35,17 @@ def repo(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+class TrustCalls:
+    """Trusts nothing, and notes the folders that it was asked about: git is started right after that."""
+
+    def __init__(self) -> None:
+        self.folders: list[pathlib.Path] = []
+
+    def __call__(self, folder: pathlib.Path) -> bool:
+        self.folders.append(folder)
+        return False
+
+
 def pipe_at(name: str) -> Callable[[pathlib.Path], str]:
     def build(repo: pathlib.Path) -> str:
         (repo / name).unlink(missing_ok=True)
@@ -61,6 +72,56 @@ def named_by(key: str) -> Callable[[pathlib.Path], str]:
     return build
 
 
+def named_by_its_whole_path(repo: pathlib.Path) -> str:
+    git(repo, "config", "diff.orderFile", str(repo.parent / "pipe"))
+    os.mkfifo(repo.parent / "pipe")
+    return "pipe"
+
+
+def named_from_the_home(repo: pathlib.Path) -> str:
+    name = os.path.relpath(repo.parent, os.path.expanduser("~"))  # noqa: PTH111 - `..` from the home
+    git(repo, "config", "core.excludesFile", f"~/{name}/pipe")
+    os.mkfifo(repo.parent / "pipe")
+    return "pipe"
+
+
+def named_if_it_exists(repo: pathlib.Path) -> str:
+    git(repo, "config", "core.excludesFile", ":(optional)pipe")
+    os.mkfifo(repo / "pipe")
+    return "pipe"
+
+
+def named_by_an_include(repo: pathlib.Path) -> str:
+    git(repo, "config", "includeIf.onbranch:ramet/**.path", "more")
+    git(repo, "config", "--file", str(repo / ".git" / "more"), "core.attributesFile", "/dev/zero")
+    return "/dev/zero"
+
+
+def named_by_a_worktree(repo: pathlib.Path) -> str:
+    git(repo, "config", "extensions.worktreeConfig", "true")
+    git(repo, "config", "--worktree", "core.excludesFile", "/dev/zero")
+    return "/dev/zero"
+
+
+def endless_and_named(repo: pathlib.Path) -> str:
+    with (repo / "patterns").open("wb") as file:
+        file.truncate(1 << 40)
+    git(repo, "config", "core.excludesFile", "patterns")
+    return "patterns"
+
+
+def of_the_kernel(repo: pathlib.Path) -> str:
+    git(repo, "config", "core.excludesFile", "/proc/self/pagemap")  # It looks like an empty regular file.
+    return "/proc/self/pagemap"
+
+
+def endless_alternates(repo: pathlib.Path) -> str:
+    (repo / ".git" / "objects" / "info").mkdir(exist_ok=True)
+    with (repo / ".git" / "objects" / "info" / "alternates").open("wb") as file:
+        file.truncate(1 << 40)
+    return "alternates"
+
+
 def device(repo: pathlib.Path) -> str:
     (repo / ".git" / "packed-refs").symlink_to("/dev/zero")
     return "packed-refs"
@@ -83,6 +144,14 @@ BUILDERS = (
     *map(pipe_at, (".git/config", ".git/HEAD", ".git/info/attributes", ".git/refs/heads/main", ".gitattributes")),
     included,
     *map(named_by, ("core.attributesFile", "core.excludesFile", "mailmap.file", "blame.ignoreRevsFile")),
+    named_by_its_whole_path,
+    named_from_the_home,
+    named_if_it_exists,
+    named_by_an_include,
+    named_by_a_worktree,
+    endless_and_named,
+    of_the_kernel,
+    endless_alternates,
     device,
     linked_folder,
     endless,
@@ -97,8 +166,47 @@ async def test_a_file_that_git_would_wait_for_is_refused(
     """The error names the file and says what it has to be; trust changes nothing."""
     name = build(repo)
 
-    with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|larger than)"):
+    with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|a file of the kernel|larger than)"):
         await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("name", ["link", "%(prefix)/../dev/zero"])
+async def test_attributes_whose_file_cannot_be_looked_at_before_are_refused(
+    repo: pathlib.Path, name: str, is_trusted: bool
+) -> None:
+    """A relative name is a file of the new worktree, where HEAD may have a link; only git knows its own prefix."""
+    git(repo, "config", "core.attributesFile", name)
+
+    with pytest.raises(NoWorktree, match=r"config: core\.attributesfile names"):
+        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_names_that_git_need_not_wait_for_are_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
+    """The null device, a file that is missing, a regular file, a folder, and a command."""
+    git(repo, "config", "core.attributesFile", os.devnull)
+    git(repo, "config", "core.excludesFile", "missing")
+    git(repo, "config", "diff.orderFile", "a.txt")
+    git(repo, "config", "init.templateDir", str(repo))
+    git(repo, "config", "core.editor", "vi -u NONE")
+
+    assert await finish(await create(repo, "a", git=(calm := Git(trusts=lambda _: is_trusted))), git=calm) is None
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs", "refs/heads/x"])
+async def test_a_pipe_in_a_repository_that_an_agent_made_stops_nothing(repo: pathlib.Path, name: str) -> None:
+    """Git looks into embedded repositories for their HEAD; the copy is kept, and nobody waits for the pipe."""
+    child = await create(repo, "a")
+    inner = child.path / "inner"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    (inner / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(inner / ".git" / name)
+    calls = TrustCalls()
+
+    assert await finish(child, git=Git(timeout_s=4, trusts=calls)) == child.path
+    assert not calls.folders, "git was started"
 
 
 async def test_a_pipe_that_an_agent_left_in_its_copy_stops_nothing(repo: pathlib.Path) -> None:
