@@ -271,8 +271,7 @@ async def _check_files(where: Checkout, *, whole_tree: bool) -> None:
     try:
         await in_thread(lambda: git_irregular.check(where, whole_tree=whole_tree), name="ramet-worktree")
     except git_irregular.Irregular as error:
-        remedy = "look at it, and put a regular file in its place or remove it"
-        raise NoWorktree(where.top, str(error), remedy) from None
+        raise NoWorktree(where.top, str(error), error.remedy) from None
 
 
 def try_lock(fd: int) -> bool:

@@ -16,6 +16,7 @@ BLANKS = " \t\r"  #: of git, beside the line end
 _SECTION = re.compile(r'\[([A-Za-z0-9.-]+)(?:[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)")?\]')
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]+|[#;][^\n]*)*")
+_SPACES = str.maketrans("\t\r", "  ")
 _ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": ""}
 
 #: Keys whose values git neither runs nor reads as the name of a file to obey. Everything else counts.
@@ -95,6 +96,11 @@ def included(path: Path, name: str) -> Path:
     if name.startswith("%(") or set(name) & set("\t\r"):
         raise NotUnderstood(f"the include {name!r} is not understood")
     return path.parent / os.path.expanduser(name)  # noqa: PTH111 - Path would drop `./`, and expand `./~`
+
+
+def spellings(value: str) -> tuple[str, ...]:
+    """Return a value as versions of git read it: before 2.45 a space stands for each blank."""
+    return tuple(dict.fromkeys((value, value.translate(_SPACES))))
 
 
 def _skip(text: str, at: int) -> int:

@@ -17,7 +17,6 @@ from ramet.tools import git_config
 from ramet.tools.git_checkout import NoCheckout, find
 
 MAX_CONFIG = 1024 * 1024
-_SPACES = str.maketrans("\t\r", "  ")  #: what git before 2.45 makes of blanks in a value
 _MAX_FILES = 100  #: of one repository's configuration, includes counted
 
 
@@ -62,7 +61,7 @@ def git_programs(folder: Path) -> Iterator[GitFile]:
                 variant
                 for each in counted
                 if each.value and not each.is_include
-                for variant in (each.value, each.value.translate(_SPACES))
+                for variant in git_config.spellings(each.value)
             )
             tops = (checkout.top, checkout.main)
             own = tuple(
