@@ -209,6 +209,18 @@ async def test_a_pipe_in_a_repository_that_an_agent_made_stops_nothing(repo: pat
     assert not calls.folders, "git was started"
 
 
+@pytest.mark.parametrize("folder", [".", "inner"])
+async def test_a_repository_that_leads_in_a_circle_stops_nothing(repo: pathlib.Path, folder: str) -> None:
+    """The copy is kept, whatever its `.git` file or that of an embedded repository names."""
+    child = await create(repo, "a")
+    inner = child.path / folder
+    inner.mkdir(exist_ok=True)
+    (inner / "circle").symlink_to("circle")
+    (inner / ".git").write_text("gitdir: circle\n")
+
+    assert await finish(child) == child.path
+
+
 async def test_a_pipe_that_an_agent_left_in_its_copy_stops_nothing(repo: pathlib.Path) -> None:
     """The copy is kept, as it is changed, and nobody waits for the pipe."""
     child = await create(repo, "a")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
+import subprocess
 
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.permissions import Effect, Rule
+from ramet.core.permissions import Effect, Permissions, Rule
+from ramet.tools.permissions.judging import Call, judge
 from ramet.tools.permissions.path_rules import bind, names_of, path_pattern, widens
+from ramet.tools.permissions.searching import hidden_from_search
 
 
 def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny") -> Rule:
@@ -136,3 +140,91 @@ def test_a_rule_covers_the_copies_in_worktrees(tmp_path: pathlib.Path, specifier
     assert denied(text, "../two/secrets/key", project, cwd=copy)
     assert denied(text, "../../../secrets/key", project, cwd=other)
     assert not denied(text, ".ramet/worktrees/one/src/key", project)
+
+
+@pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**", "//{project}/secrets/**"])
+def test_a_rule_of_a_folder_of_the_repository_covers_the_copies(tmp_path: pathlib.Path, specifier: str) -> None:
+    """A copy is one of the whole repository, wherever in it the session works."""
+    project = tmp_path / "repo" / "sub"
+    copies = tmp_path / "repo" / ".ramet" / "worktrees"
+    text = specifier.format(project=str(project).lstrip("/"))
+
+    assert denied(text, str(copies / "one" / "sub" / "secrets" / "key"), project)
+    assert denied(text, "../../two/sub/secrets/key", project, cwd=copies / "one" / "sub")
+    assert denied(text, str(project / "secrets" / "key"), project, cwd=copies / "one" / "sub")
+    assert not denied(text, str(copies / "one" / "sub" / "src" / "key"), project)
+
+
+def test_a_copy_that_an_agent_made_of_its_copy_is_covered(tmp_path: pathlib.Path) -> None:
+    """A repository without a main working tree has copies inside of copies."""
+    assert denied("./secrets/**", ".ramet/worktrees/one/.ramet/worktrees/two/secrets/key", tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("specifier", ["./secrets/**", "secrets", "/secrets/**"])
+def test_a_rule_of_the_users_own_worktree_covers_the_copies(tmp_path: pathlib.Path, specifier: str) -> None:
+    """Ramet's copies of a linked worktree are in the main working tree."""
+    main, project = tmp_path / "main", tmp_path / "feature"
+    for args in (
+        ["init", "--quiet", str(main)],
+        [
+            "-C",
+            str(main),
+            "-c",
+            "user.name=A",
+            "-c",
+            "user.email=a@localhost",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "s",
+        ],
+        ["-C", str(main), "worktree", "add", "--quiet", str(project)],
+        ["-C", str(main), "worktree", "add", "--quiet", str(copy := main / ".ramet" / "worktrees" / "one")],
+    ):
+        subprocess.run(["git", *args], check=True, capture_output=True)
+
+    assert denied(specifier, str(copy / "secrets" / "key"), project)
+    assert denied(specifier, str(project / "secrets" / "key"), project, cwd=copy)
+    assert not denied(specifier, str(copy / "src" / "key"), project)
+
+
+def test_a_link_into_a_copy_is_denied(tmp_path: pathlib.Path) -> None:
+    """A name that leads into a copy counts as the copy's."""
+    (tmp_path / ".ramet" / "worktrees" / "one" / "secrets").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(".ramet/worktrees/one")
+
+    assert denied("./secrets/**", "link/secrets/key", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["cat {}/key", "cat {}/*", "sort < {}/key", "cp {}/key /tmp/x"])
+def test_a_command_that_names_a_file_of_a_copy_is_denied(tmp_path: pathlib.Path, command: str) -> None:
+    """Rules for Read hold for what a command reads in a copy."""
+    folder = tmp_path / ".ramet" / "worktrees" / "one" / "secrets"
+    folder.mkdir(parents=True)
+    (folder / "key").write_text("x")
+    permissions = Permissions(rules=(rule("./secrets/**", tmp_path),))
+    call = Call("Bash", {"command": command.format(".ramet/worktrees/one/secrets")}, str(tmp_path))
+
+    assert judge(permissions, call).verdict == "deny"
+
+
+def test_a_search_leaves_files_of_copies_out(tmp_path: pathlib.Path) -> None:
+    """What a rule denies in the project is not found in a copy."""
+    copy = tmp_path / ".ramet" / "worktrees" / "one"
+    hidden = hidden_from_search(Permissions(rules=(rule("./secrets/**", tmp_path),)), str(tmp_path), str(tmp_path))
+
+    assert hidden is not None
+    assert hidden(str(copy / "secrets" / "key"))
+    assert not hidden(str(copy / "src" / "key"))
+
+
+@pytest.mark.parametrize("specifier", ["./src/**", "/src/**"])
+def test_a_rule_of_allow_does_not_reach_into_copies(tmp_path: pathlib.Path, specifier: str) -> None:
+    """A copy may hold the work of another agent: nobody allowed that."""
+    allow = rule(specifier, tmp_path, effect="allow")
+    here = str(tmp_path)
+
+    assert widens(allow, names_of("src/a", here), here)
+    assert not widens(allow, names_of(".ramet/worktrees/one/src/a", here), here)
