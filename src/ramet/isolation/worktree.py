@@ -28,10 +28,9 @@ from ramet.core.ids import safe_name
 from ramet.isolation import git_files, trees
 from ramet.isolation.git import Git, NoWorktree, try_lock
 from ramet.isolation.git_sandbox.request import Command
-from ramet.tools.git_checkout import Checkout, NoCheckout, find
+from ramet.tools.git_checkout import COPIES, Checkout, NoCheckout, find
 
 PREFIX = "ramet/"
-_FOLDER = pathlib.PurePath(".ramet", "worktrees")
 _EXCLUDED = "/.ramet/"
 _LIVE = "ramet.lock"
 _STATUS = Command(("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty"))
@@ -74,7 +73,7 @@ async def create(
     repo = _checkout(repo_dir)
     label = re.sub(r"\.{2,}", ".", f"{safe_name(name)}-{mint()}")
     branch = PREFIX + label
-    path = (repo.main / _FOLDER if into is None else _absolute(into)) / label
+    path = (repo.main / COPIES if into is None else _absolute(into)) / label
     async with git.alone_in(repo.common_dir):
         if _exists(path):
             raise NoWorktree(repo_dir, f"{branch} exists already", "use another name")
@@ -224,7 +223,7 @@ def _linked(repo: Checkout, path: pathlib.Path) -> Checkout:
 
 def _make_place(repo: Checkout, path: pathlib.Path) -> pathlib.Path:
     """Make the empty folder of a new worktree; its real path. Raises OSError."""
-    if path.parent == repo.main / _FOLDER:
+    if path.parent == repo.main / COPIES:
         git_files.add_line(repo.common_dir, pathlib.Path("info", "exclude"), _EXCLUDED)
         git_files.make_folder(repo.main, path.relative_to(repo.main))
         return path

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from ramet.core.errors import RametError
 
+COPIES = PurePath(".ramet", "worktrees")  #: where ramet makes worktrees, in the main working tree
 _MAX_POINTER = 64 * 1024
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -51,7 +52,7 @@ class Checkout(NamedTuple):
 
 def find(folder: Path) -> Checkout:
     """The checkout that holds `folder`. Raises NoCheckout, and OSError for a folder that cannot be reached."""
-    real = folder.resolve(strict=True)
+    real = Path(os.path.realpath(folder, strict=True))
     for top in (real, *real.parents):
         if _is_repository(top):
             raise NoCheckout(folder, "it is in no working tree", "name a folder that was checked out")
@@ -66,10 +67,10 @@ def find(folder: Path) -> Checkout:
 
 def _of(folder: Path, top: Path, prefix: Path) -> Checkout:
     pointer = top / ".git"
-    git_dir = (pointer if pointer.is_dir() else _named(folder, top, pointer)).resolve()
+    git_dir = _real(pointer if pointer.is_dir() else _named(folder, top, pointer))
     common_dir = git_dir
     if os.path.lexists(git_dir / "commondir"):
-        common_dir = (git_dir / _line(git_dir / "commondir")).resolve()
+        common_dir = _real(git_dir / _line(git_dir / "commondir"))
     if not _is_repository(common_dir):
         raise NoCheckout(folder, f"{pointer} names no git repository", "repair it: git worktree repair")
     reason = _foreign(top, git_dir, common_dir)
@@ -109,7 +110,12 @@ def _is_named_by(git_dir: Path, pointer: Path) -> bool:
         named = Path(git_dir, _line(git_dir / "gitdir"))
     except OSError:
         return False
-    return named.name == ".git" and named.parent.resolve() == pointer.parent
+    return named.name == ".git" and _real(named.parent) == pointer.parent
+
+
+def _real(path: Path) -> Path:
+    """The path without links; Path.resolve would raise RuntimeError for links in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _is_repository(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from ramet.core.permissions import Permissions, Rule, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
+from ramet.tools.permissions.copies import Checkouts
 from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
 from ramet.tools.permissions.invocations import Invocations, invocations
 from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, touched_by
@@ -55,6 +56,7 @@ class _Judgement:
 
     def __init__(self, permissions: Permissions, call: Call) -> None:
         self._permissions, self._call = permissions, call
+        self._checkouts = Checkouts()
         self._names: tuple[str, ...] | None = None
         self._run: Invocations | None = None
         self._touched: tuple[_TouchedFile, ...] | None = None
@@ -95,7 +97,7 @@ class _Judgement:
         if kind == "Bash":
             return command_rules.narrows(rule.specifier, self.run)
         if kind in READING_TOOLS or kind in EDITING_TOOLS:
-            return not self.names or path_rules.bind(rule, self._call.cwd).fits(self.names)
+            return not self.names or path_rules.bind(rule, self._call.cwd, self._checkouts).fits(self.names)
         if kind == "WebFetch":
             host = _host(self._call.args.get("url"))
             return host is None or _fits_domain(rule.specifier, host)
@@ -103,7 +105,7 @@ class _Judgement:
 
     def _touches(self, rule: Rule) -> bool:
         """Return whether a shell command names a file that a rule for Read or Edit speaks of."""
-        bound, editing = path_rules.bind(rule, self._call.cwd), rule.tool in EDITING_TOOLS
+        bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return len(self.touched) >= MAX_TOUCHED or any(
             not each.names or bound.fits(each.names)
             for each in self.touched

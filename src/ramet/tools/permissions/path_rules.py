@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from ramet.core.errors import InvalidValue
 from ramet.core.permissions import Effect, Rule
 from ramet.tools.patterns import BadPattern, Pattern
+from ramet.tools.permissions.copies import Checkouts, originals
 
 MAX_PARTS = 256  #: of a path that is held against patterns
 MAX_HOPS = 40
@@ -83,18 +84,23 @@ class Bound(NamedTuple):
     bases: tuple[str, ...]
 
     def fits(self, names: Iterable[str]) -> bool:
-        """Return whether any of a file's names fits."""
-        return any(_fits(self.pattern, name, base, unclear=True) for name in names for base in self.bases)
+        """Return whether any of a file's names fits, or what it is a copy of."""
+        every = (original for name in names for original in originals(name))
+        return any(_fits(self.pattern, name, base, unclear=True) for name in every for base in self.bases)
 
 
-def bind(rule: Rule, cwd: str) -> Bound:
-    """Bind a rule that narrows. In a copy of the settings' folder, `/x` means the copy's `x` too."""
+def bind(rule: Rule, cwd: str, checkouts: Checkouts | None = None) -> Bound:
+    """Bind a rule that narrows. A path means the same path in every copy that ramet made of the repository, too."""
     assert rule.specifier is not None
+    checkouts = checkouts or Checkouts()
     found = path_pattern(rule.specifier)
     bases = _bases(rule, found.base, cwd)
     if found.base == "settings":
         bases = (*bases, cwd)
-    return Bound(rule.effect, found.pattern, _real(bases))
+    if found.base in ("settings", "directory"):
+        bases = (*bases, *(other for each in bases for other in checkouts.counterparts(each, rule.root)))
+    folders = dict.fromkeys(other for each in _real(bases) for other in originals(each))
+    return Bound(rule.effect, found.pattern, tuple(folders))
 
 
 def widens(rule: Rule, names: Sequence[str], cwd: str) -> bool:

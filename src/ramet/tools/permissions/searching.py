@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ramet.core.permissions import Permissions
 from ramet.core.tool_names import READING_TOOLS
+from ramet.tools.permissions.copies import Checkouts
 from ramet.tools.permissions.path_rules import ANY_CHILD, bind
 
 
@@ -14,8 +15,9 @@ def hidden_from_search(permissions: Permissions, searched: str, cwd: str) -> Cal
 
     A rule of `ask` that covers the searched folder itself was answered before the search began.
     """
+    checkouts = Checkouts()
     rules = [
-        bind(rule, cwd)
+        bind(rule, cwd, checkouts)
         for rule in permissions.rules
         if rule.effect != "allow" and rule.specifier is not None and rule.tool in READING_TOOLS
     ]
