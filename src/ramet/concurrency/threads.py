@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+_RETRY_S, _RETRIES = 0.05, 200  #: where no thread can be started: a fork bomb may take all processes for a moment
+
 T = TypeVar("T")
 #: In a thread that works for a run: the event loop that the run lives in.
 home: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("ramet_home", default=None)
@@ -17,7 +19,8 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     """Run `work` in a daemon thread of its own, with the caller's context variables.
 
     A thread cannot be ended: cancelling the future only stops the waiting. The executor of asyncio is not used
-    because the interpreter joins its threads at exit, so one stuck tool would keep the process.
+    because the interpreter joins its threads at exit, so one stuck tool would keep the process. Where the machine
+    has no room for another thread, the start is tried again for ten seconds; the future raises RuntimeError then.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -46,5 +49,16 @@ def in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         except RuntimeError:
             pass  # The loop is closed: nobody waits any more.
 
-    threading.Thread(target=body, name=name, daemon=True).start()
+    def start(tries: int) -> None:
+        if future.done():
+            return
+        try:
+            threading.Thread(target=body, name=name, daemon=True).start()
+        except RuntimeError as error:
+            if tries:
+                loop.call_later(_RETRY_S, start, tries - 1)
+            else:
+                future.set_exception(error)
+
+    start(_RETRIES)
     return future

@@ -87,6 +87,7 @@ class Watched:
             most=grant.pids + _KEEPERS,
             in_own_network=in_own_network,
             has_cgroup=has_memory_cgroup,
+            now=dog.now,
         )
         self._unread = 0  #: looks since all memory was read
         self._kill, self._on_threshold = kill, on_threshold
@@ -385,6 +386,7 @@ class Watchdog:
         """Begin to measure a folder; False if another is being measured."""
         if self._measuring:
             return False
+        self._measuring = True
         begin = self.now()
 
         def done(result: asyncio.Future[int]) -> None:
@@ -396,5 +398,4 @@ class Watchdog:
                 watched._disk_is(result.result(), self.now() - begin)
 
         in_thread(work, name="ramet-disk").add_done_callback(done)
-        self._measuring = True  # Only now: where no thread can start, nobody would say that it is over.
         return True

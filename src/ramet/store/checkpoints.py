@@ -17,6 +17,8 @@ class Checkpoints:
     def __init__(self, own: sqlite3.Connection, writers: sqlite3.Connection) -> None:
         self._own, self._writers = own, writers
         self._pool = ThreadPoolExecutor(1, "ramet-store-checkpoint")
+        # The thread starts now: later there may be no room for another one, and the writer must not fail for that.
+        self._pool.submit(_start).result()
         self._under_way: Future[None] | None = None
         self._bytes = 0  #: about as much as is in the log
 
@@ -47,6 +49,10 @@ class Checkpoints:
         """Wait for what is under way."""
         self._pool.shutdown(wait=True)
         self._own.close()
+
+
+def _start() -> None:
+    """Do nothing, in the thread that is there from now on."""
 
 
 def _move(connection: sqlite3.Connection) -> None:

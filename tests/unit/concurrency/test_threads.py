@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from ramet.concurrency import threads
 from ramet.concurrency.threads import in_thread
 
 who = contextvars.ContextVar("who", default="nobody")
@@ -89,3 +90,33 @@ async def test_cancelling_only_stops_the_waiting() -> None:
 
     assert await in_thread(lambda: ended.wait(10), name="test")
     assert working.cancelled()
+
+
+async def test_work_begins_once_there_is_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have no room for a moment."""
+    start, refused = threading.Thread.start, 0
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+
+    assert await in_thread(lambda: 7, name="test") == 7
+    assert refused == 2
+
+
+async def test_work_for_which_there_is_never_room_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the interpreter's own, after the last try."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threads, "_RETRIES", 2)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await in_thread(lambda: 7, name="test")

@@ -1,0 +1,31 @@
+"""store/checkpoints.py: moving the log of SQLite beside the writer."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from ramet.store.checkpoints import Checkpoints
+
+
+def test_the_log_is_moved_where_no_thread_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer asks for it: an error there would end the journal for good."""
+    own, writers = (sqlite3.connect(tmp_path / "journal.db", check_same_thread=False) for _ in range(2))
+    writers.execute("PRAGMA journal_mode=WAL").fetchall()
+    checkpoints = Checkpoints(own, writers)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writers.execute("CREATE TABLE t (x)")
+    checkpoints.after(1)
+
+    checkpoints.when_quiet()
+    checkpoints.close()
+
+    assert b"CREATE TABLE t" in (tmp_path / "journal.db").read_bytes()
+    writers.close()
