@@ -162,7 +162,7 @@ MUTANTS = (
            '        code += _when(number["mmap"], _areas(_ERRNO | errno.ENOMEM))\n', "", ORDINARY, KERNEL_MEMORY),
     Mutant("no shared area by /dev/zero", CONFINE, "devices = (_ZERO,) if given.unmapped else ()",
            "devices = (_ZERO,)", ORDINARY, KERNEL_MEMORY),
-    Mutant("watchdog: shared areas", "isolation/tree_memory.py", "areas = kernel_memory.shared_mb(processes)",
+    Mutant("watchdog: shared areas", "isolation/tree_memory.py", "areas = kernel_memory.shared_mb(self._each(tree))",
            "areas = 0.0", ORDINARY, KERNEL_MEMORY),
     Mutant("watchdog: memory of the kernel", "isolation/tree_memory.py",
            "kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 #: Processes that everything in here may be together, the sandboxes included.
-MOST_PIDS = 1500
+MOST_PIDS = 1000
 #: Where pids in here begin: above any number that a sandbox counts up to, so that no attack hits by accident.
 FIRST_PID = 700
 PROJECT = pathlib.Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ rest then: who is stopped starts none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ramet.isolation import kernel_memory, procfs
@@ -17,6 +17,7 @@ from ramet.isolation.procfs import Stat
 
 _TRIES = 3  #: to read all while they run
 _STOPPED_TRIES = 3  #: and while they are stopped
+_RECOUNT_S = 0.1  #: of reading, after which the processes are counted again
 
 
 class Census(NamedTuple):
@@ -34,6 +35,10 @@ class Reading(NamedTuple):
     is_whole: bool = True  #: no process may have been left out
 
 
+class _TooMany(Exception):
+    """The sandbox has more processes than it may have."""
+
+
 class TreeMemory:
     """Reads the memory of one sandbox."""
 
@@ -47,25 +52,31 @@ class TreeMemory:
         most: int,
         in_own_network: bool,
         has_cgroup: bool,
+        now: Callable[[], float],
     ) -> None:
         """`look` finds the processes, `root` the first. From `exact_mb` on, each has its part of what they share.
 
         More than `most` processes are not read: they are too many to be allowed, and reading them takes seconds.
+        A process that forks all the time holds the lock that a reader waits for. So the processes are counted again
+        while they are read; `now` is a clock in seconds.
 
         `has_cgroup` says that a control group holds the memory: nothing is read twice then.
         """
         self._root, self._look, self._exact_mb, self._baseline_mb = root, look, exact_mb, baseline_mb
-        self._most = most
+        self._most, self._now = most, now
+        self._counted_at = now()
         self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
 
     def read(self, tree: Mapping[int, Stat]) -> Reading:
         """Read the memory of all processes, of which `tree` were there just now."""
-        if self._has_cgroup:
-            return self._measure(tree)
-        found = Reading(0.0)
+        self._counted_at = self._now()
+        try:
+            return self._measure(tree) if self._has_cgroup else self._read_whole(tree)
+        except _TooMany:
+            return Reading(0.0, is_whole=False)
+
+    def _read_whole(self, tree: Mapping[int, Stat]) -> Reading:
         for _ in range(_TRIES):
-            if len(tree) > self._most:
-                return found._replace(is_whole=False)
             found = self._measure(tree)
             after = self._look()
             if _covers(tree, after):
@@ -76,8 +87,6 @@ class TreeMemory:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
                 tree = self._look().tree
-                if len(tree) > self._most:
-                    break
                 found = self._measure(tree)
                 if _covers(tree, self._look()):
                     return found
@@ -86,14 +95,26 @@ class TreeMemory:
         return found._replace(is_whole=False)
 
     def _measure(self, tree: Mapping[int, Stat]) -> Reading:
-        processes, kernel, areas = tree.values(), 0.0, 0.0
+        self._check_count(tree)
+        kernel, areas = 0.0, 0.0
         if not self._has_cgroup:
             kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)
-            areas = kernel_memory.shared_mb(processes)
-        found = self._sum(map(procfs.resident, processes), kernel, areas)
-        return (
-            found if found.total_mb < self._exact_mb else self._sum(map(procfs.proportional, processes), kernel, areas)
-        )
+            areas = kernel_memory.shared_mb(self._each(tree))
+        found = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
+        if found.total_mb < self._exact_mb:
+            return found
+        return self._sum(map(procfs.proportional, self._each(tree)), kernel, areas)
+
+    def _each(self, tree: Mapping[int, Stat]) -> Iterator[Stat]:
+        for one in tree.values():
+            if self._now() - self._counted_at >= _RECOUNT_S:
+                self._check_count(self._look().tree)
+                self._counted_at = self._now()
+            yield one
+
+    def _check_count(self, tree: Mapping[int, Stat]) -> None:
+        if len(tree) > self._most:
+            raise _TooMany
 
     def _sum(self, memory: Iterable[procfs.Memory], kernel: float, areas: float) -> Reading:
         """Add up: resident pages of shared areas count once."""

@@ -1,0 +1,73 @@
+"""The memory of a tree is read only while it has no more processes than it may have."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ramet.isolation import kernel_memory, procfs
+from ramet.isolation.procfs import Stat
+from ramet.isolation.tree_memory import Census, Reading, TreeMemory
+
+MOST = 10
+
+
+def tree_of(count: int) -> dict[int, Stat]:
+    """Return some processes under made-up numbers."""
+    me = procfs.stat(os.getpid())
+    assert me is not None
+    return {number: me._replace(pid=number) for number in range(1, count + 1)}
+
+
+class SlowTree:
+    """A tree whose processes take long to read, by a clock that each reading sets forward."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, read_s: float, has_cgroup: bool = False) -> None:
+        self.time_s, self.read_s, self.readings = 0.0, read_s, 0
+        self.count_now = 5
+        self.memory = TreeMemory(
+            1,
+            look=lambda: Census(tree_of(self.count_now)),
+            exact_mb=100,
+            baseline_mb=0,
+            most=MOST,
+            in_own_network=False,
+            has_cgroup=has_cgroup,
+            now=lambda: self.time_s,
+        )
+        patch.setattr(procfs, "resident", self._read_one)
+        patch.setattr(kernel_memory, "held_mb", lambda *_, **__: 0.0)
+        patch.setattr(kernel_memory, "shared_mb", lambda processes: 0.0)
+
+    def _read_one(self, one: Stat) -> procfs.Memory:
+        self.readings += 1
+        self.time_s += self.read_s
+        return procfs.Memory(1, 0)
+
+
+@pytest.mark.parametrize("has_cgroup", [False, True])
+def test_a_reading_stops_when_the_tree_has_grown_above_its_limit(
+    monkeypatch: pytest.MonkeyPatch, has_cgroup: bool
+) -> None:
+    """A fork bomb makes each reading slow: two more were under way before anybody counted again."""
+    slow = SlowTree(monkeypatch, read_s=0.06, has_cgroup=has_cgroup)
+    slow.count_now = MOST + 1
+
+    assert slow.memory.read(tree_of(5)) == Reading(0.0, is_whole=False)
+    assert slow.readings == 2
+
+
+def test_a_slow_tree_within_its_limit_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes: else a guest could hide its memory by making it slow to read."""
+    slow = SlowTree(monkeypatch, read_s=5.0)
+
+    assert slow.memory.read(tree_of(5)) == Reading(5.0)
+
+
+def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog ends it at its next look."""
+    slow = SlowTree(monkeypatch, read_s=0.0)
+
+    assert slow.memory.read(tree_of(MOST + 1)) == Reading(0.0, is_whole=False)
+    assert slow.readings == 0
