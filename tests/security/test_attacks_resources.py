@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.security.attacks import channel, hopping, resources, spawning
+from tests.security.attacks import channel, disk_hiding, hopping, resources, spawning
 from tests.security.kit import Kernel
 from tests.security.outer import MOST_PIDS
 
@@ -111,6 +111,38 @@ def test_44_removed_files_that_no_descriptor_shows_count(kernel: Kernel, way: st
 
     result = kernel.run(resources.fill_without_names, ".", 128, way, 60.0, workspace_size_mb=16, memory_mb=512)
 
+    assert result["status"] != "completed", result["output"]
+    assert "policy.workspace_size_mb is 16" in result["error"]["message"]
+
+
+def test_44_a_folder_that_is_moved_while_it_is_looked_for_counts(kernel: Kernel) -> None:
+    """44: a folder that is always moved to where the count has been already is counted all the same."""
+    result = kernel.run(disk_hiding.move_folder, 64, 30.0, workspace_size_mb=16)
+
+    assert_full(result)
+
+
+@pytest.mark.parametrize("way", ["number", "process"])
+def test_44_removed_files_whose_descriptors_move_count(kernel: Kernel, way: str) -> None:
+    """44: removed files count, though their descriptors change number or process while they are looked for."""
+    result = kernel.run(disk_hiding.move_descriptors, 64, 30.0, way, workspace_size_mb=16)
+
+    assert_full(result)
+
+
+@pytest.mark.parametrize("way", ["itself", "below"])
+def test_44_removed_folders_that_are_kept_open_count(kernel: Kernel, way: str) -> None:
+    """44: a folder that was large counts, though it is removed and only a descriptor keeps it, or a folder in it."""
+    if kernel.control(disk_hiding.keep_folders, 48, 0.0, way)["held_mb"] < 48:
+        pytest.skip("this file system takes the room back when entries of a folder are removed")
+
+    result = kernel.run(disk_hiding.keep_folders, 48, 30.0, way, workspace_size_mb=16)
+
+    assert_full(result)
+
+
+def assert_full(result: dict[str, Any]) -> None:
+    """The agent was ended, and told that its workspace is full."""
     assert result["status"] != "completed", result["output"]
     assert "policy.workspace_size_mb is 16" in result["error"]["message"]
 
