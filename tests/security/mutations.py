@@ -168,6 +168,8 @@ MUTANTS = (
            "kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)",
            "kernel = 0.0",
            ORDINARY, KERNEL_MEMORY),
+    Mutant("watchdog: stopped for an exact look", "isolation/disk.py", "                pause.stop()\n", "",
+           tests=("unit/isolation/test_disk.py",)),
     # ---- the channel
     Mutant("nothing begun while replies wait", "spawn/door.py", "if self._held or self._outbound.is_full:",
            "if self._held:", tests=(*UNREAD, "unit/spawn/test_door.py")),

@@ -182,6 +182,17 @@ def descriptors_in_queue(pid: int, fd: str) -> int:
     return _number(f"{pid}/fdinfo/{fd}", b"scm_fds:")
 
 
+def switches_at_rest(thread: str) -> int | None:
+    """Return how often a thread has left a processor; None if it runs or waits for one. One that is gone: 0.
+
+    Two equal answers say that it did not run between them.
+    """
+    lines = _read(f"{thread}/status").splitlines()
+    if any(line.startswith(b"State:") and line.split()[1] == b"R" for line in lines):
+        return None
+    return sum(int(line.split()[1]) for line in lines if b"voluntary_ctxt_switches:" in line)
+
+
 def sockets_of_network(pid: int) -> int:
     """Return how many sockets there are in the network namespace of a process, those in flight included."""
     return _number(f"{pid}/net/sockstat", b"sockets: used")

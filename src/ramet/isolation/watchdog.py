@@ -40,7 +40,7 @@ _SLICE = 50  #: sandboxes looked at in one turn of the loop
 _DISK_S = 1.0  #: between two looks at the same folder, at least; the interval, when it is half full
 _EFFORT = 20  #: after a look nobody looks for this many times as long as it took
 _KEEPERS = 3  #: processes that are there to keep a sandbox, at most, and are not its own
-_UNREAD = 3  #: looks one after another that find no moment to read all memory: then it is the end
+_UNREAD = 3  #: looks one after another that find no moment to read all memory, or all files: then it is the end
 MIB = 1024 * 1024
 
 Verdict = Literal["oom", "pids", "workspace"]
@@ -76,7 +76,8 @@ class Watched:
         on_threshold: Callable[[str, float, float], object] | None,
     ) -> None:
         self._dog, self._root, self._adopter, self._grant = dog, root, adopter, grant
-        self._meter, self._baseline_mb = None if workspace is None else disk.Meter(workspace), baseline_mb
+        self._meter = None if workspace is None else disk.Meter(workspace, self.tree)
+        self._baseline_mb = baseline_mb
         self._has_memory_cgroup = has_memory_cgroup
         self._in_memory, self._by_session = in_memory, by_session
         self._memory = TreeMemory(
@@ -102,6 +103,7 @@ class Watched:
         self._last_ticks = 0
         self._times: deque[tuple[float, float]] = deque()  #: when, and processor time by then
         self._over: set[str] = set()  #: thresholds that were told of
+        self._unmeasured = 0  #: looks since its disk was measured
         self._disk_bytes, self._disk_next, self._is_touched = 0, dog.now() + _DISK_S, True
 
     @property
@@ -142,7 +144,7 @@ class Watched:
         if is_changed or "memory" in self._over:  # Giving memory back leaves no sign.
             self._check_memory(usage)
         self._check_time(now, usage, before)
-        self._check_disk(now, usage)
+        self._check_disk(now)
         self._check_in_memory()
         if self._unread:  # However long it took: else who hides memory would be looked at ever more rarely.
             return self._dog.interval_s
@@ -228,23 +230,30 @@ class Watched:
         if now - since >= 0.9:
             self._tell("cpu", (usage.cpu_s - then) / (now - since), self._grant.cpu_cores)
 
-    def _check_disk(self, now: float, usage: _Usage) -> None:
+    def _check_disk(self, now: float) -> None:
         if self._meter is None or not self._is_touched or now < self._disk_next:
             return
-        pids, most = tuple(usage.tree), self._grant.workspace_size_mb * MIB
-        work = partial(self._meter.used_bytes, pids, most=most, stop=lambda: self.is_over)
+        most = self._grant.workspace_size_mb * MIB
+        work = partial(self._meter.measure, most=most, stop=lambda: self.is_over)
         if self._dog._measure(self, work):
             self._is_touched = False
 
-    def _disk_is(self, used: int, cost_s: float) -> None:
+    def _disk_is(self, found: disk.Used, cost_s: float) -> None:
         """Take note of what was measured."""
-        now, most = self._dog.now(), self._grant.workspace_size_mb * MIB
+        now, used, most = self._dog.now(), found.bytes, self._grant.workspace_size_mb * MIB
         self._disk_bytes = used
+        self._is_touched = self._is_touched or not found.is_exact
+        self._unmeasured = 0 if found.is_exact or found.is_bounded else self._unmeasured + 1
         pause = self._dog.interval_s if used > most / 2 else _DISK_S
-        self._disk_next = now + max(pause, _EFFORT * cost_s)
+        if not self._unmeasured:  # Else who hides files would be looked at ever more rarely.
+            pause = max(pause, _EFFORT * cost_s)
+        self._disk_next = now + pause
         if used > most:
             size = self._grant.workspace_size_mb
             self._end("workspace", f"it used more than {size} MiB of disk; policy.workspace_size_mb is {size}")
+        elif self._unmeasured >= _UNREAD:
+            what = "its processes could not be stopped while its files were counted"
+            self._end("workspace", f"{what}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
     def _check_in_memory(self) -> None:
         """Each is a file system of its own, of which the kernel keeps count: looking costs nothing."""
@@ -382,14 +391,14 @@ class Watchdog:
                 self._timer.cancel()
                 self._timer = None
 
-    def _measure(self, watched: Watched, work: Callable[[], int]) -> bool:
+    def _measure(self, watched: Watched, work: Callable[[], disk.Used]) -> bool:
         """Begin to measure a folder; False if another is being measured."""
         if self._measuring:
             return False
         self._measuring = True
         begin = self.now()
 
-        def done(result: asyncio.Future[int]) -> None:
+        def done(result: asyncio.Future[disk.Used]) -> None:
             self._measuring = False
             if watched.is_over or result.cancelled():
                 return

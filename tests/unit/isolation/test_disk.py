@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation import disk
+from ramet.isolation import disk, procfs
 from ramet.isolation.disk import ENTRY_BYTES, used_bytes
 from tests.support.hostile import bury, field
 
@@ -65,19 +65,6 @@ def test_a_file_buried_deep_is_found() -> None:
         assert used_bytes(path, most=MOST) - before >= MIB
 
 
-def test_a_removed_file_that_is_still_open_is_found(folder: Path) -> None:
-    """Once, though several processes hold it; one that has a name is counted where that is."""
-    with (folder / "gone").open("wb") as file, (folder.parent / "elsewhere").open("wb") as other:
-        for each in (file, other):
-            each.write(bytes(3 * MIB))
-            each.flush()
-        (folder / "gone").unlink()
-
-        assert used_bytes(folder, most=MOST) == 0
-        pids = [os.getpid(), os.getpid(), 2**22 + 1]
-        assert 3 * MIB <= disk.Meter(folder).used_bytes(pids, most=MOST) < 3.1 * MIB
-
-
 def test_counting_ends_when_it_is_enough_or_no_longer_wanted(folder: Path) -> None:
     """So its work is bounded by the limit, not by what a hostile run made."""
     for number in range(1000):
@@ -94,7 +81,7 @@ def test_a_folder_that_is_not_there_is_an_error(folder: Path) -> None:
         used_bytes(folder / str(time.time()), most=MOST)
 
 
-LARGE = 24 * MIB  #: far more than others write to the file system of `apart` meanwhile
+LARGE = 24 * MIB
 BEGIN = """
 import ctypes, mmap, os, socket, sys, threading
 def made():
@@ -131,12 +118,25 @@ program = "import os, sys; os.unlink('program'); print('ready', flush=True); sys
 os.execv("program", [sys.executable, "-ISc", program])
 """
 
+OPEN = "first = made(); second = os.dup(first); other = open('named', 'wb'); other.write(bytes(9 << 20)); say('ready')"
+FOLDERS = """
+os.makedirs("a/b/c"); os.chdir("a/b"); fd = os.open("c", os.O_RDONLY)
+for folder in ("c", "../b", "../../a"): os.rmdir(folder)
+say("ready")
+"""
+SPINNING = """
+def spin():
+    while True: pass
+threading.Thread(target=spin, daemon=True).start()
+say("ready")
+"""
+
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def apart() -> Iterator[Path]:
-    """A folder in memory, which few others write to at the same time."""
+    """A folder in memory."""
     path = Path(tempfile.mkdtemp(dir="/dev/shm"))
     path.chmod(0o777)
     yield path
@@ -160,44 +160,124 @@ def start(apart: Path) -> Iterator[Start]:
         each.communicate()
 
 
+class Growth:
+    """What a file system has grown by, instead of what everybody on this machine writes to it."""
+
+    bytes = 0
+
+
+@pytest.fixture
+def growth(monkeypatch: pytest.MonkeyPatch) -> Growth:
+    """Have every meter read this growth."""
+    growth = Growth()
+    monkeypatch.setattr(disk, "_filled_bytes", lambda _: growth.bytes)
+    return growth
+
+
+def held_by(meter: disk.Meter) -> int:
+    """Return what is used. Nothing moves here meanwhile, so that an inexact look finds all, too."""
+    found = meter.measure(most=MOST)
+    assert found.is_exact or found.is_bounded
+    return found.bytes
+
+
+class Tree(list[int]):
+    """Pids of processes without children, as a meter asks for them."""
+
+    def __call__(self) -> dict[int, procfs.Stat]:
+        return {pid: one for pid in self if (one := procfs.stat(pid)) is not None}
+
+
+@pytest.mark.usefixtures("growth")
+def test_a_removed_file_that_is_still_open_is_found(apart: Path, start: Start) -> None:
+    """Once, though two descriptors hold it; one that has a name is counted where that is."""
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    pids += [start(OPEN).pid, 2**22 + 1]
+
+    assert LARGE + 9 * MIB <= held_by(meter) < LARGE + 10 * MIB
+
+
+@pytest.mark.usefixtures("growth")
+def test_removed_folders_that_a_process_keeps_are_counted(apart: Path, start: Start) -> None:
+    """By a descriptor or as its working directory, and with them those that they were in."""
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    pids.append(start(FOLDERS).pid)
+
+    assert held_by(meter) == 3 * ENTRY_BYTES
+
+
+def test_a_process_that_runs_is_stopped_for_an_exact_look_and_continued(
+    apart: Path, start: Start, growth: Growth
+) -> None:
+    """The first look is exact, later ones only if the file system has grown by what the run may still use."""
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    pids.append(start(SPINNING).pid)
+    assert meter.measure(most=MOST).is_exact
+    assert {one.state for one in pids().values()} <= set("RS")
+
+    assert meter.measure(most=MOST) == disk.Used(0, is_exact=False, is_bounded=True)
+    growth.bytes = 8 * MIB
+    assert meter.measure(most=7 * MIB).is_exact
+
+
+@pytest.mark.usefixtures("growth")
+def test_every_tenth_look_is_exact(apart: Path, start: Start) -> None:
+    """For the growth of a file system says nothing where others remove files."""
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    pids.append(start(SPINNING).pid)
+
+    found = [meter.measure(most=MOST).is_exact for _ in range(11)]
+
+    assert found == [True, *[False] * 9, True]
+
+
+@pytest.mark.usefixtures("growth")
 @pytest.mark.parametrize("script", [MAPPED, THREAD, PROGRAM], ids=["mapping", "thread", "program"])
 def test_a_removed_file_that_no_descriptor_of_the_process_shows_is_counted(
     apart: Path, start: Start, script: str
 ) -> None:
     """A page of it is mapped, a thread with descriptors of its own has it open, or it runs as a program."""
-    meter = disk.Meter(apart)
-    holder = start(script)
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    pids.append(start(script).pid)
 
-    assert LARGE <= meter.used_bytes([holder.pid], most=MOST) < LARGE + 16 * MIB
+    assert LARGE <= held_by(meter) < LARGE + 16 * MIB
 
 
-def test_a_removed_file_in_a_sockets_queue_is_counted(apart: Path, start: Start) -> None:
+def test_a_removed_file_in_a_sockets_queue_is_counted(apart: Path, start: Start, growth: Growth) -> None:
     """Nobody can see it, so that the file system's growth is charged; once it was received its size is."""
-    meter = disk.Meter(apart)
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
     holder = start(FLIGHT)
-    assert meter.used_bytes([holder.pid], most=MOST) >= LARGE // 2
+    pids.append(holder.pid)
+    growth.bytes = LARGE + MIB
+    assert held_by(meter) == LARGE + MIB
 
     assert holder.stdin is not None
     assert holder.stdout is not None
     print(file=holder.stdin, flush=True)
     assert holder.stdout.readline() == "received\n"
-    assert meter.used_bytes([holder.pid], most=MOST) == LARGE
+    assert held_by(meter) == LARGE
 
 
-def test_what_grew_while_nothing_was_hidden_is_not_charged(apart: Path, start: Start) -> None:
+def test_what_grew_while_nothing_was_hidden_is_not_charged(apart: Path, start: Start, growth: Growth) -> None:
     """Whoever passes a descriptor pays for what the file system grew by since the look before only."""
-    meter = disk.Meter(apart)
-    (apart.parent / f"{apart.name}.other").write_bytes(bytes(LARGE))
-    try:
-        holder = start("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
-        assert meter.used_bytes([holder.pid], most=MOST) == 0
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        print(file=holder.stdin, flush=True)
-        assert holder.stdout.readline() == "sent\n"
-        assert meter.used_bytes([holder.pid], most=MOST) < LARGE // 2
-    finally:
-        (apart.parent / f"{apart.name}.other").unlink()
+    pids = Tree()
+    meter = disk.Meter(apart, pids)
+    growth.bytes = LARGE
+    holder = start("say('ready'); fd = os.open('/dev/null', 0); ends = socket.socketpair()\n" + SENT)
+    pids.append(holder.pid)
+    assert held_by(meter) == 0
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    print(file=holder.stdin, flush=True)
+    assert holder.stdout.readline() == "sent\n"
+    growth.bytes += MIB
+    assert held_by(meter) == MIB
 
 
 SENT = "socket.send_fds(ends[0], [b'x'], [fd]); say('sent')"
@@ -206,12 +286,21 @@ SENT = "socket.send_fds(ends[0], [b'x'], [fd]); say('sent')"
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not ask for a mapping's file")
 def test_a_removed_file_that_is_only_mapped_is_charged_where_its_size_is_not_shown(apart: Path) -> None:
     """An ordinary user's meter sees that there is one, and charges what the file system grew by."""
-    script = "import sys; from pathlib import Path; from ramet.isolation import disk\nos.setuid(60700)\n"
+    script = "import sys; from pathlib import Path; from ramet.isolation import disk, procfs\nos.setuid(60700)\n"
     script += f"os.chdir({str(apart)!r}); libc.prctl(4, 1)\n"
-    script += (
-        "meter = disk.Meter(Path('.')); mapped(made(), 4096); print(meter.used_bytes([os.getpid()], most=1 << 40))"
-    )
+    script += """
+grown = 0
+disk._filled_bytes = lambda _: grown
+meter = disk.Meter(Path("."), lambda: {pid: procfs.stat(pid)})
+end, ready = os.pipe(), os.pipe()
+pid = os.fork()
+if not pid:
+    mapped(made(), 4096); libc.prctl(4, 1); os.write(ready[1], b"x"); os.close(end[1]); os.read(end[0], 1); os._exit(0)
+os.read(ready[0], 1)
+grown = 24 << 20
+print(meter.measure(most=1 << 40).bytes)
+"""
 
     done = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
 
-    assert int(done.stdout) >= LARGE // 2
+    assert int(done.stdout) == LARGE
