@@ -20,9 +20,9 @@ async def test_values_in_the_events_of_a_store_are_replaced(name: str, tmp_path:
         await write_older(store, "r" * 16)
         assert VALUE.encode() in b"".join(each.data for each in await store.read())
 
-        assert await scrub(store, tmp_path / "transcripts") == 1
+        assert await scrub(store, tmp_path / "transcripts") == (1, [])
 
         lines = b"".join(each.data for each in await store.read())
         assert VALUE.encode() not in lines
         assert b"DATABASE_URL" in lines
-        assert await scrub(store, tmp_path / "transcripts") == 0
+        assert await scrub(store, tmp_path / "transcripts") == (0, [])

@@ -45,6 +45,7 @@ KEYS, QUESTIONS = ("architecture/test_secret_comparison.py",), ("security/test_a
 MOUNTS, METADATA = ("security/test_mount_links.py",), ("security/test_attacks_metadata.py",)
 KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/test_slow_consumers.py",)
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
+COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
 
@@ -236,6 +237,11 @@ MUTANTS = (
            "    if False:\n", tests=STATE),
     Mutant("journals that others can read", "disk/state_folder.py",
            "        if is_private and not suffix and found.st_mode & 0o077:\n", "        if False:\n", tests=STATE),
+    Mutant("rollback journals that name a file", "disk/rollback_journal.py",
+           " and not content.endswith(_MAGIC)\n", "\n", tests=COMMANDS),
+    Mutant("rollback journals of a stranger", "disk/state_folder.py",
+           '        if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):\n',
+           "        if False:\n", tests=COMMANDS),
     # ---- secrets
     Mutant("secrets masked in errors", "spawn/private.py",
            "    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))\n",

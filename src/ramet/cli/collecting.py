@@ -26,10 +26,12 @@ from ramet.host.retention import Gone, sweep
 from ramet.host.scrubbing import scrub
 from ramet.store.sqlite import SqliteStore
 
+_MOST_NAMED = 20  #: transcripts that were passed over; of others only the number is said
+
 
 def gc(options: Namespace) -> int:
     """Remove, or say what would be removed."""
-    gone, scrubbed = asyncio.run(_sweep(options))
+    gone, scrubbed, passed_over = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
     for each in gone:
         if options.json:
@@ -44,6 +46,10 @@ def gc(options: Namespace) -> int:
         if scrubbed:
             said = f"values of variables were replaced by names in {figures.count(scrubbed, 'tree')}"
             err.print(Text(said, "dim"), soft_wrap=True)
+    for path in passed_over[:_MOST_NAMED]:
+        err.print(Text(f"passed over in transcripts: {one_line(path)}"), soft_wrap=True)
+    if len(passed_over) > _MOST_NAMED:
+        err.print(Text(f"passed over in transcripts: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
     return 0
 
 
@@ -64,10 +70,11 @@ async def _keep(options: Namespace) -> dict[str, Any]:
 
 
 class _Swept(NamedTuple):
-    """What was removed, and in how many trees values of variables were replaced."""
+    """What was removed, in how many trees values of variables were replaced, and which transcripts were passed over."""
 
     gone: list[Gone]
     scrubbed: int
+    passed_over: list[str]
 
 
 async def _sweep(options: Namespace) -> _Swept:
@@ -79,9 +86,10 @@ async def _sweep(options: Namespace) -> _Swept:
         keep = [*options.keep, *await _needed(store)]
         gone = await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
         if options.dry_run:
-            return _Swept(gone, 0)
+            return _Swept(gone, 0, [])
         await _scrub_agents(store)
-        return _Swept(gone, await scrub(store, state_folder(options.dir) / "transcripts"))
+        scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
+        return _Swept(gone, scrubbed.trees, scrubbed.passed_over)
     finally:
         await store.close()
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ramet.core.errors import InvalidValue
+from ramet.disk.rollback_journal import is_of_a_beginning
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
@@ -70,10 +71,13 @@ def made_folder(path: Path, mode: int = 0o700) -> Path:
 
 
 def check_database(path: Path, field: str = "path", shown: str = "", *, is_private: bool = False) -> None:
-    """Raise InvalidValue if a database, or a file beside it, is a link or no regular file.
+    """Raise InvalidValue if a database, or a file beside it, is a link or no regular file, before SQLite opens either.
 
-    A private one has one name, belongs to this user, and nobody else may read it.
+    Likewise for a file beside it with several names, and for a rollback journal that ramet did not make. A private
+    database has one name, belongs to this user, and nobody else may read it.
     """
+    database = _found(path)
+    database_size = database.st_size if database is not None else 0
     for suffix in ("", *BESIDE):
         file, name = path.with_name(path.name + suffix), (shown or path.name) + suffix
         found = _found(file)
@@ -81,13 +85,15 @@ def check_database(path: Path, field: str = "path", shown: str = "", *, is_priva
             continue
         if not stat.S_ISREG(found.st_mode):
             raise InvalidValue(field, str(file), f"no {_kind(found)} at {name}; {_REMOVE}")
-        if is_private and found.st_nlink > 1:
+        if (is_private or suffix) and found.st_nlink > 1:
             raise InvalidValue(field, str(file), f"{name} to be a file with one name, not a hard link; {_REMOVE}")
         if is_private and found.st_uid != os.geteuid():
             raise InvalidValue(field, str(file), f"{name} to belong to the user of this process; {_REMOVE}")
         if is_private and not suffix and found.st_mode & 0o077:
             accepted = f"{name} to be readable by its user only, as ramet makes it; one that came with the folder is"
             raise InvalidValue(field, str(file), f"{accepted} not to be believed. If it is yours: chmod 600")
+        if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):
+            raise InvalidValue(field, str(file), f"no rollback journal at {name} that ramet did not make; {_REMOVE}")
 
 
 @contextlib.contextmanager
@@ -139,6 +145,15 @@ def _is_folder(path: Path, shown: str) -> bool:
     if found.st_uid != os.geteuid():
         raise InvalidValue("working_dir", str(path), f"{shown} to belong to the user of this process; {_REMOVE}")
     return True
+
+
+def _is_own_rollback(file: Path, shown: str, field: str, database_size: int) -> bool:
+    try:
+        return is_of_a_beginning(file, database_size)
+    except FileNotFoundError:  # A kernel that begins has removed it.
+        return True
+    except OSError as problem:
+        raise InvalidValue(field, str(file), f"{shown} to be readable ({problem.strerror}); {_REMOVE}") from None
 
 
 def _found(path: Path) -> os.stat_result | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pathlib
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
@@ -15,6 +13,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
 from ramet.core.events import decode
+from ramet.disk.regular_files import open_regular
 from ramet.disk.state_folder import state_folder
 from ramet.host.blobs import drop_blobs
 from ramet.host.journal import TREES
@@ -22,10 +21,10 @@ from ramet.host.kept_results import forget_results
 from ramet.host.lifetimes import Lifetime, lifetime_of
 from ramet.host.records import Records, RunRow
 from ramet.host.schedules.books import Books
+from ramet.isolation import trees
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.store.contract import Store
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
 EXPIRED = "expired"  #: the kind of documents that say what outlived its time
 
 
@@ -188,8 +187,7 @@ async def _drop_empty(store: Store, roots: Collection[str], before: datetime, *,
 
 def _folder(folders: RunFolders, run: str) -> RunFolder | None:
     try:
-        path = folders.root / run
-        return folders.find(run) if path.is_dir() else None
+        return folders.left_by(run)
     except RametError:
         return None
 
@@ -216,7 +214,7 @@ def _told(transcripts: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
         if folder.is_symlink() or not folder.is_dir():
             continue
         try:
-            with open(os.open(folder / "main.jsonl", _READ), "rb") as lines:  # noqa: PTH123 - a descriptor
+            with open(open_regular(folder / "main.jsonl"), "rb") as lines:  # noqa: PTH123 - a descriptor
                 yield decode(lines.readline(1024 * 1024)).root, folder
         except (OSError, InvalidValue, msgspec.DecodeError):
             continue  # Not ours to judge.
@@ -226,4 +224,5 @@ def _remove(folders: list[RunFolder], transcripts: list[pathlib.Path]) -> None:
     for each in folders:
         each.remove()
     for path in transcripts:
-        shutil.rmtree(path)
+        with trees.opened(path.parent) as folder:
+            trees.remove(folder, path.name)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import pathlib
+import stat
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from ramet.disk.regular_files import has_hole, open_regular
 from ramet.disk.state_folder import opened_folder
 from ramet.host.journal import PAGE, TREES
+from ramet.isolation import trees
 from ramet.isolation.forms import LEAST, forms_of, masked
 from ramet.store.contract import Rewritable
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_TRANSCRIPT = 1 << 28  #: bytes of one that is read
+_MOST_VALUES, _LEAST_COST = 1 << 20, 1 << 10  #: characters of all values of a tree; each counts as so many at least
 _DRAFT = ".scrubbed"
 _DONE = "scrubbed"  #: the document that says that all was looked at
 _MARK = b'"env_vars":{"'  #: what a grant with values has in it, as events are written
@@ -36,19 +42,28 @@ _TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
 Data = dict[str, Any]
 
 
-async def scrub(store: Rewritable, transcripts: pathlib.Path) -> int:
-    """Replace values of variables by names in the events and transcripts of all trees; says in how many trees.
+class Scrubbed(NamedTuple):
+    """In how many trees events had values, and which transcripts were passed over, with the reason."""
 
-    Texts about a run lose values of at least 8 characters. Whoever calls holds the store.
+    trees: int
+    passed_over: list[str]
+
+
+async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
+    """Replace values of variables by names in the events and transcripts of all trees.
+
+    Texts about a run lose values of at least 8 characters. Whoever calls holds the store. What is done is not looked at
+    again, unless a transcript was passed over.
     """
     if await store.get(_DONE, _DONE) is not None:
-        return 0  # What is written since has none.
-    trees = 0
+        return Scrubbed(0, [])  # What is written since has none.
+    changed = 0
     for root in {each.key for each in await store.list(TREES)} | await _roots(store):
-        trees += await _scrub_tree(store, root)
-    _scrub_transcripts(transcripts)
-    await store.put(_DONE, _DONE, b"")
-    return trees
+        changed += await _scrub_tree(store, root)
+    passed_over = await asyncio.to_thread(_scrub_transcripts, transcripts)
+    if not passed_over:
+        await store.put(_DONE, _DONE, b"")
+    return Scrubbed(changed, passed_over)
 
 
 async def _roots(store: Rewritable) -> set[str]:
@@ -84,36 +99,77 @@ async def _events(store: Rewritable, root: str) -> Any:
         cursor = stored[-1].cursor
 
 
-def _scrub_transcripts(transcripts: pathlib.Path) -> None:
-    if not transcripts.is_dir():
+def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:
+    """Replace values in the transcripts of all trees; says which files were passed over, and why."""
+    passed_over: list[str] = []
+    if transcripts.is_symlink() or not transcripts.is_dir():
+        return passed_over
+    with opened_folder(transcripts) as top:
+        for name in sorted(os.listdir(top)):  # noqa: PTH208 - of a descriptor
+            if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+                continue
+            try:
+                with trees.opened(pathlib.Path(name), top) as folder:
+                    passed_over += [f"{name}/{problem}" for problem in _scrub_folder(folder)]
+            except OSError as problem:
+                passed_over.append(f"{name}: {problem.strerror or problem}")
+    return passed_over
+
+
+def _scrub_folder(folder: int) -> list[str]:
+    """Replace values in the transcripts of one tree; says which files were passed over, and why."""
+    values, size, problems = set[str](), 0, dict[str, str]()
+    for found in _transcripts(folder, problems):
+        for value in (each for line in found.lines for each in _values_in(line)):
+            size += max(len(value), _LEAST_COST)
+            if size > _MOST_VALUES:
+                return [f"{found.path}: it has too many values, so none of this tree was replaced"]
+            values.add(value)
+    forms = forms_of(values)
+    for found in _transcripts(folder, problems):
+        try:
+            _scrub_file(found, forms)
+        except OSError as problem:
+            problems[found.path] = problem.strerror or str(problem)
+    return [f"{path}: {why}" for path, why in problems.items()]
+
+
+class _Transcript(NamedTuple):
+    """A transcript that is open until the next one is asked for."""
+
+    folder: int
+    name: str
+    path: str
+    lines: BinaryIO
+
+
+def _transcripts(folder: int, problems: dict[str, str]) -> Iterator[_Transcript]:
+    """All transcripts below a folder, in which there may be anything: says of each that is passed over why."""
+    with contextlib.closing(trees.walk(folder)) as entries:
+        for entry in entries:
+            if entry.problem:
+                problems[entry.path] = entry.problem
+            if entry.stat is None or stat.S_ISDIR(entry.stat.st_mode) or not entry.name.endswith(".jsonl"):
+                continue
+            try:
+                with open(open_regular(entry.name, folder=entry.folder), "rb") as lines:  # noqa: PTH123 - a descriptor
+                    if entry.stat.st_size > _MOST_TRANSCRIPT or has_hole(lines.fileno()):
+                        problems[entry.path] = "it is too large, or parts of it were never written"
+                    else:
+                        yield _Transcript(entry.folder, entry.name, entry.path, lines)
+            except OSError as problem:
+                problems[entry.path] = problem.strerror or str(problem)
+
+
+def _scrub_file(found: _Transcript, forms: frozenset[str]) -> None:
+    if all(_scrubbed(line, forms) is None for line in found.lines):
         return
-    for folder in transcripts.iterdir():
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        files = [each for each in folder.rglob("*.jsonl") if not each.is_symlink()]
-        forms = forms_of(value for file in files for line in _lines(file) for value in _values_in(line))
-        for file in files:
-            _scrub_file(file, forms)
-
-
-def _lines(file: pathlib.Path) -> list[bytes]:
-    with opened_folder(file.parent) as folder:
-        found = os.open(file.name, _READ, dir_fd=folder)
-    with open(found, "rb") as lines:  # noqa: PTH123 - a descriptor
-        return lines.read().splitlines()
-
-
-def _scrub_file(file: pathlib.Path, forms: frozenset[str]) -> None:
-    lines = _lines(file)
-    scrubbed = [_scrubbed(line, forms) for line in lines]
-    if all(line is None for line in scrubbed):
-        return
-    whole = b"".join((new or old) + b"\n" for new, old in zip(scrubbed, lines, strict=True))
-    with opened_folder(file.parent) as folder:
-        draft = os.open(_DRAFT, _NEW, 0o600, dir_fd=folder)
-        with open(draft, "wb") as new_file:  # noqa: PTH123 - a descriptor
-            new_file.write(whole)
-        os.rename(_DRAFT, file.name, src_dir_fd=folder, dst_dir_fd=folder)
+    found.lines.seek(0)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_DRAFT, dir_fd=found.folder)
+    with open(os.open(_DRAFT, _NEW, 0o600, dir_fd=found.folder), "wb") as draft:  # noqa: PTH123 - a descriptor
+        draft.writelines((_scrubbed(line, forms) or line.removesuffix(b"\n")) + b"\n" for line in found.lines)
+    os.rename(_DRAFT, found.name, src_dir_fd=found.folder, dst_dir_fd=found.folder)
 
 
 def _values_in(line: bytes) -> Iterator[str]:

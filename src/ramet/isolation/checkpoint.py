@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.errors import Damaged, InvalidValue
+from ramet.disk.regular_files import open_regular
 
 _MAGIC, _FORMAT = b"ramet-cp", 1
 _HEADER = struct.Struct("!8sHQQ")
@@ -23,6 +24,7 @@ _DIGEST = 32
 _LARGEST = 2**63 - 1
 _DRAFT = ".draft-"
 _CHUNK = 1024 * 1024
+_MOST = 1 << 31  #: bytes of a file: more is not read in one go, and so was never loaded
 
 
 class Checkpoint(NamedTuple):
@@ -88,7 +90,7 @@ def open_whole(file: Path) -> OpenCheckpoint | None:
     Raises Damaged for anything that `save` did not leave, and OSError.
     """
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_regular(file)
     except FileNotFoundError:
         return None
     try:
@@ -99,6 +101,8 @@ def open_whole(file: Path) -> OpenCheckpoint | None:
 
 
 def _checked(fd: int, file: Path) -> OpenCheckpoint:
+    if os.fstat(fd).st_size > _MOST:  # A file may say that it is as large as it likes, and take no room.
+        raise Damaged("the checkpoint", file, f"it is larger than {_MOST} bytes")
     start = _HEADER.size + _DIGEST
     head = os.pread(fd, start, 0)
     if len(head) < start or not head.startswith(_MAGIC):

@@ -28,6 +28,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.core.ids import checked_name
+from ramet.disk.regular_files import read_regular
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.isolation import checkpoint, trees
 from ramet.isolation.checkpoint import Checkpoint, OpenCheckpoint
@@ -36,6 +37,7 @@ KEEP_DAYS, KEEP_COUNT = 30.0, 1000
 _SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
 _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
+_MOST_ABOUT = 1 << 20  #: bytes of what is known of a run
 _STALE_S = 3600.0  #: after which a folder that was being made or taken apart is nobody's
 _OURS = ("run.json", "stdout.log", "stderr.log", "checkpoint")  #: no guest can change when these were last used
 _WRITING = threading.Lock()  #: what is known of a run: its end and a word to keep it come from two threads
@@ -90,9 +92,22 @@ class RunFolder:
         """What was written down of the run. Raises Damaged if that cannot be read."""
         file = self.path / "run.json"
         try:
-            return msgspec.json.decode(file.read_bytes(), type=About)
-        except (OSError, msgspec.DecodeError, UnicodeError) as error:
+            return msgspec.json.decode(read_regular(file, limit=_MOST_ABOUT), type=About)
+        except (OSError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise Damaged("what is known of a run", file, str(error)) from None
+
+    def check_entries(self) -> None:
+        """Raise InvalidValue for an entry that leads elsewhere, or is of another kind than ramet made it.
+
+        Nobody else may write to the folder: so an entry stays what it was.
+        """
+        for name in (*_OURS, "workspace", "artifacts"):
+            with contextlib.suppress(FileNotFoundError):
+                found = (self.path / name).lstat()
+                is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+                if not (is_file if name in _OURS else stat.S_ISDIR(found.st_mode)):
+                    accepted = f"a {'file with one name' if name in _OURS else 'folder'} there; remove it"
+                    raise InvalidValue("run", str(self.path / name), accepted)
 
     def ended(self) -> None:
         """Write down that a life of the run is over."""
@@ -152,14 +167,16 @@ class RunFolder:
 
     def _write(self, about: About) -> None:
         draft = self.path / f"{_MAKING}run.json"
-        draft.write_bytes(msgspec.json.encode(about))
+        draft.unlink(missing_ok=True)  # Left by a kernel that was killed, or a link: never written through.
+        with draft.open("xb") as new:
+            new.write(msgspec.json.encode(about))
         draft.replace(self.path / "run.json")
 
     def _last_used(self) -> datetime:
         times = [self.path.stat().st_ctime]
         for name in _OURS:
             with contextlib.suppress(OSError):
-                times.append((self.path / name).stat().st_mtime)
+                times.append((self.path / name).lstat().st_mtime)
         return datetime.fromtimestamp(max(times), UTC)
 
 
@@ -203,12 +220,21 @@ class RunFolders:
         return folder
 
     def find(self, run_id: str) -> RunFolder:
-        """The folder of a run of this or an earlier kernel. Raises Unknown, and InvalidValue for what is no id."""
-        folder = self._folder(run_id)
-        if not self._is_there() or not _is_folder(folder.path):
+        """The folder of a run of this or an earlier kernel.
+
+        Raises Unknown, and InvalidValue for what is no id, or for an entry of the folder that ramet did not make.
+        """
+        folder = self.left_by(run_id)
+        if folder is None:
             raise Unknown("run", run_id, tuple(each.id for each in self.list()))
+        folder.check_entries()
         folder.workspace.mkdir(0o700, exist_ok=True)  # Its last kernel may have died while it was being replaced.
         return folder
+
+    def left_by(self, run_id: str) -> RunFolder | None:
+        """Return the folder of a run, whatever is in it, to be removed; None if there is none. Raises InvalidValue."""
+        folder = self._folder(run_id)
+        return folder if self._is_there() and _is_folder(folder.path) else None
 
     def list(self) -> tuple[RunFolder, ...]:
         """All of them, by id."""

@@ -17,7 +17,7 @@ RING_BYTES = 64 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024  #: what `Grant.max_output_bytes` is by default
 _CHUNK = 64 * 1024  #: read in one turn of the loop, for each stream: what a pipe holds
 _LAST = 16  #: chunks that a pipe may still hold, at most, when nobody writes any more
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  #: a pipe would wait
 
 
 class Stream:

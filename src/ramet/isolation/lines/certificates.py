@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.disk.regular_files import read_regular
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -58,7 +59,7 @@ def make(names: Sequence[str], folder: Path | None = None) -> Identity:
         raise InvalidValue("names", names, "the names or addresses by which machines reach the kernel")
     kept = folder / "authority.pem" if folder is not None else None
     if kept is not None and kept.exists():
-        pem = kept.read_bytes()
+        pem = read_regular(kept, limit=1 << 16)
         ca = load_pem_x509_certificate(pem)
         ca_key = load_pem_private_key(pem, None)
     else:

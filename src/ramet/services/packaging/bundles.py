@@ -18,6 +18,7 @@ from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.disk.regular_files import read_regular
 from ramet.services.packaging import folders
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge
 from ramet.services.packaging.manifest import checked_manifest
@@ -28,6 +29,7 @@ REQUIREMENTS = "requirements.txt"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _TOGETHER = 4  #: uploads that are checked at a time
 _PIECE = 1 << 20
+_MOST = 1 << 26  #: bytes of the description of a bundle
 
 
 class Bundle(NamedTuple):
@@ -112,7 +114,7 @@ class Bundles:
         """As `load`; None if there is none."""
         if _DIGEST.match(id) and self.place(id).is_dir():
             with contextlib.suppress(FileNotFoundError):
-                said = json.loads(self._described(id).read_bytes())
+                said = json.loads(read_regular(self._described(id), limit=_MOST))
                 return Bundle(id, self.place(id), said["size"], tuple(said["files"]))
         return None
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, InvalidValue, Unknown
+from ramet.disk.regular_files import read_regular
 from ramet.services.packaging import folders
 from ramet.services.packaging.bundles import REQUIREMENTS, Bundle
 from ramet.services.packaging.contract import BundlesClash, ImageInfo
@@ -22,6 +23,7 @@ FOR_PACKAGING = (REQUIREMENTS, MANIFEST)
 #: Modules that Python itself would import, or that are ours: a bundle of these names would be hidden, or hide them.
 _TAKEN = frozenset((*sys.stdlib_module_names, "__main__", "ramet", "sitecustomize", "usercustomize"))
 _ID = re.compile(r"[0-9a-f]{64}\Z")
+_MOST = 1 << 26  #: bytes of the record of an image
 #: What makes a file importable by its name; what comes between, as in `x.cpython-311-x86_64-linux-gnu.so`, too.
 _MODULES = (".py", ".pyc", ".so")
 
@@ -54,7 +56,7 @@ class Records:
             return None
         file = self._file(id)
         try:
-            return msgspec.json.decode(file.read_bytes(), type=Recorded)
+            return msgspec.json.decode(read_regular(file, limit=_MOST), type=Recorded)
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as problem:

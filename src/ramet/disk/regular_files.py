@@ -1,0 +1,44 @@
+"""Opens and reads regular files where a stranger may have put a link, a pipe, a device, or a file without an end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> int:
+    """Return a descriptor to read a regular file, from an open folder if one is given.
+
+    Never waits. Raises OSError for a link, and for anything else that is no regular file, which is not opened.
+    """
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise _irregular(name)
+    descriptor = os.open(name, _READ, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # It was replaced in between.
+        os.close(descriptor)
+        raise _irregular(name)
+    return descriptor
+
+
+def read_regular(name: str | os.PathLike[str], *, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes. Raises OSError as above, and for a larger one."""
+    with open(open_regular(name), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit} bytes", os.fspath(name))
+    return content
+
+
+def has_hole(descriptor: int) -> bool:
+    """Return whether a part of a file was never written: the file may then be much larger than its room on the disk."""
+    size = os.fstat(descriptor).st_size
+    has = size > 0 and os.lseek(descriptor, 0, os.SEEK_HOLE) < size
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return has
+
+
+def _irregular(name: str | os.PathLike[str]) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", os.fspath(name))
