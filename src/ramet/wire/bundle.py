@@ -22,6 +22,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ramet.core.errors import NotShippable
+from ramet.wire.syntax import parse_module
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _NEVER: Final = frozenset({"__main__", "__mp_main__", "ramet"})
@@ -177,7 +178,7 @@ def _held(module: types.ModuleType) -> Iterator[str]:
 def _imports(text: str, name: str, package: bool) -> frozenset[str]:
     """The modules that a source names in its imports, those inside functions too."""
     try:
-        tree = ast.parse(text)
+        tree = parse_module(text)
     except SyntaxError:
         return frozenset()
     base = name if package else name.rpartition(".")[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from ramet.core.errors import InvalidValue
+from ramet.wire.syntax import parse_module
 
 FIELD: Final = "spawn_info.function"
 _REFERENCE = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)\Z")
@@ -75,7 +76,7 @@ def tree_of(file: Path, field: str) -> ast.Module:
     if len(data) > MAX_SOURCE:
         raise InvalidValue(field, file.name, f"a module of at most {MAX_SOURCE} bytes")
     try:
-        return ast.parse(data)
+        return parse_module(data)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         raise InvalidValue(field, file.name, f"source that can be read ({problem})") from None
 
