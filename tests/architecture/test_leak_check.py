@@ -93,7 +93,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers = leaves(reason): off\n")
     without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
     nohup = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
-    command = [*nohup, sys.executable, "-m", "pytest", "-rA", "--tb=short", *without, "test_leaks.py"]
+    own = f"--basetemp={folder / 'temporary'}"  # It would tidy up what others left behind.
+    command = [*nohup, sys.executable, "-m", "pytest", "-rA", "--tb=short", own, *without, "test_leaks.py"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 

@@ -57,8 +57,10 @@ def run(folder: Path, text: str, *options: str) -> str:
     for name in ("test_one", "test_two"):
         (folder / "tests" / f"{name}.py").write_text(text)
     without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
-    command = [sys.executable, "-m", "pytest", "-rA", "--import-mode=importlib", *without, *options, "tests"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+    own = ["--import-mode=importlib", f"--basetemp={folder / 'temporary'}"]  # It would tidy up what others left behind.
+    command = [sys.executable, "-m", "pytest", "-rA", *own, *without, *options, "tests"]
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return done.stdout
 
 
 def test_two_run_at_a_time_but_for_who_must_be_alone(tmp_path: Path) -> None:
