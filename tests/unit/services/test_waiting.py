@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours
-from ramet.services.contract import CreatedTeam, SpawnedAgent, SupplyValues
+from ramet.services.contract import CreatedTeam, Delegate, SpawnedAgent, SupplyValues
 from ramet.services.refusals import ValuesMissing
 from tests.support.sites import OPERATOR, Site
 from tests.support.waiting import eventually
@@ -88,6 +88,18 @@ async def test_of_two_requests_with_values_the_second_is_refused(left: Left) -> 
     assert isinstance(second, InvalidValue)
     assert left.site.slow.at_it == 1
     assert left.site.slow.opened[0].opening.env == {"LEVEL": "high"}
+
+
+async def test_values_of_an_owner_who_has_handed_over_meanwhile_are_refused(left: Left) -> None:
+    """A request with values that waits for a handover to be on record is refused like one that comes later."""
+    left.site.slow.go_on.set()
+    handing_over = left.site.spawner.delegate(left.id, left.nonce, Delegate(owner=True))
+    supplying = left.site.spawner.supply_values(left.id, left.nonce, VALUES)
+    owner, refused = await asyncio.gather(handing_over, supplying, return_exceptions=True)
+
+    assert not isinstance(owner, BaseException)
+    assert isinstance(refused, NotYours)
+    assert (await left.site.spawner.get_agent(left.id, owner.key)).state == "waiting"
 
 
 async def test_an_agent_whose_owner_changed_keys_while_it_waited_goes_on_with_them(left: Left) -> None:

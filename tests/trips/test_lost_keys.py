@@ -1,0 +1,271 @@
+"""A key that is handed over, rotated or revoked: what was opened with it ends, and what waits for it is not run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+
+from tests.support.echo_agents import Echo
+from tests.support.parrot_agents import ParrotType, said
+from tests.support.serving import Served, serving
+from tests.support.waiting import eventually
+
+
+class Shared(NamedTuple):
+    """An agent, the key that loses its rights, and the key that then opens the agent."""
+
+    id: str
+    lost: str
+    other: Callable[[], Awaitable[str]]  #: takes the rights away
+
+    @property
+    def path(self) -> str:
+        """Where the agent is."""
+        return f"/v1/agents/{self.id}"
+
+
+async def handed_over(served: Served, id: str, nonce: str) -> Shared:
+    """The owner's key, until another owner has the agent."""
+
+    async def hand_over() -> str:
+        made = await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json={"owner": True})
+        return str(made.raise_for_status().json()["key"])
+
+    return Shared(id, nonce, hand_over)
+
+
+async def rotated(served: Served, id: str, nonce: str) -> Shared:
+    """The owner's key, until the owner has another one."""
+
+    async def rotate() -> str:
+        return str((await served.ask("POST", f"/v1/agents/{id}/rotate", nonce)).raise_for_status().json()["nonce"])
+
+    return Shared(id, nonce, rotate)
+
+
+async def revoked(served: Served, id: str, nonce: str) -> Shared:
+    """A narrower key, until its owner revokes the key."""
+    asked = {"rights": ["turn", "events", "history"]}
+    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
+
+    async def revoke() -> str:
+        (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
+        return nonce
+
+    return Shared(id, narrow["key"], revoke)
+
+
+async def revoked_above(served: Served, id: str, nonce: str) -> Shared:
+    """A key that a narrower key made, until the owner revokes the narrower one."""
+    asked = {"rights": ["turn", "events", "history", "delegate"]}
+    narrow = (await served.ask("POST", f"/v1/agents/{id}/keys", nonce, json=asked)).raise_for_status().json()
+    below = await served.ask("POST", f"/v1/agents/{id}/keys", narrow["key"], json={"rights": ["turn", "events"]})
+
+    async def revoke() -> str:
+        (await served.ask("DELETE", f"/v1/agents/{id}/keys/{narrow['id']}", nonce)).raise_for_status()
+        return nonce
+
+    return Shared(id, below.raise_for_status().json()["key"], revoke)
+
+
+WAYS = (handed_over, rotated, revoked, revoked_above)
+
+
+class Stream:
+    """An answer as it comes."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self._answer, self._pieces = answer, answer.aiter_text()
+        self.turn = answer.headers.get("ramet-turn", "")
+        self.text = ""
+
+    async def until(self, words: str) -> None:
+        """Read until these words have come."""
+        while words not in self.text:
+            self.text += await anext(self._pieces)
+
+    async def to_its_end(self) -> str:
+        """All that came since the stream began. A stream that never ends fails the test after a minute."""
+        async with asyncio.timeout(60):
+            async for piece in self._pieces:
+                self.text += piece
+        return self.text
+
+    @property
+    def end(self) -> tuple[str, Any]:
+        """The last event: its name, and its data where that is JSON."""
+        lines = self.text.rstrip("\n").rpartition("\n\n")[2].split("\n")
+        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+        data = fields.get("data", "")
+        return fields["event"], json.loads(data) if data.startswith("{") else data
+
+
+class Streams:
+    """Streams that are open until the test is over."""
+
+    def __init__(self, served: Served, stack: AsyncExitStack) -> None:
+        self._served, self._stack = served, stack
+
+    async def __call__(self, method: str, path: str, key: str, body: bytes = b"") -> Stream:
+        """Begin to read a stream."""
+        headers = {"authorization": f"Bearer {key}"}
+        begun = self._served.http.stream(method, path, headers=headers, content=body)
+        answer = await self._stack.enter_async_context(begun)
+        assert answer.status_code == 200, await answer.aread()
+        return Stream(answer)
+
+
+@pytest.fixture
+async def served(folder: pathlib.Path) -> AsyncIterator[Served]:
+    async with serving(folder) as found:
+        yield found
+
+
+@pytest.fixture
+async def streams(served: Served) -> AsyncIterator[Streams]:
+    async with AsyncExitStack() as stack:
+        yield Streams(served, stack)
+
+
+def echo(served: Served) -> Echo:
+    """The agent that was opened last."""
+    return served.echo.opened[-1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_stream_of_a_turn_ends_when_its_key_loses_the_right(
+    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+) -> None:
+    """The stream that asked and one that reads along end with `not-yours`, without a word that was said later."""
+    shared = await way(served, *await served.agent())
+    asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
+    along = await streams("GET", f"{shared.path}/turns/{asked.turn}", shared.lost)
+    for each in (asked, along):
+        await each.until("before")
+
+    key = await shared.other()
+    there = await streams("GET", f"{shared.path}/turns/{asked.turn}", key)
+    echo(served).go_on.set()
+
+    assert "after" in await there.to_its_end()
+    assert there.end[0] == "done"
+    for each in (asked, along):
+        assert "after" not in await each.to_its_end()
+        name, problem = each.end
+        assert (name, problem["type"]) == ("error", "urn:ramet:problem:not-yours")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_turn_that_waits_is_withdrawn_when_its_key_loses_the_right(
+    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+) -> None:
+    """The agent never hears of the turn, both sides are told `withdrawn`, and turns of other keys are run."""
+    shared = await way(served, *await served.agent())
+    now = await streams("POST", f"{shared.path}/turns", shared.lost, b"first wait")
+    await now.until("first")
+    waits = await streams("POST", f"{shared.path}/turns", shared.lost, b"second")
+    by_operator = await streams("POST", f"{shared.path}/turns", served.server.operator, b"third")
+
+    key = await shared.other()
+    read = await streams("GET", f"{shared.path}/turns/{waits.turn}", key)
+    echo(served).go_on.set()
+
+    assert "third" in await by_operator.to_its_end()
+    assert by_operator.end[0] == "done"
+    assert [body for body, _ in echo(served).heard] == [b"first wait", b"third"]
+    for each in (waits, read):
+        await each.to_its_end()
+        name, problem = each.end
+        assert (name, problem["type"]) == ("error", "urn:ramet:problem:withdrawn")
+
+
+async def test_a_turn_under_way_is_the_new_owners(served: Served, streams: Streams) -> None:
+    """A handover does not end the turn: the new owner interrupts it, and the old one cannot."""
+    shared = await handed_over(served, *await served.agent())
+    asked = await streams("POST", f"{shared.path}/turns", shared.lost, b"before wait after")
+    await asked.until("before")
+
+    key = await shared.other()
+
+    assert (await served.ask("POST", f"{shared.path}/interrupt", shared.lost)).status_code == 401
+    assert echo(served).interrupts == 0
+    assert (await served.ask("POST", f"{shared.path}/interrupt", key)).json() == {"interrupted": True}
+    assert "after" not in await asked.to_its_end()
+    assert asked.end[1]["type"] == "urn:ramet:problem:not-yours"
+
+
+async def test_a_turn_that_ends_with_its_reader_ends_with_the_right_to_read(served: Served, streams: Streams) -> None:
+    """A turn of `on_leave=interrupt` whose only reader loses the right is interrupted, as if the reader had left."""
+    shared = await handed_over(served, *await served.agent())
+    asked = await streams("POST", f"{shared.path}/turns?on_leave=interrupt", shared.lost, b"before wait after")
+    await asked.until("before")
+
+    await shared.other()
+
+    await asked.to_its_end()
+    assert asked.end[1]["type"] == "urn:ramet:problem:not-yours"
+    await eventually(lambda: echo(served).interrupts == 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_stream_of_events_ends_when_its_key_loses_the_right(
+    served: Served, streams: Streams, way: Callable[..., Awaitable[Shared]]
+) -> None:
+    """The stream ends with `not-yours`, also if the agent is killed at once: its last events are not for that key."""
+    shared = await way(served, *await served.agent())
+    events = await streams("GET", f"{shared.path}/events", shared.lost)
+    await eventually(lambda: len(served.server._parts.streams) == 1)
+
+    key = await shared.other()
+    (await served.ask("DELETE", shared.path, key)).raise_for_status()
+
+    await events.to_its_end()
+    assert (events.end[0], events.end[1] and events.end[1]["type"]) == ("error", "urn:ramet:problem:not-yours")
+
+
+async def test_streams_of_keys_that_keep_their_rights_go_on(served: Served, streams: Streams) -> None:
+    """A rotation ends nothing of a narrower key or of the operator, and to revoke a key ends nothing of others."""
+    shared = await rotated(served, *await served.agent())
+    keys = [
+        (await served.ask("POST", f"{shared.path}/keys", shared.lost, json={"rights": ["turn"]})).json()
+        for _ in range(2)
+    ]
+    narrow = keys[0]["key"]
+    first = await streams("POST", f"{shared.path}/turns", narrow, b"first wait")
+    second = await streams("POST", f"{shared.path}/turns", narrow, b"second")
+    along = await streams("GET", f"{shared.path}/turns/{first.turn}", served.server.operator)
+
+    key = await shared.other()
+    (await served.ask("DELETE", f"{shared.path}/keys/{keys[1]['id']}", key)).raise_for_status()
+    echo(served).go_on.set()
+
+    for each in (first, second, along):
+        await each.to_its_end()
+        assert each.end[0] == "done"
+    assert [body for body, _ in echo(served).heard] == [b"first wait", b"second"]
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "whole"])
+async def test_an_answer_to_a_client_of_models_ends_with_its_key(folder: pathlib.Path, is_stream: bool) -> None:
+    """A client of models is told an error in its format, and its turn is interrupted, not read to its end."""
+    parrots = ParrotType()
+    async with serving(folder, types={"parrot": parrots}) as served:
+        shared = await handed_over(served, *await served.agent(agent_type="parrot"))
+        asked = {"model": "any", "stream": is_stream, "messages": [said("before wait after")]}
+        answering = asyncio.create_task(served.ask("POST", "/v1/chat/completions", shared.lost, json=asked))
+        await eventually(lambda: parrots.opened and parrots.opened[0].heard)
+
+        await shared.other()
+        await eventually(lambda: parrots.opened[0].interrupts)
+
+        answer = await answering
+    assert "after" not in answer.text
+    assert answer.status_code == (200 if is_stream else 401)
+    assert '"error"' in answer.text
