@@ -46,6 +46,7 @@ MOUNTS, METADATA = ("security/test_mount_links.py",), ("security/test_attacks_me
 KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/test_slow_consumers.py",)
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
+LOST_KEYS = ("trips/test_lost_keys.py",)
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
 
@@ -263,6 +264,15 @@ MUTANTS = (
     Mutant("401 for a key that opens nothing", "services/app/application.py",
            "                await call.check_key()\n",
            "                pass\n", tests=("trips/test_unknown_keys.py",)),
+    Mutant("streams end with the right of their key", "services/talking/turns.py",
+           "                        self._check_right(grant)\n", "                        pass\n", tests=LOST_KEYS),
+    Mutant("events end with the right of their key", "services/talking/grants.py",
+           "        if not self._living.holds(self._by, self._right):\n            raise",
+           "        if False:\n            raise", tests=LOST_KEYS),
+    Mutant("readers woken when keys change", "services/spawning/roster.py",
+           "tuple(self.watchers) if has_new_keys else ()", "()", tests=LOST_KEYS),
+    Mutant("turns of a key without rights withdrawn", "services/talking/conversation.py",
+           "turn.before is not None or self._holds(turn.by)", "True", tests=LOST_KEYS),
     Mutant("constant time: keys of services", "services/spawning/keys.py",
            "hmac.compare_digest(hash_of(key), hash)", "hash_of(key) == hash", tests=KEYS),
     Mutant("constant time: keys of an agent", "services/spawning/keys.py",

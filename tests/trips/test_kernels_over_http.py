@@ -15,8 +15,10 @@ import pytest
 from ramet.core.errors import InvalidValue, NotYours, OverCapacity, Unknown
 from ramet.core.policy import Policy
 from ramet.services.client.client import Client
+from ramet.services.client.refusals import error_of
+from ramet.services.contract import SpawnedAgent
 from ramet.services.kernels.passes import FROM, PASS, Passes
-from ramet.services.refusals import InUse
+from ramet.services.refusals import InUse, Withdrawn
 from tests.support import postgres
 from tests.support.kernels import TOKEN, Kernel, Kernels, kernels
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
@@ -141,6 +143,30 @@ async def test_a_stream_comes_as_it_is_said_and_ends_with_its_reader(clients: Th
         while (await clients.one.get_agent(bob.agent.id)).state != "idle":  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.01)
     assert not (tmp_path / "go").exists()
+
+
+async def test_a_handover_ends_what_was_opened_through_any_kernel(clients: Three, tmp_path: pathlib.Path) -> None:
+    """A stream ends, a turn that waits is withdrawn, and the new owner reads the turn that is under way."""
+    crew = await clients.one.create_team({"agents": 4})
+    bob = await clients.one.spawn_agent(crew.team.id, "bob", "slow", key=crew.key)
+    reader = Reader(clients.two, bob, counting(9, 5, tmp_path))
+    await eventually(lambda: reader.text.endswith("4 "))  # It waits before the next.
+    waits = Reader(clients.three, bob, counting(1, 2, tmp_path))
+    await eventually(lambda: waits.turn_id)
+
+    owner = await clients.three.delegate(bob.agent.id, owner=True, key=bob.nonce)
+
+    await reader.done
+    assert isinstance(error_of(reader.chunks.pop().body, 0), NotYours)
+    with pytest.raises(Withdrawn):
+        await waits.done
+    along = Reader(clients.two, SpawnedAgent(bob.agent, owner.key), turn=reader.turn_id)
+    (tmp_path / "go").touch()
+    await along.done
+    assert along.chunks[-1].kind == "done"
+    assert along.text.endswith("9 ")
+    assert reader.text.endswith("4 ")
+    assert (await clients.one.get_agent(bob.agent.id)).turns == 1
 
 
 async def test_no_request_goes_on_twice(clients: Three, at_work: Kernels) -> None:

@@ -65,6 +65,7 @@ _KINDS = (
     _Kind(refusals.TakenOver, 503, ("kind", "name")),
     _Kind(errors.OwnedElsewhere, 503, ("tree", "kernel")),
     _Kind(errors.MailRefused, 409, ("to", "reason")),
+    _Kind(refusals.Withdrawn, 409, ("reason",)),
     _Kind(errors.Aborted, 409, ("reason",)),
     _Kind(errors.NeedsInput, 409, ("question", "token")),
     _Kind(errors.BusyError, 429),

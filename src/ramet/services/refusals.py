@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ramet.core.errors import Gone, InvalidValue, NotYours, RametError
+from ramet.core.errors import Aborted, Gone, InvalidValue, NotYours, RametError
 
 
 class Undecodable(InvalidValue):
@@ -34,6 +34,13 @@ class Missed(Gone):
         self.turn, self.after, self.first = turn, after, first
         kept = "nothing of it is kept any more" if first is None else f"the oldest that is kept is number {first}"
         super().__init__(f"turn {turn!r} cannot be read from number {after + 1} on: {kept}")
+
+
+class Withdrawn(Aborted):
+    """A turn that was never begun, since the key that asked for it has lost the right to turns."""
+
+    def __init__(self) -> None:
+        super().__init__("the turn was withdrawn before it began: the key that asked for it has no right to turns now")
 
 
 class TakenOver(RametError):

@@ -142,7 +142,9 @@ class Server:
             metrics.start()  # before trees are taken up
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
-            self.agents = AgentService(self.spawner.roster.admit, types, clock=clock, limits=self._talk, log_of=log_of)
+            self.agents = AgentService(
+                self.spawner.roster.admitted, types, clock=clock, limits=self._talk, log_of=log_of
+            )
             self.spawner.taken_up = self.agents.take_up
             self.spawner.forgetting = partial(_forget, store)
             if is_shared:

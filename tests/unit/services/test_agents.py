@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -35,6 +35,13 @@ OWNER = "the owner's key"
 TYPES = {"echo": EchoType()}
 
 
+class Admitted(NamedTuple):
+    """The agent, and its key, which stands for itself."""
+
+    living: Alive
+    by: str
+
+
 class Alive:
     """One agent, as a roster would have it."""
 
@@ -48,7 +55,9 @@ class Alive:
         self.turns = 0
         self.kept: list[tuple[int, str]] = []
         self.rights: dict[str, tuple[Right, ...]] = {OWNER: RIGHTS}
-        self.fails = False
+        self.left: dict[str, float] = {}
+        self.watchers: set[Callable[[], object]] = set()
+        self.was_killed = self.fails = False
 
     def info(self) -> AgentInfo:
         return AgentInfo(
@@ -73,10 +82,22 @@ class Alive:
             raise StoreFailed("the books", "full")
         self.kept.append((self.turns, self.state))
 
-    def admit(self, agent: str, key: str, right: Right) -> Alive:
-        if agent != "agent-1" or right not in self.rights.get(key, ()):
+    def admit(self, agent: str, key: str, right: Right) -> Admitted:
+        if agent != "agent-1" or self.was_killed or not self.holds(key, right):
             raise NotYours("agent", agent)
-        return self
+        return Admitted(self, key)
+
+    def holds(self, by: str, right: Right) -> bool:
+        return right in self.rights.get(by, ())
+
+    def seconds_left(self, by: str) -> float | None:
+        return self.left.get(by)
+
+    def lose(self, key: str) -> None:
+        """Have a key lose its rights."""
+        del self.rights[key]
+        for look in tuple(self.watchers):
+            look()
 
 
 @pytest.fixture
@@ -396,7 +417,7 @@ async def test_following_ends_with_the_agent(runtime: AgentRuntime) -> None:
     following = asyncio.create_task(follow())
     await eventually(lambda: "turn_ended" in seen)
     await session.close()
-    living.rights.clear()  # It was killed: nobody is let in any more.
+    living.was_killed = True  # Nobody is let in any more.
     await living.served.close("killed")
     await following
 
@@ -413,7 +434,7 @@ async def test_a_key_that_was_revoked_follows_no_more(runtime: AgentRuntime) -> 
 
     async with aclosing(service.events("agent-1", "lent")) as events:
         await _some(events, "turn_ended")
-        del living.rights["lent"]
+        living.lose("lent")
         await session.ask("Second?")
         rest: list[TreeEvent] = []
         with pytest.raises(NotYours):
@@ -493,3 +514,70 @@ async def test_a_reader_that_is_too_slow_is_told_so(living: Alive) -> None:
     with pytest.raises(Missed):
         service.read_turn("agent-1", OWNER, turn.id)
     await service.close()
+
+
+# ---- a right that is lost
+
+
+async def test_a_stream_of_a_turn_ends_when_the_time_of_its_key_is_over(living: Alive) -> None:
+    """By itself, without a word of the agent, and not before."""
+    clock = FakeClock()
+    service = AgentService(living.admit, TYPES, clock=clock)
+    living.rights["lent"], living.left["lent"] = ("turn",), 60.0
+    turn = service.turn("agent-1", OWNER, b"a wait")
+    reading = asyncio.create_task(_all(service.read_turn("agent-1", "lent", turn.id)))
+    await eventually(lambda: turn.last == 1 and clock.sleeping == 1)
+    await clock.advance(59)
+    assert not reading.done()
+
+    del living.rights["lent"], living.left["lent"]
+    await clock.advance(1)
+
+    with pytest.raises(NotYours):
+        await reading
+    await service.close()
+
+
+async def test_events_in_memory_end_when_their_key_loses_the_right() -> None:
+    """At once, also where nothing happens any more."""
+    async with AgentRuntime() as runtime:
+        session = Session(ScriptedModel(["one"]), runtime=runtime)
+        await session.ask("First?")
+        living = Alive(runtime, session.id)
+        living.rights["lent"] = ("events",)
+        seen: list[TreeEvent] = []
+        reading = asyncio.create_task(_append_all(AgentService(living.admit, TYPES).events("agent-1", "lent"), seen))
+        await eventually(lambda: "turn_ended" in [json.loads(each.data)["type"] for each in seen])
+
+        living.lose("lent")
+
+        with pytest.raises(NotYours):
+            await reading
+
+
+@pytest.mark.parametrize("name", ["history", "control"])
+async def test_an_answer_that_comes_after_the_right_was_lost_is_not_given(
+    service: AgentService, living: Alive, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What an agent says meanwhile is for others."""
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object) -> list[str]:
+        asked.set()
+        await answered.wait()
+        return ["of the new owner"]
+
+    monkeypatch.setattr(living.served, name, slow)
+    living.rights["lent"] = ("history", "control")
+    answer = asyncio.ensure_future(CALLS[name][1](service, "agent-1", "lent"))
+    await asked.wait()
+
+    living.lose("lent")
+    answered.set()
+
+    with pytest.raises(NotYours):
+        await answer
+
+
+async def _all(chunks: AsyncIterator[object]) -> list[object]:
+    return [each async for each in chunks]

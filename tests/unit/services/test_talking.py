@@ -52,7 +52,7 @@ class Site:
     def __init__(self, folder: pathlib.Path, runtime: AgentRuntime) -> None:
         types = {"echo": EchoType()}
         self.spawner = AgentSpawnerService(runtime, types, Images(), folder / "agents", OPERATOR)
-        self.agents = AgentService(self.spawner.roster.admit, types)
+        self.agents = AgentService(self.spawner.roster.admitted, types)
 
     async def team(self) -> CreatedTeam:
         return await self.spawner.create_team(CreateTeam(resources={"agents": 3}), OPERATOR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -191,3 +192,30 @@ async def test_a_failure_is_told_elsewhere_as_here(store: MemoryStore) -> None:
     assert said[-1].kind == "error"
     await talk.close()
     await again.close()
+
+
+async def test_a_turn_that_waited_is_withdrawn_by_the_next_kernel_if_its_key_has_lost_the_right(
+    store: MemoryStore,
+) -> None:
+    """A kernel that was lost between a handover and its end is made up for; the turn that had begun goes on."""
+    first = Speaker()
+    talk = conversation(first, store)
+    now, then = (talk.turn(body, "words", by="old") for body in (b"one wait two", b"three"))
+    by_other = talk.turn(b"four", "words", by="other")
+    await by_other.on_record()
+    await eventually(lambda: now.last == 1)
+    await talk.leave(0.0)
+    first.go.set()
+
+    second = Speaker(first.turns_taken)
+    log = TurnLog(store, "agent-1", second.run)
+    after = Conversation(second, SystemClock(), log=log, holds=lambda by: by == "other")
+    after.restore(await log.read())
+    second.go.set()
+
+    assert words(await read(after.get(now.id)))[-1][1] == "done"
+    (withdrawn,) = await read(after.get(then.id))
+    assert (withdrawn.kind, json.loads(withdrawn.body)["type"]) == ("error", "urn:ramet:problem:withdrawn")
+    assert words(await read(after.get(by_other.id))) == [(1, "chunk", b"four"), (2, "done", b"")]
+    await talk.close()
+    await after.close()

@@ -24,7 +24,7 @@ from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.shipped import Format, format_of
 from ramet.services.problems import Problem, problem_of
-from ramet.services.talking.turns import Turn
+from ramet.services.talking.turns import Batch, Turn
 
 _log = logging.getLogger("ramet.serve")
 #: Of an answer that is asked for as a whole.
@@ -66,11 +66,12 @@ def _asks(name: str) -> Callable[[Call], Any]:
             wants_stream = format.wants_stream(body)
             turn = call.parts.agents.turn(agent, call.key, body, format=name, on_leave="interrupt")
             await turn.on_record()
+            batches = call.parts.agents.batches(agent, call.key, turn)
         except RametError as error:
             return _refusal(format, error)
         if wants_stream:
-            return call.parts.streams.stream(_events(format, turn, _CLOSING[name]))
-        return await call.unless_left(_whole(format, turn))
+            return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
+        return await call.unless_left(_whole(format, batches))
 
     return ask
 
@@ -82,8 +83,9 @@ def _refusal(format: Format, error: RametError) -> Response:
     return Response(format.error(detail, status), status, media_type="application/json")
 
 
-async def _events(format: Format, turn: Turn, closing: bytes) -> AsyncGenerator[bytes, None]:
-    batches = turn.batches()
+async def _events(
+    format: Format, turn: Turn, batches: AsyncGenerator[Batch, None], closing: bytes
+) -> AsyncGenerator[bytes, None]:
     try:
         async with aclosing(batches):
             async for batch in batches:
@@ -142,20 +144,21 @@ def _error(format: Format, chunk: Chunk) -> tuple[bytes, int]:
     return format.error(problem["detail"], problem["status"]), problem["status"]
 
 
-async def _whole(format: Format, turn: Turn) -> Response:
+async def _whole(format: Format, batches: AsyncGenerator[Batch, None]) -> Response:
     said: list[bytes] = []
     size = 0
     try:
-        async with aclosing(turn.read()) as chunks:
-            async for chunk in chunks:
-                if chunk.kind == "error":
-                    body, status = _error(format, chunk)
-                    return Response(body, status, media_type="application/json")
-                if chunk.kind == "chunk":
-                    said.append(chunk.body)
-                    size += len(chunk.body)
-                if size > WHOLE_BYTES:
-                    raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
+        async with aclosing(batches):
+            async for batch in batches:
+                for chunk in batch:
+                    if chunk.kind == "error":
+                        body, status = _error(format, chunk)
+                        return Response(body, status, media_type="application/json")
+                    if chunk.kind == "chunk":
+                        said.append(chunk.body)
+                        size += len(chunk.body)
+                    if size > WHOLE_BYTES:
+                        raise OutputTooLarge("an answer that was asked for as a whole", size=size, limit=WHOLE_BYTES)
         return Response(_folded(format, said), media_type="application/json")
     except RametError as error:
         return _refusal(format, error)

@@ -36,14 +36,14 @@ async def _read_turn(call: Call) -> EventStream:
 
 
 def _stream(call: Call, turn: Turn, after: int) -> EventStream:
-    batches = turn.batches(after)
+    batches = call.parts.agents.batches(call.path("agent"), call.key, turn, after)
 
     async def events() -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(batches):
                 async for batch in batches:
                     yield batch.events
-        except RametError as error:  # too slow: some of it is kept no more
+        except RametError as error:  # too slow: some of it is kept no more; or the key has lost the right
             if turn.lost is not None:
                 raise BrokenOff from None
             yield encode("error", problem_of(error).encode())

@@ -20,6 +20,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import RIGHTS, Right
 
 OWNER = "owner"  #: stands for the owner's key where ids of keys are told
+OPERATOR = "operator"  #: stands for the operator's key where hashes of keys are kept
 MOST_KEYS = 100  #: delegated ones of an agent: each is on its record, and is compared with every key that is shown
 _BYTES = 32
 
@@ -75,6 +76,12 @@ def held_by(ring: Keyring, hash: str, now: datetime) -> Held | None:
         if hmac.compare_digest(hash, each.hash) and not _is_over(each, now):
             found = Held(each.id, each.rights)
     return found
+
+
+def seconds_left(ring: Keyring, hash: str, now: datetime) -> float | None:
+    """How long the key of this hash is valid; None where it has no end, or is not there."""
+    until = next((each.until for each in ring.delegated if hmac.compare_digest(each.hash, hash)), None)
+    return None if until is None else (until - now).total_seconds()
 
 
 def delegate(

@@ -105,7 +105,9 @@ class Lives:
         except BaseException:
             await to_its_end(_cleared(opening))
             raise
-        living = Living(replace(row, state="idle"), served, self._books, opening=opening, type=checked.type)
+        living = Living(
+            replace(row, state="idle"), served, self._books, self._clock, opening=opening, type=checked.type
+        )
         if opening.shelf is not None:
             opening.shelf.keep = living.keep
         try:
@@ -128,7 +130,7 @@ class Lives:
     async def add_departed(self, row: AgentRow) -> None:
         """Have an agent on the roster that cannot be talked with any more, until somebody or its time ends it."""
         error = row.error or ErrorInfo(type="Gone", message="it had ended")
-        living = Living(row, Departed(row.run, row.isolation or "none", error), self._books)
+        living = Living(row, Departed(row.run, row.isolation or "none", error), self._books, self._clock)
         self._roster.add(living)
         await self._failed.keep(living)
         self._end_the_oldest(living.row.team)
@@ -136,7 +138,7 @@ class Lives:
     def add_waiting(self, room: Room, row: AgentRow, missing: ValuesMissing) -> None:
         """Have an agent on the roster that waits for its values. It holds its part of its team, and its row stays."""
         served = Waiting(row.run, row.isolation, missing, room.team.held.get(row.id, {}))
-        living = Living(row, served, self._books)
+        living = Living(row, served, self._books, self._clock)
         living.state, living.error = "waiting", error_of(missing)
         self._roster.add(living)
 

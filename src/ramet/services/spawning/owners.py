@@ -56,7 +56,7 @@ class Owners:
     ) -> keys.Keyring:
         """Change a ring by a key that opens it when it is its turn: of two who hand over, the second has nothing."""
         async with self._admitted(agent, key, owner=owner).living.changing:
-            living, held = self._admitted(agent, key, owner=owner)
+            living, held, _ = self._admitted(agent, key, owner=owner)
             ring = step(held.id, living.row.keys)
             await living.write(replace(living.row, keys=ring))
             return ring

@@ -67,12 +67,14 @@ class Recovery:
         if lost:
             raise lost[0]
 
-    async def resume(self, living: Living, given: SupplyValues) -> Living:
+    async def resume(self, living: Living, given: SupplyValues, check: Callable[[], object]) -> Living:
         """Open an agent that waits, with its values. If that fails it waits on.
 
+        `check` raises where whoever asked may not do so by the time it is their turn.
         Raises InvalidValue, NotYours for one that is being killed, TakenOver, and what its type finds wrong.
         """
         async with living.changing:
+            check()
             room, row = self._room_of(living), living.row
             if living.state != "waiting":
                 raise InvalidValue("state", living.state, "an agent that is waiting for values")

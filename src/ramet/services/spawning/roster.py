@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ class Living:
         row: AgentRow,
         served: Served,
         books: Books,
+        clock: Clock,
         *,
         opening: Opening | None = None,
         type: AgentType | None = None,
@@ -55,7 +56,8 @@ class Living:
         self.failing: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
         self.changing = asyncio.Lock()  #: held by whoever is to write its row
-        self._books = books
+        self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
+        self._books, self._clock = books, clock
 
     @property
     def id(self) -> str:
@@ -123,6 +125,19 @@ class Living:
         shelf = self.opening.shelf if self.opening is not None else None
         return self.row.bundles if shelf is None else tuple(each.id for each in shelf.loaded)
 
+    def holds(self, by: str, right: Right) -> bool:
+        """Whether a key has a right now, also after the agent was killed. `by` is its hash, or OPERATOR.
+
+        "" stands for the owner's key: turns that an older version put on record do not say who asked.
+        """
+        ring = self.row.keys
+        held = keys.held_by(ring, by or ring.owner, self._clock.now())
+        return by == keys.OPERATOR or (held is not None and right in held.rights)
+
+    def seconds_left(self, by: str) -> float | None:
+        """How long a key is valid; None is until it is revoked."""
+        return keys.seconds_left(self.row.keys, by, self._clock.now())
+
     async def keep(self) -> None:
         """Put on record what has changed: its run, state, turns. Nothing is written if nothing has."""
         async with self.changing:
@@ -134,16 +149,19 @@ class Living:
 
         async def write() -> None:
             await self._books.write(row)
-            self.row = row
+            has_new_keys, self.row = row.keys != self.row.keys, row
+            for look in tuple(self.watchers) if has_new_keys else ():
+                look()
 
         await to_its_end(write())
 
 
 class Admitted(NamedTuple):
-    """An agent, and the key by which somebody was let in to it."""
+    """An agent, and the key by which somebody was let in to it. `by` is the key's hash, or OPERATOR."""
 
     living: Living
     key: keys.Held
+    by: str
 
 
 class Roster:
@@ -210,12 +228,13 @@ class Roster:
     def admitted(self, agent_id: str, key: str, right: Right) -> Admitted:
         """The agent, and what the key is that opens it. Raises NotYours."""
         living = self._living.get(agent_id)
-        held = keys.held(living.row.keys if living is not None else _NOBODY, key, self._clock.now())
+        by = keys.hash_of(key)
+        held = keys.held_by(living.row.keys if living is not None else _NOBODY, by, self._clock.now())
         if self.is_operator(key):
-            held = keys.Held(keys.OWNER, RIGHTS)
+            held, by = keys.Held(keys.OWNER, RIGHTS), keys.OPERATOR
         if living is None or held is None or right not in held.rights:
             raise NotYours("agent", agent_id)
-        return Admitted(living, held)
+        return Admitted(living, held, by)
 
 
 def _changes(old: AgentRow, new: AgentRow) -> bool:

@@ -8,6 +8,7 @@ import logging
 import pathlib
 import secrets as chance
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import NamedTuple, Self
 
 from msgspec.structs import replace
@@ -273,7 +274,7 @@ class AgentSpawnerService:
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
         """What an agent is and does; to a narrower key without the places on this host. Raises NotYours."""
-        living, held = self.roster.admitted(agent, key, "info")
+        living, held, _ = self.roster.admitted(agent, key, "info")
         return living.info() if held.id == keys.OWNER else replace(living.info(), kept=[])
 
     async def supply_values(self, agent: str, key: str, asked: SupplyValues) -> AgentInfo:
@@ -283,7 +284,8 @@ class AgentSpawnerService:
         waiting does not stop that.
         """
         living, lives = self._owners.owned(agent, key), self._now.lives
-        resumed = lives.begin(self._now.takeover.recovery.resume(living, asked))
+        check = partial(self._owners.owned, agent, key)
+        resumed = lives.begin(self._now.takeover.recovery.resume(living, asked, check))
         return (await asyncio.shield(resumed)).info()
 
     async def list_agents(self, asked: ListAgents, key: str) -> list[AgentInfo]:

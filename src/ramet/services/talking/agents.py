@@ -35,13 +35,14 @@ from ramet.services.contract import (
 from ramet.services.refusals import BodyTooLarge
 from ramet.services.talking.conversation import Conversation, Moment, TalkLimits, how_it_ended
 from ramet.services.talking.following import TreeEvent, tree_events
+from ramet.services.talking.grants import Grant, Granting
 from ramet.services.talking.turn_log import TurnLog
-from ramet.services.talking.turns import OnLeave, Turn
+from ramet.services.talking.turns import Batch, OnLeave, Turn
 
 _log = logging.getLogger("ramet.services")
 
 
-class Living(Protocol):
+class Living(Granting, Protocol):
     """An agent in a team, as its roster has it."""
 
     talk: Any  #: its Conversation, from the first turn on
@@ -63,7 +64,19 @@ class Living(Protocol):
         """Put on record what has changed."""
 
 
-Admit = Callable[[str, str, Right], Living]
+class Admitted(Protocol):
+    """An agent, for whoever showed a key; `by` stands for the key."""
+
+    @property
+    def living(self) -> Living:
+        """The agent."""
+
+    @property
+    def by(self) -> str:
+        """What is kept of the key: its hash, or what stands for the operator's."""
+
+
+Admit = Callable[[str, str, Right], Admitted]
 
 
 class AgentService:
@@ -82,7 +95,7 @@ class AgentService:
 
         With `log_of`, of an agent's id and run, turns outlast their kernel: another goes on with them.
         """
-        self._admit, self._types = admit, types
+        self._admitted, self._types = admit, types
         self._clock, self._limits = clock or SystemClock(), limits or TalkLimits()
         self._log_of = log_of
         self._talks: weakref.WeakSet[Conversation] = weakref.WeakSet()
@@ -116,16 +129,24 @@ class AgentService:
         Raises InvalidValue for a format, BodyTooLarge, BusyError when as many turns wait as may, Gone for an agent
         that has ended.
         """
-        living = self._alive(self._admit(agent, key, "turn"))
-        return self._talk(living).turn(body, self._format(living, format), on_leave)
+        admitted = self._admitted(agent, key, "turn")
+        living = self._alive(admitted.living)
+        return self._talk(living).turn(body, self._format(living, format), on_leave, admitted.by)
 
     def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
         """The chunks of a turn behind a number, and those that come. Close it to stop reading.
 
         Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are kept no more.
-        Raises Missed from the iteration when the reader is too slow.
+        Raises Missed from the iteration when the reader is too slow, and NotYours or Withdrawn as `batches` does.
         """
-        return self.turn_of(agent, key, turn).read(after)
+        return self.turn_of(agent, key, turn).read(after, self._grant(agent, key, "turn"))
+
+    def batches(self, agent: str, key: str, turn: Turn, after: int = 0) -> AsyncGenerator[Batch]:
+        """The chunks of a turn of this agent, as many at once as are there, while the key has the right to turns.
+
+        Raises like `Turn.batches`.
+        """
+        return turn.batches(after, self._grant(agent, key, "turn"))
 
     def turn_of(self, agent: str, key: str, turn: str) -> Turn:
         """A turn that waits, is under way, or is kept. Raises Unknown, Missed."""
@@ -144,14 +165,16 @@ class AgentService:
         """Do `{"@type": name, …}`, an operation of the agent's type, and return its answer; JSON both.
 
         Raises Undecodable, Unknown for an operation that the type does not have, InvalidValue for wrong fields,
-        BodyTooLarge, Gone, StoreFailed, and what the operation raises.
+        BodyTooLarge, Gone, StoreFailed, and what the operation raises. An operation that is being done when the key
+        loses the right is done, and its answer is NotYours.
         """
-        living = self._alive(self._admit(agent, key, "control"))
+        living, grant = self._alive(self._admit(agent, key, "control")), self._grant(agent, key, "control")
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(living)
         answer = await living.served.control(_operation(operation, type.operations))
         await _settled(living)
+        grant.check()
         try:
             return msgspec.json.encode(answer)
         except (TypeError, ValueError) as problem:
@@ -176,27 +199,34 @@ class AgentService:
 
     async def history(self, agent: str, key: str) -> Sequence[Mapping[str, Any]]:
         """The conversation so far: at least `role` and `content` of each message."""
-        return await self._admit(agent, key, "history").served.history()
+        living, grant = self._admit(agent, key, "history"), self._grant(agent, key, "history")
+        history = await living.served.history()
+        grant.check()
+        return history
 
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
         """The events of its tree behind a cursor, and those that come, until it has ended. Close it to stop reading.
 
-        The key is asked for again before each page: a reader whose key has been revoked is told NotYours, and no more.
-        Raises InvalidValue for the cursor, and Gone from the iteration for events that are kept no more.
+        A reader whose key loses the right is told NotYours from the iteration, and no more; one of an agent that is
+        killed is told its last events. Raises InvalidValue for the cursor, and Gone from the iteration for events that
+        are kept no more.
         """
         living = self._admit(agent, key, "events")
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
         if living.opening is None:
             raise how_it_ended(living.served)
-
-        def check() -> None:
-            if not living.served.ended.done():  # Nobody is let in to one that was killed; its last events are told.
-                self._admit(agent, key, "events")
-
-        return tree_events(living.served, living.opening.runtime, self._clock, after, check)
+        grant = self._grant(agent, key, "events")
+        return tree_events(living.served, living.opening.runtime, self._clock, after, grant)
 
     # ---- inside
+
+    def _admit(self, agent: str, key: str, right: Right) -> Living:
+        return self._admitted(agent, key, right).living
+
+    def _grant(self, agent: str, key: str, right: Right) -> Grant:
+        living, by = (admitted := self._admitted(agent, key, right)).living, admitted.by
+        return Grant(living, agent, by, right, self._clock)
 
     def _talk(self, living: Living, log: TurnLog | None = None) -> Conversation:
         if living.state == "waiting":
@@ -205,10 +235,14 @@ class AgentService:
             note = partial(self._note, living)
             if log is None and self._log_of is not None:
                 log = self._log(living)
-            living.talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log)
-            self._talks.add(living.talk)
-        talk: Conversation = living.talk
-        return talk
+            holds = partial(living.holds, right="turn")
+            talk = Conversation(living.served, self._clock, self._limits, heard=note, log=log, holds=holds)
+            living.talk = talk
+            living.watchers.add(talk.review)
+            self._talks.add(talk)
+            return talk
+        known: Conversation = living.talk
+        return known
 
     def _log(self, living: Living) -> TurnLog:
         assert self._log_of is not None, "looked at before"

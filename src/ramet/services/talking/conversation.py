@@ -8,6 +8,10 @@ has begun to read.
 
 **How a turn ends.** With a chunk `done` if the agent came to its end; else with a chunk `error`, after all that it
 said: what the agent raised; Aborted if the turn was interrupted; Gone if the agent ended meanwhile.
+
+**Whose a turn is.** A turn that waits belongs to the key that asked for it: if that key loses the right to turns before
+the turn begins, the turn is withdrawn, with a chunk `error` (Withdrawn). A turn that has begun belongs to the agent: it
+goes on until it ends, or until somebody with that right interrupts it.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from ramet.concurrency.deadline import within
 from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsewhere, RametError, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import GoesOn, Served
-from ramet.services.refusals import BodyTooLarge, Missed, TakenOver, ValuesMissing
+from ramet.services.refusals import BodyTooLarge, Missed, TakenOver, ValuesMissing, Withdrawn
 from ramet.services.talking.known_turns import KnownTurns
 from ramet.services.talking.turn_log import Asked, KeptTurn, TurnLog
 from ramet.services.talking.turn_writer import TurnWriter
@@ -67,14 +71,17 @@ class Conversation:
         entropy: Callable[[int], bytes] = os.urandom,
         heard: Callable[[Moment], None] = lambda moment: None,
         log: TurnLog | None = None,
+        holds: Callable[[str], bool] = lambda by: True,
     ) -> None:
         """`heard` is told of each turn that begins, has its first chunk, and is over.
+
+        `holds` says whether a key has the right to turns now, by what stands for the key: `Turn.by`.
 
         With a `log` turns are on record before they begin, and chunks before they are read.
         """
         self.limits = limits or TalkLimits()
         self.turns = 0  #: asked so far
-        self._served, self._clock, self._heard = served, clock, heard
+        self._served, self._clock, self._heard, self._holds = served, clock, heard, holds
         self._life = f"turn-{entropy(6).hex()}-"  #: no turn of another conversation, or of another life, is named so
         self._waiting: deque[Turn] = deque()
         self._buffer = ReplayBuffer(self.limits.kept_bytes)
@@ -112,8 +119,8 @@ class Conversation:
 
     # ---- turns
 
-    def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on") -> Turn:
-        """Ask: the agent gets `body` byte for byte, when those before it are over.
+    def turn(self, body: bytes, format: str, on_leave: OnLeave = "go_on", by: str = "") -> Turn:
+        """Ask: the agent gets `body` byte for byte, when those before it are over. `by` stands for the key that asks.
 
         Raises BodyTooLarge, BusyError where as many wait as may, Gone when the agent has ended; nothing is kept then.
         """
@@ -130,7 +137,7 @@ class Conversation:
         if self._is_busy:
             self._check_room(body)
         self.turns += 1
-        turn = self._new(f"{self._life}{self.turns}", body, format, on_leave, self._place + 1)
+        turn = self._new(f"{self._life}{self.turns}", body, format, on_leave, self._place + 1, by)
         self._waiting.append(turn)
         if self._log is not None:
             begins = not self._is_busy and self._waiting[0] is turn
@@ -141,7 +148,7 @@ class Conversation:
     def restore(self, kept: Sequence[KeptTurn]) -> None:
         """Go on with the turns that another kernel had, before any other: with those that are not over."""
         for asked, chunks in ((each.asked, each.chunks) for each in kept):
-            turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place)
+            turn = self._new(asked.id, asked.body, asked.format, asked.on_leave, asked.place, asked.by)
             turn.restore(chunks)
             if turn.is_over:
                 self._known.over(turn)
@@ -151,9 +158,9 @@ class Conversation:
             self._waiting.append(turn)
         self._go_on()
 
-    def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int) -> Turn:
+    def _new(self, id: str, body: bytes, format: str, on_leave: OnLeave, place: int, by: str) -> Turn:
         keep = self._writer.has_said if self._log is not None else None
-        turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, keep=keep)
+        turn = Turn(id, body, format, on_leave, self._buffer, self._left, place=place, by=by, keep=keep)
         self._known.add(turn)
         self._place = place
         return turn
@@ -185,6 +192,12 @@ class Conversation:
             if turn.lost is not None:
                 raise turn.lost
         return is_ended
+
+    def review(self) -> None:
+        """Withdraw the turns that wait and whose keys have lost the right to turns: keys have changed."""
+        for turn in tuple(self._waiting):
+            self._withdraw_if_lost(turn)
+        self._go_on()
 
     async def close(self, reason: str = "the conversation was closed") -> None:
         """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is."""
@@ -233,6 +246,7 @@ class Conversation:
             body=turn.body,
             began=begins,
             taken=taken,
+            by=turn.by,
         )
         try:
             await self._log.asked(asked)
@@ -276,6 +290,8 @@ class Conversation:
 
     def _go_on(self) -> None:
         """Begin the next turn, unless one is under way, or the agent is being told to end one."""
+        while self._waiting and self._withdraw_if_lost(self._waiting[0]):
+            pass
         if self._is_busy or not self._waiting or self._begins_no_more or self._has_left:
             return
         if not (following := self._waiting[0]).has_begun:
@@ -342,6 +358,13 @@ class Conversation:
             turn.stopped = why
             self._stop(partial(self._asked_to_end, self._answering))
         return True
+
+    def _withdraw_if_lost(self, turn: Turn) -> bool:
+        """Have a turn that waits never begun if its asker's key has lost the right; not one that began elsewhere."""
+        if self._has_left or turn.before is not None or self._holds(turn.by):
+            return False
+        turn.stopped = Withdrawn()
+        return self._end_early(turn, turn.stopped)
 
     def _stop(self, end: Callable[[], Awaitable[object]]) -> None:
         """Let `end` bring the turn under way to its end in time, else leave it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from ramet.core.events import Event, encode
 from ramet.host.recorder import Recorder
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import Served
+from ramet.services.talking.grants import Grant
 from ramet.store.contract import Store
 
 PAGE = 1_000  #: events that are read at once
@@ -27,28 +28,30 @@ class TreeEvent(NamedTuple):
 
 
 async def tree_events(
-    served: Served, runtime: AgentRuntime, clock: Clock, after: int, check: Callable[[], object]
+    served: Served, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
 ) -> AsyncGenerator[TreeEvent]:
     """What is on record of an agent's tree behind a cursor, and what comes, until the agent has ended.
 
-    `check` is called before each page, and raises when the reader may read no more. Raises Gone for events that are
-    kept no more, which only a runtime without a journal forgets while the agent lives, and OwnedElsewhere where the
-    agent has not ended, but goes on in another kernel.
+    Raises NotYours as soon as the reader's key has lost the right: nothing that was recorded since is told. Raises Gone
+    for events that are kept no more, which only a runtime without a journal forgets while the agent lives, and
+    OwnedElsewhere where the agent has not ended, but goes on in another kernel.
     """
-    while not served.run:
-        if served.ended.done():
-            return
-        check()
-        await _unless_ended(served, clock.sleep(LOOK_S))
-    if runtime.journal is not None:
-        events = _on_record(served, await runtime.open_store(), after, check)
-    elif (opened := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
-        events = _kept(opened.recorder, after, check)
-    else:
-        raise Gone(f"the events of the tree {served.run} were kept in memory only, and it is over")
-    async with aclosing(events):
-        async for event in events:
-            yield event
+    lost = asyncio.Event()
+    with grant.watched(lost.set):
+        while not served.run:
+            if served.ended.done():
+                return
+            grant.check()
+            await _unless_ended(served, clock.sleep(LOOK_S), lost)
+        if runtime.journal is not None:
+            events = _on_record(served, await runtime.open_store(), after, grant, lost)
+        elif (opened := {str(root): each for root, each in runtime.trees.items()}.get(served.run)) is not None:
+            events = _kept(opened.recorder, after, grant)
+        else:
+            raise Gone(f"the events of the tree {served.run} were kept in memory only, and it is over")
+        async with aclosing(events):
+            async for event in events:
+                yield event
 
 
 async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
@@ -59,41 +62,45 @@ async def see_that_it_is_not_elsewhere(store: Store, tree: str) -> None:
 
 
 async def _on_record(
-    served: Served, store: Store, after: int, check: Callable[[], object]
+    served: Served, store: Store, after: int, grant: Grant, lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
         has_ended, head = served.ended.done(), await store.head()  # Before it is read: nothing is passed over.
-        check()
         while page := await store.read(after, tree=served.run, limit=PAGE):
+            grant.check()  # After it was read: nothing is told that was recorded since the right was lost.
             for each in page:
                 yield TreeEvent(each.cursor, each.data)
             after = page[-1].cursor
-            check()
+        grant.check()
         if has_ended:
             await see_that_it_is_not_elsewhere(store, served.run)
             return
-        await _unless_ended(served, store.wait(head, timeout_s=LOOK_S))
+        await _unless_ended(served, store.wait(head, timeout_s=LOOK_S), lost)
 
 
-async def _kept(recorder: Recorder, after: int, check: Callable[[], object]) -> AsyncGenerator[TreeEvent]:
-    async with aclosing(recorder.subscribe().items()) as items:
-        async for item in items:
-            if not isinstance(item, Event) or 0 < item.seq <= after:
-                continue
-            check()
-            if item.seq != after + 1:  # A notice says that some were lost; or the first were, before this began.
-                raise Gone(f"the events behind number {after} are not kept any more")
-            after = item.seq
-            yield TreeEvent(after, encode(item))
+async def _kept(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
+    reader = recorder.subscribe()
+    with grant.watched(reader.close):
+        async with aclosing(reader.items()) as items:
+            async for item in items:
+                grant.check()
+                if not isinstance(item, Event) or 0 < item.seq <= after:
+                    continue
+                if item.seq != after + 1:  # A notice says that some were lost; or the first were, before this began.
+                    raise Gone(f"the events behind number {after} are not kept any more")
+                after = item.seq
+                yield TreeEvent(after, encode(item))
+        grant.check()
 
 
-async def _unless_ended(served: Served, news: Awaitable[Any]) -> None:
-    """Wait for what may come, or until the agent has ended."""
-    waiting = asyncio.ensure_future(news)
+async def _unless_ended(served: Served, news: Awaitable[Any], lost: asyncio.Event) -> None:
+    """Wait for what may come, or until the agent has ended or the right to read is lost."""
+    waiting, losing = asyncio.ensure_future(news), asyncio.ensure_future(lost.wait())
     try:
-        await asyncio.wait({waiting, served.ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, losing, served.ended}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        waiting.cancel()
-        await asyncio.wait({waiting})
+        for each in (waiting, losing):
+            each.cancel()
+        await asyncio.wait({waiting, losing})
     if not waiting.cancelled():
         waiting.result()

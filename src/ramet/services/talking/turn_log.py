@@ -33,6 +33,7 @@ class Asked(Struct, frozen=True, kw_only=True, array_like=True):
     body: bytes
     began: bool = False
     taken: int = 0
+    by: str = ""  #: the hash of the key that asked, or what stands for the operator's; "" of older versions
 
 
 class _Said(Struct, frozen=True, array_like=True):

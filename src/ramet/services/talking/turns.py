@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import cached_property
 from typing import Literal
 
-from ramet.core.errors import InvalidValue, OutputTooLarge, RametError
+from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.problems import problem_of
-from ramet.services.refusals import Missed
+from ramet.services.refusals import Missed, Withdrawn
+from ramet.services.talking.grants import Grant
 from ramet.wire.sse import encode
 
 #: What becomes of a turn when its last reader leaves before its end.
@@ -77,11 +78,13 @@ class Turn:
         on_left: Callable[[Turn], None],
         *,
         place: int = 0,
+        by: str = "",
         keep: Callable[[Turn], None] | None = None,
     ) -> None:
         """With `keep`, which is told when there is something, chunks are read once they are on record: `show`."""
         self.place = place  #: in the order of its agent's turns
         self.id, self.format, self.on_leave = id, format, on_leave
+        self.by = by  #: stands for the key that asked
         self.body = body  #: until it begins: then it is the agent's
         self.stopped: RametError | None = None  #: why it was stopped, if it was, by whoever did so
         self.is_over = False
@@ -164,12 +167,15 @@ class Turn:
         if self.recorded is not None:
             await asyncio.shield(self.recorded)
 
-    def read(self, after: int = 0) -> AsyncGenerator[Chunk]:
+    def read(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Chunk]:
         """The chunks behind this number, then those that come, until the last; see `batches`."""
-        return _one_by_one(self.batches(after))
+        return _one_by_one(self.batches(after, grant))
 
-    def batches(self, after: int = 0) -> AsyncGenerator[Batch]:
+    def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
         """The same, as many at once as are there: for whoever writes them to a socket.
+
+        With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right, and
+        Withdrawn if the turn was withdrawn at that.
 
         Raises InvalidValue for a number that the turn has not come to, and Missed for chunks that are kept no more:
         at once, or from the iteration when a reader is too slow. To stop reading, close it (`aclosing`).
@@ -177,7 +183,7 @@ class Turn:
         if not 0 <= after <= self.last:
             raise InvalidValue("after", after, f"a number from 0 to {self.last}, that of the newest chunk")
         self._check(after)
-        return self._batches(after)
+        return self._batches(after, grant)
 
     async def over(self) -> None:
         """Return when it is over."""
@@ -186,19 +192,22 @@ class Turn:
                 return
             await self._more()
 
-    async def _batches(self, after: int) -> AsyncGenerator[Batch]:
+    async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            while self.lost is not None or not (self.is_over and after == self.said):
-                if self.lost is not None:
-                    raise self.lost
-                if after == self.last:
-                    await self._more()
-                    continue
-                self._check(after)
-                batch = self._behind(after)
-                after = batch[-1].number
-                yield batch
+            with grant.watched(self._news.set) if grant is not None else nullcontext():
+                while self.lost is not None or not (self.is_over and after == self.said):
+                    if self.lost is not None:
+                        raise self.lost
+                    if grant is not None:
+                        self._check_right(grant)
+                    if after == self.last:
+                        await self._more()
+                        continue
+                    self._check(after)
+                    batch = self._behind(after)
+                    after = batch[-1].number
+                    yield batch
         finally:
             self._readers -= 1
             if not self._readers:
@@ -212,6 +221,15 @@ class Turn:
             start = after - (self.last - len(self._kept))
             self._newest = Batch(self._kept[at] for at in range(start, min(start + BATCH, len(self._kept))))
         return self._newest
+
+    def _check_right(self, grant: Grant) -> None:
+        """See that whoever reads may still do so."""
+        try:
+            grant.check()
+        except NotYours:
+            if isinstance(self.stopped, Withdrawn):
+                raise self.stopped from None
+            raise
 
     def _check(self, after: int) -> None:
         """See that what comes behind this number is still there."""

@@ -1,0 +1,61 @@
+"""A right to an agent, for as long as the key that was shown has it: what was opened with the right ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from ramet.concurrency.clock import Clock
+from ramet.core.errors import NotYours
+from ramet.services.contract import Right
+
+
+class Granting(Protocol):
+    """An agent with keys. `by` stands for a key, and is no secret: its hash."""
+
+    watchers: set[Callable[[], object]]  #: called after each change of the keys
+
+    def holds(self, by: str, right: Right) -> bool:
+        """Whether a key has a right now."""
+
+    def seconds_left(self, by: str) -> float | None:
+        """How long a key is valid; None is until it is revoked."""
+
+
+class Grant:
+    """A right that a key had when it was shown, and may have lost since."""
+
+    def __init__(self, living: Granting, agent: str, by: str, right: Right, clock: Clock) -> None:
+        self._living, self._agent, self._by, self._right, self._clock = living, agent, by, right, clock
+
+    def check(self) -> None:
+        """Raise NotYours if the key has lost the right."""
+        if not self._living.holds(self._by, self._right):
+            raise NotYours("agent", self._agent)
+
+    @contextmanager
+    def watched(self, lost: Callable[[], object]) -> Iterator[None]:
+        """Have `lost` called when the key loses the right, by a change of keys or since its time is over."""
+
+        def look() -> None:
+            if not self._living.holds(self._by, self._right):
+                lost()
+
+        async def look_later(seconds: float) -> None:
+            left: float | None = seconds
+            while left is not None and left > 0:
+                await self._clock.sleep(left)
+                left = self._living.seconds_left(self._by)
+            look()
+
+        self._living.watchers.add(look)
+        left = self._living.seconds_left(self._by)
+        timer = asyncio.create_task(look_later(left), name="ramet key's time") if left is not None else None
+        try:
+            yield
+        finally:
+            self._living.watchers.discard(look)
+            if timer is not None:
+                timer.cancel()
