@@ -31,6 +31,25 @@ def test_01_a_secret_of_the_host_cannot_be_read(kernel: Kernel) -> None:
     assert_refused(kernel.attack(files.read, told))
 
 
+def test_01_folders_that_are_hidden_are_not_watched(kernel: Kernel) -> None:
+    """1: no guest is told which files others make and use in a folder that it cannot list: the host's, or a run's."""
+    agent = "tests.security.attacks.answers:write_and_wait"
+    kernel.play("start", key="watched", agent=agent, args=["private words", 60, "watched.txt"])
+    try:
+        [workspace] = kernel.play("named", name="watched.txt")
+        folders = [str(kernel.base / "scratch"), str(kernel.home / ".ssh"), str(kernel.project), workspace]
+
+        assert_works(kernel.control(files.watch, folders))
+        assert_refused(kernel.attack(files.watch, folders))
+    finally:
+        kernel.play("cancel", key="watched")
+
+
+def test_01_programs_still_follow_a_file(kernel: Kernel) -> None:
+    """A program that would watch a file of its workspace looks at it again and again where it may not watch."""
+    assert kernel.attack(files.follow_a_file) == ["first\n", "second\n"]
+
+
 def test_02_accounts_and_homes_are_not_seen(kernel: Kernel) -> None:
     """2: /etc/shadow is not readable; a home shows at most the way to the interpreter that runs here."""
     control = as_root(files.read, ["/etc/shadow"])

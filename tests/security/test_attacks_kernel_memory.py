@@ -48,6 +48,22 @@ def test_sockets_of_several_processes_count_as_memory(kernel: Kernel) -> None:
 
 
 @needs_memory
+def test_sockets_of_a_process_whose_first_thread_has_ended_count_as_memory(kernel: Kernel) -> None:
+    """A process that looks as if it had ended is no way to hide what its network holds."""
+    result = kernel.run(
+        kernel_memory.fill_sockets_without_a_first_thread, BOUND_MB, HOLD_S, memory_mb=MEMORY_MB, pids=32
+    )
+
+    assert (result["status"], result["exit_code"]) == ("oom", 137), result
+
+
+@needs_memory
+def test_memory_of_a_process_that_is_no_child_of_the_agents_is_bounded(kernel: Kernel) -> None:
+    """The agent gets no process beside itself whose memory nobody counts."""
+    assert_bounded(kernel.run(kernel_memory.fill_beside, MEMORY_MB + 32, HOLD_S, memory_mb=MEMORY_MB))
+
+
+@needs_memory
 def test_sockets_hidden_in_the_queue_of_another_count_as_memory(kernel: Kernel) -> None:
     """A socket that is only in flight has no descriptor; its buffer counts all the same."""
     control = kernel.control(kernel_memory.fill_sockets_in_flight, BOUND_MB)

@@ -184,6 +184,13 @@ def test_31_calls_by_another_abi_are_no_way_round(kernel: Kernel) -> None:
     assert {name for name, said in tried.items() if said not in ("signal 31", "EPERM", "ENOSYS", "signal 11")} == set()
 
 
+def test_31_no_process_is_made_beside_its_maker(kernel: Kernel) -> None:
+    """31: a process whose parent is its maker's parent would be outside of what is counted; no call makes one."""
+    assert_works(kernel.control(processes.clone_beside))
+
+    assert_refused(kernel.attack(processes.clone_beside), "EPERM", "ENOSYS")
+
+
 def test_32_keyrings_are_closed(kernel: Kernel) -> None:
     """32: add_key, request_key and keyctl; the keyring of the host's session cannot be described."""
     control = kernel.control(processes.use_keyrings)

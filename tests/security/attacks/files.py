@@ -13,7 +13,7 @@ import pathlib
 import stat
 import subprocess
 
-from tests.security.attacks.trying import Tried, attempt, called, open_and_close, text_of
+from tests.security.attacks.trying import Tried, attempt, called, open_and_close, syscall, text_of
 
 
 def read(paths: list[str]) -> Tried:
@@ -24,6 +24,33 @@ def read(paths: list[str]) -> Tried:
 def look_at(paths: list[str]) -> Tried:
     """See whether something is there at all."""
     return {path: attempt(os.lstat, path) for path in paths}
+
+
+def watch(paths: list[str]) -> Tried:
+    """Ask to be told of whatever is done in folders."""
+    return {path: attempt(_watch, path) for path in paths}
+
+
+def _watch(path: str) -> None:
+    fd = syscall("inotify_init1", os.O_CLOEXEC)
+    try:
+        syscall("inotify_add_watch", fd, path.encode(), 0xFFF)
+    finally:
+        os.close(fd)
+
+
+def follow_a_file() -> list[str]:
+    """Have a program tell of lines as they are added to a file of the own workspace."""
+    with open("followed", "w", buffering=1) as file:  # noqa: PTH123
+        file.write("first\n")
+        command = ["tail", "-n", "+1", "-f", "followed"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tail:
+            assert tail.stdout is not None
+            lines = [tail.stdout.readline()]
+            file.write("second\n")
+            lines.append(tail.stdout.readline())
+            tail.kill()
+    return lines
 
 
 def list_folders(paths: list[str]) -> dict[str, list[str]]:

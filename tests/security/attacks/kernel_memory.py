@@ -10,10 +10,12 @@ import ctypes
 import fcntl
 import os
 import select
+import signal
 import socket
+import threading
 import time
 
-from tests.security.attacks.trying import Tried, attempt, name_of
+from tests.security.attacks.trying import Tried, attempt, name_of, syscall
 
 _MIB = 1 << 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -67,6 +69,36 @@ def _fill_one(end: socket.socket, bound: int, ask: bool) -> int:
         while filled < bound:
             filled += end.send(b"x" * 65536)
     return filled
+
+
+def fill_sockets_without_a_first_thread(bound_mb: int, seconds: float) -> None:
+    """Fill sockets by another thread, and end the first one alone: the process then looks as if it had ended."""
+
+    def fill() -> None:
+        fill_sockets(bound_mb, seconds, 8, False)
+        os._exit(0)
+
+    threading.Thread(target=fill).start()
+    syscall("exit", 0)
+
+
+def fill_beside(bound_mb: int, seconds: float) -> dict[str, object]:
+    """Have memory filled by a process that is no child of the own one. Says how much it filled."""
+    reading, writing = os.pipe()
+    try:
+        child = syscall("clone", 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)  # CLONE_PARENT
+    except OSError as problem:
+        return {"held_mb": 0, "stopped": name_of(problem)}
+    if not child:
+        held = bytearray(bound_mb * _MIB)
+        held[::_PAGE] = b"x" * len(held[::_PAGE])
+        os.write(writing, b"x")
+        time.sleep(seconds)
+        os._exit(0)
+    os.close(writing)
+    filled = len(os.read(reading, 1))
+    os.read(reading, 1)  # It ends with the other process.
+    return {"held_mb": bound_mb * filled}
 
 
 def fill_sockets_in_flight(bound_mb: int, seconds: float = 0.0) -> dict[str, object]:

@@ -145,6 +145,36 @@ def _reaped(child: int) -> None:
     os.waitpid(child, 0)
 
 
+def clone_beside() -> Tried:
+    """Make a process whose parent is the parent of its maker, by both calls and with other flags."""
+    parent, vfork = 0x8000, 0x4000
+    tried: Tried = {}
+    for name, make in (("clone", _clone_only), ("clone3", _clone3_only)):
+        tried[name] = _reaped_here(in_child(make, parent))
+    tried["clone high"] = _reaped_here(in_child(_clone_only, parent | 1 << 32))
+    tried["vfork"] = _reaped_here(in_child(_clone_only, parent | vfork))
+    return tried
+
+
+def _clone_only(flags: int) -> int:
+    if not (child := syscall("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)):
+        os._exit(0)
+    return child
+
+
+def _clone3_only(flags: int) -> int:
+    if not (child := syscall("clone3", (ctypes.c_uint64 * 11)(flags, 0, 0, 0, 0), 88)):  # It takes no signal with it.
+        os._exit(0)
+    return child
+
+
+def _reaped_here(said: str) -> str:
+    """Wait for a child that another process made."""
+    if said.startswith("done: "):
+        os.waitpid(int(said.removeprefix("done: ")), 0x4000_0000)  # __WALL: whatever signal it sends at its end.
+    return said
+
+
 def enter_namespaces(pids: list[int]) -> Tried:
     """Join namespaces: one's own again, those of others, and one that is no namespace at all."""
     tried = {"no descriptor": called("setns", -1, 0)}

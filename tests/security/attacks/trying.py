@@ -18,8 +18,9 @@ Tried = dict[str, str]
 
 _X86_64 = {
     "accept": 43, "acct": 163, "add_key": 248, "adjtimex": 159, "bpf": 321, "capset": 126, "chroot": 161, "clone": 56,
-    "delete_module": 176, "execveat": 322, "fanotify_init": 300, "finit_module": 313, "init_module": 175, "ioctl": 16,
-    "ioperm": 173, "iopl": 172, "kcmp": 312, "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250,
+    "delete_module": 176, "execveat": 322, "exit": 60, "fanotify_init": 300, "finit_module": 313, "init_module": 175,
+    "inotify_add_watch": 254, "inotify_init1": 294, "ioctl": 16, "ioperm": 173, "iopl": 172, "kcmp": 312,
+    "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250,
     "memfd_create": 319, "mount": 165, "move_pages": 279, "name_to_handle_at": 303, "open_by_handle_at": 304,
     "perf_event_open": 298, "personality": 135, "pivot_root": 155, "process_vm_readv": 310, "process_vm_writev": 311,
     "ptrace": 101, "quotactl": 179, "reboot": 169, "request_key": 249, "rt_sigqueueinfo": 129,
@@ -29,7 +30,8 @@ _X86_64 = {
 }  # fmt: skip
 _AARCH64 = {
     "accept": 202, "acct": 89, "add_key": 217, "adjtimex": 171, "bpf": 280, "capset": 91, "chroot": 51, "clone": 220,
-    "delete_module": 106, "execveat": 281, "fanotify_init": 262, "finit_module": 273, "init_module": 105, "ioctl": 29,
+    "delete_module": 106, "execveat": 281, "exit": 93, "fanotify_init": 262, "finit_module": 273, "init_module": 105,
+    "inotify_add_watch": 27, "inotify_init1": 26, "ioctl": 29,
     "kcmp": 272, "kexec_file_load": 294, "kexec_load": 104, "keyctl": 219, "memfd_create": 279, "mount": 40,
     "move_pages": 239, "name_to_handle_at": 264, "open_by_handle_at": 265, "perf_event_open": 241, "personality": 92,
     "pivot_root": 41, "process_vm_readv": 270, "process_vm_writev": 271, "ptrace": 117, "quotactl": 60, "reboot": 142,

@@ -92,6 +92,14 @@ def made():
 def say(text):
     print(text, flush=True)
     return sys.stdin.readline()
+def without_first_thread(work):
+    def follow():
+        while open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+            os.sched_yield()
+        work()
+        os._exit(0)
+    threading.Thread(target=follow).start()
+    libc.pthread_exit(None)
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 def mapped(fd, size):
@@ -117,6 +125,10 @@ with open(sys.executable, "rb") as source, open("program", "wb") as target:
 program = "import os, sys; os.unlink('program'); print('ready', flush=True); sys.stdin.readline()"
 os.execv("program", [sys.executable, "-ISc", program])
 """
+MAPPED_BY_A_THREAD = "mapped(made(), 4096); without_first_thread(lambda: say('ready'))"
+THREAD_OF_A_PROGRAM = PROGRAM.replace('program = "import os, sys; ', f'program = {BEGIN!r} + "').replace(
+    "print('ready', flush=True); sys.stdin.readline()", "without_first_thread(lambda: say('ready'))"
+)
 
 OPEN = "first = made(); second = os.dup(first); other = open('named', 'wb'); other.write(bytes(9 << 20)); say('ready')"
 FOLDERS = """
@@ -236,7 +248,11 @@ def test_every_tenth_look_is_exact(apart: Path, start: Start) -> None:
 
 
 @pytest.mark.usefixtures("growth")
-@pytest.mark.parametrize("script", [MAPPED, THREAD, PROGRAM], ids=["mapping", "thread", "program"])
+@pytest.mark.parametrize(
+    "script",
+    [MAPPED, THREAD, PROGRAM, MAPPED_BY_A_THREAD, THREAD_OF_A_PROGRAM],
+    ids=["mapping", "thread", "program", "mapping, first thread ended", "program, first thread ended"],
+)
 def test_a_removed_file_that_no_descriptor_of_the_process_shows_is_counted(
     apart: Path, start: Start, script: str
 ) -> None:

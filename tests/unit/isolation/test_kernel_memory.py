@@ -49,6 +49,12 @@ start = ctypes.addressof(ctypes.c_char.from_buffer(areas[0]))
 assert ctypes.CDLL(None).prctl(0x53564D41, 0, ctypes.c_void_p(start), ctypes.c_size_t(65536), b"renamed") in (0, -1)
 ctypes.CDLL(None).munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t(61440))"""
 
+WITHOUT_FIRST_THREAD = (
+    "; import ctypes, threading"
+    "; threading.Thread(target=lambda: (print('ready', flush=True), sys.stdin.read(), os._exit(0))).start()"
+    "; ctypes.CDLL(None).pthread_exit(None)"
+)
+
 Start = Callable[..., int]
 
 
@@ -101,6 +107,26 @@ def test_sockets_that_were_sent_and_not_received_are_counted(start: Start) -> No
 def test_in_a_network_of_its_own_every_socket_is_counted(start: Start) -> None:
     """Also those that are in flight, whatever holds them."""
     assert sockets(start(IN_FLIGHT, "unshare", "--net"), in_own_network=True) == 20
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root makes a network namespace without a user namespace")
+@pytest.mark.parametrize("others", ["none", "child"])
+def test_in_a_network_of_its_own_sockets_of_a_process_whose_first_thread_has_ended_are_counted(
+    start: Start, others: str
+) -> None:
+    """Its other threads, and other processes, are in the network too."""
+    fork = "" if others == "none" else "; child = os.fork(); child or (sys.stdin.read(), os._exit(0))"
+    script = PAIRS + fork + WITHOUT_FIRST_THREAD
+    pid = start(script, "unshare", "--net")
+    wait_until_first_thread_has_ended(pid)
+
+    assert sockets(pid, in_own_network=True) == 20
+
+
+def wait_until_first_thread_has_ended(pid: int) -> None:
+    """Return once it has."""
+    while (about := procfs.stat(pid)) is not None and about.state != "Z":
+        os.sched_yield()
 
 
 def areas_mb(pid: int) -> float:

@@ -87,7 +87,7 @@ def described(asked: Asked, call: Call) -> Verdict:
         case "clone3":
             return errno.ENOSYS
         case "clone":
-            refused = bool(low[0] & NAMESPACES)
+            refused = bool(low[0] & (NAMESPACES | 0x8000))
         case "ioctl":
             refused = low[1] in (0x5412, 0x541C, 0x541D, 0x5423)
         case "sched_setscheduler":

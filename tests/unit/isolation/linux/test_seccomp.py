@@ -21,6 +21,7 @@ STOPPED: dict[str, Said] = {
     "calls.setns(os.open('/proc/self/ns/uts', os.O_RDONLY), 0)": "EPERM",
     "calls.syscall('clone3', 435, None, 0)": "ENOSYS",
     "(pid := clone(calls.CLONE_NEWUSER)) or os._exit(0), os.waitpid(pid, 0)": "EPERM",
+    "clone(0x8000) or os._exit(0)": "EPERM",  # CLONE_PARENT
     "calls.mount('none', '/tmp', 'tmpfs')": "EPERM",
     "calls.umount('/proc', calls.MNT_DETACH)": "EPERM",
     "calls.pivot_root('/tmp', '/tmp')": "EPERM",
