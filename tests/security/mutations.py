@@ -62,8 +62,10 @@ MUTANTS = (
     # ---- the gates of a process
     Mutant("seccomp", CONFINE, "        if self.programs:\n", "        if False:\n"),
     Mutant("seccomp: namespace flags of clone", f"{LINUX}/seccomp.py",
-           "*_argument(0, _NEW_NAMESPACE), *_only((0,), deny)",
+           "*_argument(0, _NEW_NAMESPACE | _CLONE_PARENT), *_only((0,), deny)",
            "*_return(_ALLOW)", tests=PROCESSES),
+    Mutant("seccomp: processes beside their maker", f"{LINUX}/seccomp.py", "_NEW_NAMESPACE | _CLONE_PARENT",
+           "_NEW_NAMESPACE", tests=PROCESSES),
     Mutant("seccomp: clone3 unknown", f"{LINUX}/seccomp.py", 'number["clone3"], _return(_ERRNO | errno.ENOSYS)',
            'number["clone3"], _return(_ALLOW)', tests=PROCESSES),
     Mutant("seccomp: families of sockets", f"{LINUX}/seccomp.py", '_sockets(inet, unix, served, no_family))',

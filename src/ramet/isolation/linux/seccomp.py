@@ -24,6 +24,7 @@ _NEW_NAMESPACE = (
     | calls.CLONE_NEWPID
     | calls.CLONE_NEWNET
 )
+_CLONE_PARENT = 0x8000  #: makes a process that is not below its maker: whoever counts by parents would miss it
 _X32 = 0x4000_0000
 _IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD": 0x5423}
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
@@ -96,7 +97,7 @@ def program(
     code += _when(number["clone3"], _return(_ERRNO | errno.ENOSYS))
     # Rulesets are memory of the kernel that only a control group counts. Programs that look for Landlock go on without.
     code += _when(number["landlock_create_ruleset"], _return(_ERRNO | errno.ENOSYS))
-    code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE), *_only((0,), deny)])
+    code += _when(number["clone"], [*_argument(0, _NEW_NAMESPACE | _CLONE_PARENT), *_only((0,), deny)])
     code += _when(number["socket"], _sockets(inet, unix, served, no_family))
     if not served:
         code += _when(number["listen"], _return(deny))
