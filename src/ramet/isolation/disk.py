@@ -164,13 +164,13 @@ class _Held:
             for thread in (str(pid),) if about.threads == 1 else procfs.threads(pid):
                 self._add_descriptors(thread, most)  # Each thread may have its own.
                 self._add(f"{thread}/cwd", most)
-            self._add(f"{pid}/exe", most)
+                self._add(f"{thread}/exe", most)  # One that has ended shows no program, though others run it.
         except PermissionError:  # A process that is not shown may hold anything.
             self._is_hidden = True
         for area in procfs.areas(about, device=self._areas) if self._areas else ():
             if area.is_removed and area.inode not in self._files:
                 try:
-                    self._add(f"{pid}/map_files/{area.start:x}-{area.end:x}", most)
+                    self._add(f"{area.thread}/map_files/{area.start:x}-{area.end:x}", most)
                 except PermissionError:
                     self._mapped.add(area.inode)
 

@@ -29,12 +29,14 @@ _FULL = 2  #: times the size of its buffer: what a socket takes that is filled w
 _MIB = 1024 * 1024
 
 
-def held_mb(root: int, tree: Mapping[int, Stat], *, in_own_network: bool) -> float:
+def held_mb(tree: Mapping[int, Stat], *, in_own_network: bool) -> float:
     """Return what sockets and page tables of these processes may take, in MiB.
 
-    `root` is the pid of one of them. `in_own_network` says that nobody else is in its network namespace.
+    `in_own_network` says that they have a network namespace in common, and that nobody else is in it.
     """
-    sockets = procfs.sockets_of_network(root) if in_own_network else _sockets(tree.values())
+    sockets = _sockets_of_network(tree.values()) if in_own_network else None
+    if sockets is None:  # What no process shows is not nothing.
+        sockets = _sockets(tree.values())
     return sockets * socket_mb() + sum(map(procfs.page_tables_mb, tree.values()))
 
 
@@ -66,6 +68,12 @@ def socket_mb() -> float:
     with contextlib.suppress(OSError, ValueError):  # Not shown in some containers.
         size = int(_BUFFER.read_text())
     return size * _FULL / _MIB
+
+
+def _sockets_of_network(processes: Iterable[Stat]) -> int | None:
+    """Ask one process after the other, since all are in the same network; None if none of them shows it."""
+    found = map(procfs.sockets_of_network, processes)
+    return next((count for count in found if count is not None), None)
 
 
 def _sockets(processes: Iterable[Stat]) -> int:

@@ -32,9 +32,14 @@ class Stat(NamedTuple):
     born: int  #: in ticks; with the pid, it is this process and no other
 
     @property
+    def is_headless(self) -> bool:
+        """Whether its first thread has ended and others have not: only these show what the process has."""
+        return self.state in "ZX" and self.threads > 1
+
+    @property
     def lives(self) -> bool:
         """Whether it has not ended: its first thread may have, before the others."""
-        return self.state not in "ZX" or self.threads > 1
+        return self.state not in "ZX" or self.is_headless
 
 
 def stat(pid: int) -> Stat | None:
@@ -127,6 +132,7 @@ def private_mb(one: Stat) -> float:
 class Area(NamedTuple):
     """One area of a process's address space that is a file's, or is shared."""
 
+    thread: str  #: of the process, that showed the area: a thread that has ended shows none
     start: int
     end: int
     offset: int  #: in the file
@@ -155,6 +161,7 @@ def areas(one: Stat, *, device: str | None = None) -> Iterator[Area]:
             start, _, end = addresses.partition(b"-")
             name = path[0].decode(errors="surrogateescape") if path else ""
             yield Area(
+                thread=str(thread),
                 start=int(start, 16),
                 end=int(end, 16),
                 offset=int(offset, 16),
@@ -193,9 +200,16 @@ def switches_at_rest(thread: str) -> int | None:
     return sum(int(line.split()[1]) for line in lines if b"voluntary_ctxt_switches:" in line)
 
 
-def sockets_of_network(pid: int) -> int:
-    """Return how many sockets there are in the network namespace of a process, those in flight included."""
-    return _number(f"{pid}/net/sockstat", b"sockets: used")
+def sockets_of_network(one: Stat) -> int | None:
+    """Return how many sockets there are in the network namespace of a process, those in flight included.
+
+    None if it cannot be read, as of a process that has ended.
+    """
+    for thread in _living(one):
+        for line in _read(f"{thread}/net/sockstat").splitlines():
+            if line.startswith(b"sockets: used"):
+                return int(line.split()[-1])
+    return None
 
 
 def tasks_beside(parent: int) -> int:
@@ -288,7 +302,7 @@ def _fields(one: Stat, name: str, wanted: tuple[bytes, ...]) -> dict[bytes, int]
 
 def _living(one: Stat) -> Iterable[object]:
     """The process by its first thread or, if that has ended, all its threads."""
-    return threads(one.pid) if one.state in "ZX" and one.threads > 1 else (one.pid,)
+    return threads(one.pid) if one.is_headless else (one.pid,)
 
 
 def _number(name: str, before: bytes) -> int:

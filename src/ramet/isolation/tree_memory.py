@@ -3,7 +3,8 @@
 A process that has ended before its memory was read may have handed its whole address space on to a child (CLONE_VM).
 So the processes are listed again after they were read. Where one is new, or has ended while they were listed, all are
 read again; where that does not help, they are stopped for a moment. Programs that only start many processes come to
-rest then: who is stopped starts none.
+rest then: who is stopped starts none. Likewise where the first thread of a process has ended, and the others follow
+each other: a thread that has ended shows neither the memory nor the children of its process.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class TreeMemory:
 
     def __init__(
         self,
-        root: int,
         *,
         look: Callable[[], Census],
         exact_mb: float,
@@ -54,7 +54,7 @@ class TreeMemory:
         has_cgroup: bool,
         now: Callable[[], float],
     ) -> None:
-        """`look` finds the processes, `root` the first. From `exact_mb` on, each has its part of what they share.
+        """`look` finds the processes. From `exact_mb` on, each has its part of what they share.
 
         More than `most` processes are not read: they are too many to be allowed, and reading them takes seconds.
         A process that forks all the time holds the lock that a reader waits for. So the processes are counted again
@@ -62,7 +62,7 @@ class TreeMemory:
 
         `has_cgroup` says that a control group holds the memory: nothing is read twice then.
         """
-        self._root, self._look, self._exact_mb, self._baseline_mb = root, look, exact_mb, baseline_mb
+        self._look, self._exact_mb, self._baseline_mb = look, exact_mb, baseline_mb
         self._most, self._now = most, now
         self._counted_at = now()
         self._in_own_network, self._has_cgroup = in_own_network, has_cgroup
@@ -77,9 +77,8 @@ class TreeMemory:
 
     def _read_whole(self, tree: Mapping[int, Stat]) -> Reading:
         for _ in range(_TRIES):
-            found = self._measure(tree)
-            after = self._look()
-            if _covers(tree, after):
+            found, after, is_whole = self._measure_between(tree)
+            if is_whole:
                 return found
             tree = after.tree
         pause = Pause(lambda: self._look().tree)
@@ -87,18 +86,25 @@ class TreeMemory:
             for _ in range(_STOPPED_TRIES):
                 pause.stop()
                 tree = self._look().tree
-                found = self._measure(tree)
-                if _covers(tree, self._look()):
+                found, _, is_whole = self._measure_between(tree)
+                if is_whole:
                     return found
         finally:
             pause.release()
         return found._replace(is_whole=False)
 
+    def _measure_between(self, tree: Mapping[int, Stat]) -> tuple[Reading, Census, bool]:
+        """Read all, then look again; says whether nothing of it can have moved meanwhile."""
+        threads = _threads(tree)
+        found = self._measure(tree)
+        after = self._look()
+        return found, after, _covers(tree, after) and threads == _threads(after.tree)
+
     def _measure(self, tree: Mapping[int, Stat]) -> Reading:
         self._check_count(tree)
         kernel, areas = 0.0, 0.0
         if not self._has_cgroup:
-            kernel = kernel_memory.held_mb(self._root, tree, in_own_network=self._in_own_network)
+            kernel = kernel_memory.held_mb(tree, in_own_network=self._in_own_network)
             areas = kernel_memory.shared_mb(self._each(tree))
         found = self._sum(map(procfs.resident, self._each(tree)), kernel, areas)
         if found.total_mb < self._exact_mb:
@@ -121,6 +127,11 @@ class TreeMemory:
         each = tuple(memory)
         hidden = kernel + max(0.0, areas - sum(one.shared for one in each))
         return Reading(sum(one.total for one in each) - self._baseline_mb + hidden, hidden)
+
+
+def _threads(tree: Mapping[int, Stat]) -> dict[int, list[str]]:
+    """Return the threads of those whose first one has ended: each may hand on to the next, and show nothing."""
+    return {pid: procfs.threads(pid) for pid, one in tree.items() if one.is_headless}
 
 
 def _covers(tree: Mapping[int, Stat], after: Census) -> bool:

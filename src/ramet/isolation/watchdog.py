@@ -81,7 +81,6 @@ class Watched:
         self._has_memory_cgroup = has_memory_cgroup
         self._in_memory, self._by_session = in_memory, by_session
         self._memory = TreeMemory(
-            root.pid,
             look=self._census,
             exact_mb=THRESHOLD * grant.memory_mb,
             baseline_mb=baseline_mb,

@@ -79,7 +79,7 @@ def sockets(pid: int, *, in_own_network: bool = False) -> int:
     """How many sockets are charged to a process and all below it."""
     tree = procfs.tree(pid)
     tables = sum(map(procfs.page_tables_mb, tree.values()))
-    held = kernel_memory.held_mb(pid, tree, in_own_network=in_own_network) - tables
+    held = kernel_memory.held_mb(tree, in_own_network=in_own_network) - tables
     return round(held / kernel_memory.socket_mb())
 
 
@@ -167,7 +167,7 @@ def test_page_tables_are_counted(start: Start) -> None:
     assert about is not None
 
     assert 8 <= procfs.page_tables_mb(about) < 10
-    assert kernel_memory.held_mb(pid, {pid: about}, in_own_network=False) >= 8
+    assert kernel_memory.held_mb({pid: about}, in_own_network=False) >= 8
 
 
 def test_processes_that_are_gone_hold_nothing() -> None:
@@ -176,7 +176,7 @@ def test_processes_that_are_gone_hold_nothing() -> None:
     gone = me._replace(pid=2**22 + 1)
 
     for in_own_network in (True, False):
-        assert kernel_memory.held_mb(gone.pid, {gone.pid: gone}, in_own_network=in_own_network) == 0
+        assert kernel_memory.held_mb({gone.pid: gone}, in_own_network=in_own_network) == 0
 
 
 def test_a_process_that_hides_its_descriptors_has_as_many_slots_as_are_seen() -> None:

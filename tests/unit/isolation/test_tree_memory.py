@@ -1,8 +1,9 @@
-"""The memory of a tree is read only while it has no more processes than it may have."""
+"""Reading the memory of a tree: what moves meanwhile is read again, and too many processes are not read."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,7 +28,6 @@ class SlowTree:
         self.time_s, self.read_s, self.readings = 0.0, read_s, 0
         self.count_now = 5
         self.memory = TreeMemory(
-            1,
             look=lambda: Census(tree_of(self.count_now)),
             exact_mb=100,
             baseline_mb=0,
@@ -71,3 +71,24 @@ def test_a_tree_above_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert slow.memory.read(tree_of(MOST + 1)) == Reading(0.0, is_whole=False)
     assert slow.readings == 0
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_threads_that_follow_each_other_are_no_whole_reading(follow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first thread has ended, the others must be the same before and after; else nothing was seen."""
+    me = procfs.stat(os.getpid())
+    assert me is not None
+    one = me._replace(pid=2**22 + 1, state="Z", threads=2)
+    numbers: Iterator[int] = iter(range(10**6))
+    monkeypatch.setattr(procfs, "threads", lambda pid: [str(2**22 + 2 + (next(numbers) if follow else 0))])
+    memory = TreeMemory(
+        look=lambda: Census({one.pid: one}),
+        exact_mb=1,
+        baseline_mb=0,
+        most=9,
+        in_own_network=False,
+        has_cgroup=False,
+        now=lambda: 0.0,
+    )
+
+    assert memory.read({one.pid: one}).is_whole is not follow
