@@ -93,6 +93,8 @@ MUTANTS = (
            tests=UNMAPPED),
     Mutant("memory of no process refused without control groups", "isolation/admission.py", "unmapped=False,",
            "unmapped=True,", tests=UNMAPPED),
+    Mutant("seccomp: watched folders", CONFINE, "                    watches=room.walls not in SHARED_ROOT,\n", "",
+           LOCAL, FILES),
     Mutant("descriptors closed", CHILD, "    calls.close_range(3 + len(low))\n", "", tests=PROCESSES),
     Mutant("environment cleared", CHILD, "    os.environ.clear()\n    os.environ.update(environment(given))\n", "",
            tests=PROCESSES),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ramet.isolation import procfs
 from ramet.isolation.linux import calls, caps, ids, landlock, rlimits, seccomp
 from ramet.isolation.linux.beneath import open_without_links
-from ramet.isolation.room import SECRETS, Assignment, Room
+from ramet.isolation.room import SECRETS, SHARED_ROOT, Assignment, Room
 
 UID = 65534  #: of an agent, inside
 PROXY_PORT = 3128
@@ -73,6 +73,7 @@ class Gates(NamedTuple):
                     queues=unmapped and room.walls != "none",
                     others=room.is_apart,
                     served=room.is_apart,
+                    watches=room.walls not in SHARED_ROOT,
                 )
                 for network in (False, True)
                 for unmapped in (False, True)

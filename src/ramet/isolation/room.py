@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 Walls = Literal["bwrap", "namespaces", "pod", "none"]
 #: With namespaces, and so memory for temporary files, a /run and a network, of each child's own.
 APART: frozenset[str] = frozenset({"bwrap", "namespaces"})
+#: With folders of the host, or of other runs, that only Landlock hides.
+SHARED_ROOT: frozenset[str] = frozenset({"namespaces", "none"})
 #: Where temporary files go that are kept in memory.
 IN_MEMORY = ("/tmp", "/dev/shm")
 SECRETS = "/run/secrets"

@@ -53,7 +53,15 @@ def seal(request: Request, *, is_apart: bool) -> None:
             devices=_DEVICES,
         )
     seccomp.install(
-        seccomp.program(inet=False, unix=False, unmapped=False, queues=False, others=False, metadata=is_apart)
+        seccomp.program(
+            inet=False,
+            unix=False,
+            unmapped=False,
+            queues=False,
+            others=False,
+            metadata=is_apart,
+            watches=is_apart,
+        )
     )
 
 

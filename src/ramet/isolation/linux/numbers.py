@@ -80,6 +80,9 @@ METADATA = {
     "file_setattr": (469, 469),
 }
 
+#: Being told what others do in folders, which Landlock does not decide.
+WATCHES = {"inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27)}
+
 #: Refused whatever the arguments.
 DENIED = {
     # namespaces
@@ -179,7 +182,7 @@ def of(machine: str) -> Machine:
     if machine not in known:
         raise OSError(errno.ENOTSUP, f"system calls of {machine} are not known; known are {', '.join(known)}")
     column, audit, has_x32 = known[machine]
-    tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **METADATA, **DENIED}
+    tables = {**_JUDGED, **UNMAPPED, **PINNING, **SESSIONS, **QUEUES, **OTHERS, **METADATA, **WATCHES, **DENIED}
     return Machine(
         audit, has_x32, {name: number for name, each in tables.items() if (number := each[column]) is not None}
     )

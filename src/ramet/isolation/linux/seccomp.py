@@ -61,6 +61,7 @@ def program(
     others: bool = True,
     served: bool = True,
     metadata: bool = True,
+    watches: bool = True,
     kill: bool = False,
     machine: str | None = None,
 ) -> bytes:
@@ -78,6 +79,7 @@ def program(
     which Landlock does not see.
     The size of a socket's buffer is never set: the kernel is not asked, and the caller is told of success.
     Without `metadata`, modes, owners, times and attributes of files stay as they are.
+    Without `watches`, there is no inotify, and programs look again and again instead: Landlock does not decide over it.
     `kill` ends a process where it would else get EPERM.
     """
     known = numbers.of(machine or os.uname().machine)
@@ -127,6 +129,9 @@ def program(
         else:
             judged = [*_argument(1), *_only((0,), deny, done=False), *_argument(0), *_none_of((everybody,), deny)]
             code += _when(number[name], judged)
+    for name in () if watches else numbers.WATCHES:
+        if name in number:
+            code += _when(number[name], _return(_ERRNO | errno.ENOSYS))
     denied = [*numbers.DENIED, *(() if unmapped else numbers.UNMAPPED), *(() if sessions else numbers.SESSIONS)]
     denied += [*(() if queues else numbers.QUEUES), *(() if metadata else numbers.METADATA)]
     for name in denied:

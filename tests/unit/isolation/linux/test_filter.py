@@ -47,6 +47,7 @@ class Asked(NamedTuple):
     queues: bool
     others: bool
     served: bool
+    watches: bool
     kill: bool
 
     @property
@@ -125,6 +126,8 @@ def described(asked: Asked, call: Call) -> Verdict:
             return 0
         case "landlock_create_ruleset":
             return errno.ENOSYS
+        case "inotify_init" | "inotify_init1" | "inotify_add_watch":
+            return ALLOW if asked.watches else errno.ENOSYS
         case _:
             refused = (
                 name in numbers.DENIED
@@ -135,7 +138,7 @@ def described(asked: Asked, call: Call) -> Verdict:
     return deny if refused else ALLOW
 
 
-asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 8)
+asked = st.builds(Asked, st.sampled_from(MACHINES), *[st.booleans()] * 9)
 FLAGS = (calls.CLONE_NEWUSER, calls.CLONE_NEWPID, calls.CLONE_NEWNS | 17, 0x0001_0F00, 0x003D_0F00, 0xFFFF_FFFF)
 SMALL = (
     0,

@@ -161,6 +161,17 @@ def test_who_may_not_leave_its_group_stays_in_it() -> None:
     assert tried(*leave, behind=GATE.format("inet=False, sessions=False")) == ["EPERM", "EPERM"]
 
 
+def test_who_shares_a_root_watches_no_folder() -> None:
+    """There is no inotify, as on a kernel that was built without: programs know what to do then."""
+    known = numbers.of(os.uname().machine).number
+    watch = [
+        f"calls.syscall('{name}', {known[name]}, -1, -1, 0) and 'done'" for name in numbers.WATCHES if name in known
+    ]
+
+    assert "ENOSYS" not in tried(*watch, behind=GATE.format("inet=False"))
+    assert set(tried(*watch, behind=GATE.format("inet=False, watches=False"))) == {"ENOSYS"}
+
+
 def test_who_shares_a_user_has_no_queue_in_common() -> None:
     known = numbers.of(os.uname().machine).number
     make = [f"calls.syscall('{name}', {known[name]}, 0, -1, 0)" for name in ("msgget", "semget")]
