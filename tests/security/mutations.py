@@ -274,7 +274,7 @@ MUTANTS = (
            "                pass\n", tests=("trips/test_unknown_keys.py",)),
     Mutant("streams end with the right of their key", "services/talking/turns.py",
            "                        self._check_right(grant)\n", "                        pass\n", tests=LOST_KEYS),
-    Mutant("events end with the right of their key", "services/talking/grants.py",
+    Mutant("right of a reader looked at again", "services/talking/grants.py",
            "        if not self._living.holds(self._by, self._right):\n            raise",
            "        if False:\n            raise", tests=LOST_KEYS),
     Mutant("readers woken when keys change", "services/spawning/roster.py",

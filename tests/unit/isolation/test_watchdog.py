@@ -314,6 +314,30 @@ while True: file.write(bytes(1 << 20)); file.flush(); time.sleep(0.01)
     assert "policy.workspace_size_mb is 3" in one.watched.reason
 
 
+async def test_who_cannot_be_stopped_while_its_files_are_counted_ends(
+    subject: Callable[..., Subject], tmp_path: Path
+) -> None:
+    """Timers that continue a process a thousand times a second do not keep it from being measured."""
+    for number in range(2000):  # A look takes several times as long as it is until the next timer.
+        (tmp_path / str(number)).touch()
+    script = """
+import ctypes
+libc, event = ctypes.CDLL(None), (ctypes.c_int * 16)(0, 0, 18, 0)  # SIGCONT, sent as a signal
+timers = [ctypes.c_void_p() for _ in range(3000)]
+for each in timers: assert libc.timer_create(1, event, ctypes.byref(each)) == 0
+whens = [(ctypes.c_long * 4)(0, 0, ms // 1000, ms % 1000 * 1_000_000 + 1) for ms in range(3000)]
+while True:
+    for each, when in zip(timers, whens): libc.timer_settime(each, 0, when, None)
+"""
+    one = subject(script, workspace=tmp_path)
+    one.tell()
+
+    await eventually(lambda: one.is_killed)
+
+    assert one.killed == ["workspace"]
+    assert "could not be stopped" in one.watched.reason
+
+
 async def test_disk_in_use_is_among_the_metrics(subject: Callable[..., Subject], tmp_path: Path) -> None:
     """As last measured."""
     (tmp_path / "file").write_bytes(bytes(2 << 20))
