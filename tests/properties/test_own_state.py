@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, get_args, get_type_hints
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ramet.core.errors import RametError
+from ramet.core.errors import InvalidValue, RametError
 from ramet.host.dynamic.own_state import OwnState
 from ramet.host.dynamic.registries import REGISTRY, STATE
 from ramet.host.standalone import standalone_context
@@ -78,4 +79,20 @@ async def _reaches(said: list[tuple[UseState, bytes]]) -> None:
     after = await Versioned.open(store, STATE)
     assert {key: after.get(key) for key in after.keys() if not key.startswith("mine/")} == theirs
     assert Namespaced(after, "mine").get(REGISTRY) == registry
+    await store.close()
+
+
+async def test_a_value_of_too_many_parts_is_refused() -> None:
+    """A megabyte of single digits is more objects than the host makes for a guest; the key stays unset."""
+    store = await MemoryStore().open()
+    whole = await Versioned.open(store, STATE)
+    own = OwnState(
+        standalone_context(ScriptedModel(["x"])), Namespaced(await whole.beside(author="run-0"), "mine"), "mine/"
+    )
+
+    with pytest.raises(InvalidValue, match="at most 500000 parts"):
+        await own.use(UseState(id=1, do="set", name="a"), b"[" + b"0," * 500_001 + b"0]")
+
+    stated, _ = await own.use(UseState(id=2, do="has", name="a"), b"")
+    assert not stated.found
     await store.close()

@@ -7,6 +7,7 @@ import os
 import pathlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +27,7 @@ from ramet.wire.requests import Answer, Done, ListRuns, LoadCheckpoint, Note, Re
 from tests.support.waiting import eventually
 
 LARGE = 3 * outbound.MAX_OUTBOUND
+TURNS = 100  #: of the event loop: many more than a request needs
 
 
 class Desk:
@@ -69,6 +71,38 @@ class Desk:
         return ErrorInfo(type=type(error).__name__, message=str(error)), {}
 
 
+class Busy(Desk):
+    """Takes 1 s of the processor for each request, by a clock of its own, before and after a wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, makes: bool = False) -> None:
+        super().__init__()
+        self.used_s, self.begun, self.makes = 0.0, 0, makes
+        monkeypatch.setattr(time, "thread_time", lambda: self.used_s)
+
+    async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
+        self.begun += 1
+        if self.makes:
+            return LargeReply(self.large)
+        return await self.large()
+
+    async def large(self) -> Reply:
+        self.made += 1
+        self.used_s += 0.5
+        await asyncio.sleep(0)
+        self.used_s += 0.5
+        return Reply(Text(text="done"))
+
+    def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
+        self.used_s += 1
+        return super().hear(said, body)
+
+
+async def turns() -> None:
+    """Let everything run that may run without time going by."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
 class Guest:
     """The other end, which says what it likes."""
 
@@ -98,9 +132,9 @@ class Guest:
 
 
 @asynccontextmanager
-async def opened(clock: FakeClock | None = None) -> AsyncIterator[tuple[Door, Guest, Desk]]:
+async def opened(clock: FakeClock | None = None, desk: Desk | None = None) -> AsyncIterator[tuple[Door, Guest, Desk]]:
     ours, theirs = socket.socketpair()
-    desk = Desk()
+    desk = desk or Desk()
     door, guest = Door(desk, clock), Guest(theirs)
     await door.open(ours)
     try:
@@ -205,6 +239,76 @@ async def test_a_flood_is_slowed_down_and_not_lost(monkeypatch: pytest.MonkeyPat
         assert await door.over() is not None
         assert loop.time() - began > 0.05  # 91 messages beyond the burst at 1,000 a second: slower, never faster
         assert desk.notes == [str(number) for number in range(100)]
+
+
+async def test_requests_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that took 1 s of the loop is followed by 4 s without the next one; none is lost."""
+    clock, desk = FakeClock(), Busy(monkeypatch)
+    async with opened(clock, desk) as (_, guest, _desk):
+        for number in range(1, 4):
+            await guest.say(Send(id=number, to="x", text=""))
+        for number in range(1, 4):
+            await eventually(lambda so_many=number: desk.made == so_many)
+            await turns()
+            assert desk.made == number
+            await clock.advance(3.9)
+            await turns()
+            assert desk.made == number
+            await clock.advance(0.2)
+        assert [(await guest.hear())[0].id for _ in range(3)] == [1, 2, 3]
+
+
+async def test_large_replies_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replies that are made later, one at a time, wait likewise, however many requests have begun before."""
+    clock, desk = FakeClock(), Busy(monkeypatch, makes=True)
+    async with opened(clock, desk) as (_, guest, _desk):
+        for number in range(1, 4):
+            await guest.say(Send(id=number, to="x", text=""))
+        await eventually(lambda: desk.begun == 3)
+        for number in range(1, 4):
+            await eventually(lambda so_many=number: desk.made == so_many)
+            await turns()
+            assert desk.made == number
+            await clock.advance(3.9)
+            await turns()
+            assert desk.made == number
+            await clock.advance(0.2)
+
+
+async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a guest says is charged alike, and its last word comes after it has waited."""
+    clock, desk = FakeClock(), Busy(monkeypatch)
+    async with opened(clock, desk) as (door, guest, _):
+        await guest.say(Note(text="1"))
+        await guest.say(Note(text="2"))
+        await guest.say(Done(ok=True))
+        over = asyncio.ensure_future(door.over())
+        for notes in (["1"], ["1", "2"]):
+            await eventually(lambda so_many=notes: desk.notes == so_many)
+            await turns()
+            assert desk.notes == notes
+            assert not over.done()
+            await clock.advance(4)
+        assert await over is not None
+
+
+async def test_requests_begin_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that arrive together do not take the loop together: others have a turn after each beginning."""
+    order: list[str] = []
+
+    class Noting(Desk):
+        async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
+            order.append("request")
+            asyncio.get_running_loop().call_soon(order.append, "other")
+            return Reply()
+
+    async with opened(desk=Noting()) as (_, guest, _desk):
+        said = [requests.encode(Send(id=number, to="x", text="")) for number in range(1, 11)]
+        await guest.send(b"".join(bytes(piece) for each in said for piece in frames.pack(each)))
+        for _ in range(10):
+            await guest.hear()
+        await eventually(lambda: len(order) == 20)
+        assert order == ["request", "other"] * 10
 
 
 async def test_a_frame_that_is_begun_and_not_ended_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:

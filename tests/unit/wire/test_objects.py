@@ -53,6 +53,14 @@ def test_size_and_depth_are_bounded() -> None:
         json_object(b" " * 10_001, "it", max_bytes=MOST)
 
 
+def test_parts_are_bounded() -> None:
+    """Few bytes may be many objects: an object of too many parts is refused before any of them is made."""
+    body = b'{"a":[' + b"0," * 500_001 + b"0]}"
+
+    with pytest.raises(InvalidValue, match=r"it.*at most 500000 parts"):
+        json_object(body, "it", max_bytes=len(body))
+
+
 def test_what_is_no_json_is_not_sent() -> None:
     """The caller is told."""
     for said in ({"a": object()}, {"a": "\ud800"}, {1j: 2}):

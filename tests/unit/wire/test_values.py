@@ -483,6 +483,30 @@ def test_keys_chosen_to_collide_are_refused() -> None:
         decode(items, len(items), returns=set[int])
 
 
+@pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'{"@int":"1"}', b'"a"'])
+def test_a_value_of_too_many_parts_is_refused_before_it_is_built(part: bytes) -> None:
+    """A value of a guest may have so many items, fields and brackets: each takes time and memory of the host."""
+    body = b"[" + b",".join([part] * 500_001) + b"]"
+
+    with pytest.raises(InvalidValue, match="at most 500000 parts") as refusal:
+        decode(body, len(body), what="checkpoint")
+
+    assert refusal.value.field == "checkpoint"
+
+
+def test_keys_that_collide_are_counted_over_the_whole_value() -> None:
+    """Many dicts or sets with some chosen keys each take as long as one with many."""
+    alike = [number * (2**61 - 1) for number in range(1, 100)]
+    one = msgspec.json.encode({"@map": [[number, None] for number in alike]})
+    keys, items = b"[" + b",".join([one] * 100) + b"]", msgspec.json.encode([alike] * 100)
+
+    assert len(decode(one, len(one))) == len(alike)
+    with pytest.raises(ProtocolError, match="keys that a dict cannot hold"):
+        decode(keys, len(keys))
+    with pytest.raises(InvalidValue, match="that a set can hold"):
+        decode(items, len(items), returns=list[set[int]])
+
+
 def test_an_array_of_truth_values_holds_nothing_else() -> None:
     """Whatever bytes were sent for them."""
     text = b'{"@array":["|b1",[3],3]}'
