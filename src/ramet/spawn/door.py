@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.spawn.metering import metered
 from ramet.spawn.outbound import Body, Outbound
 from ramet.wire import requests
 from ramet.wire.frames import Frame, FrameReader
@@ -25,6 +27,8 @@ RATE_PER_S, BURST = 200.0, 400.0
 MAX_IN_FLIGHT = 64
 #: Bytes of requests being worked on, unless a single request is larger; and what a request counts beside its bytes.
 MAX_BYTES_IN_FLIGHT, REQUEST_BYTES = 16 * 1024 * 1024, 4 * 1024
+#: Seconds of the event loop that a guest may take at once; for all that it takes, others have so many times as much.
+AT_ONCE_S, OTHERS_SHARE = 0.1, 4
 
 
 class Reply(NamedTuple):
@@ -69,7 +73,8 @@ class Door(asyncio.Protocol):
     def __init__(self, service: Service, clock: Clock | None = None) -> None:
         self._service = service
         self._loop = asyncio.get_running_loop()
-        self._outbound = Outbound(clock or SystemClock(), on_room=self._go_on, on_end=self._end)
+        self._clock = clock or SystemClock()
+        self._outbound = Outbound(self._clock, on_room=self._go_on, on_end=self._end)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._channel: socket.socket | None = None
@@ -82,6 +87,10 @@ class Door(asyncio.Protocol):
         self._tokens, self._tokens_at = BURST, self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._partial_since = 0.0
+        self._begins = False  #: a request has not had its first turn of the loop
+        self._rested = asyncio.Event()
+        self._rested.set()
+        self._rests_until = 0.0  #: by the clock: others have had their share of the loop then
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the host's end of a channel."""
@@ -140,10 +149,13 @@ class Door(asyncio.Protocol):
         """Bytes of the guest."""
         if self._over.done():
             return
+        began = time.thread_time()
         try:
             whole = self._reader.feed(data)
         except ProtocolError as broken:
             return self._end(broken)
+        finally:
+            self._charge(time.thread_time() - began)
         self._watch_partial(is_new=bool(whole))
         self._waiting += whole
         self._work_off()
@@ -185,7 +197,11 @@ class Door(asyncio.Protocol):
             while at < len(self._waiting) and not self._over.done() and self._has_room(self._waiting[at]):
                 frame = self._waiting[at]
                 at += 1
-                self._take(frame)
+                began = time.thread_time()
+                try:
+                    self._take(frame)
+                finally:
+                    self._charge(time.thread_time() - began)
         except ProtocolError as broken:
             self._end(broken)
         except Exception as problem:  # Whoever waits for this guest hears of it.
@@ -202,6 +218,8 @@ class Door(asyncio.Protocol):
 
     def _has_room(self, frame: Frame) -> bool:
         if self._held or self._outbound.is_full:
+            return False
+        if self._begins or not self._rested.is_set():
             return False
         now = self._loop.time()
         self._tokens = min(BURST, self._tokens + (now - self._tokens_at) * RATE_PER_S)
@@ -235,7 +253,9 @@ class Door(asyncio.Protocol):
                 self._bytes_in_flight -= size
                 self._go_on()
 
-            self.beside(self._answer(said, frame.body)).add_done_callback(settle)
+            self.beside(self._serve(said, frame.body)).add_done_callback(settle)
+            self._begins = True  # asyncio calls in order: the request has its first turn before `_has_begun` is called.
+            self._loop.call_soon(self._has_begun)
         else:
             work = self._service.hear(said, frame.body)
             if work is not None and isinstance(said, Watch):
@@ -244,6 +264,25 @@ class Door(asyncio.Protocol):
                 self._held += 1
                 self.beside(work).add_done_callback(self._release)
 
+    def _has_begun(self) -> None:
+        self._begins = False
+        if self._waiting:
+            self._work_off()
+
+    def _charge(self, used_s: float) -> None:
+        """Count time that this guest took of the event loop; beyond AT_ONCE_S at once, let others have their share."""
+        now = self._clock.monotonic()
+        self._rests_until = max(self._rests_until, now) + OTHERS_SHARE * used_s
+        if self._rested.is_set() and not self._over.done() and self._rests_until - now > OTHERS_SHARE * AT_ONCE_S:
+            self._rested.clear()
+            self.beside(self._rest())
+
+    async def _rest(self) -> None:
+        while (left_s := self._rests_until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+        self._rested.set()
+        self._go_on()
+
     def _release(self, _: asyncio.Task[None]) -> None:
         self._held -= 1
         self._go_on()
@@ -251,6 +290,9 @@ class Door(asyncio.Protocol):
     def _go_on(self) -> None:
         if self._waiting:
             self._loop.call_soon(self._work_off)
+
+    async def _serve(self, request: Request, body: bytes) -> None:
+        await metered(self._answer(request, body), self._charge)
 
     async def _answer(self, request: Request, body: bytes) -> None:
         try:
@@ -266,6 +308,7 @@ class Door(asyncio.Protocol):
         return await self._tell_reply(request, reply)
 
     async def _make(self, request: Request, make: Callable[[], Awaitable[Reply]]) -> None:
+        await self._rested.wait()
         await self._tell_reply(request, await make())
 
     async def _tell_reply(self, request: Request, reply: Reply) -> None:

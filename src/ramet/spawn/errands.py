@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -41,9 +40,6 @@ MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may put on record before it waits until all of them are on the disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
-#: Of a processor: what a guest says is taken in the host's event loop. If that takes longer, the guest then waits for
-#: so many times as long, so that others have most of the loop.
-_QUICK_S, _OTHERS_SHARE = 0.002, 4
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -111,11 +107,8 @@ class Errands:
         """Take what needs no answer. Raises ProtocolError."""
         if isinstance(said, requests.Watch):
             return self._watch(said.run)
-        began = time.thread_time()
         self._take(said, body)
-        used = time.thread_time() - began
-        settles = self._unsettled >= MAX_UNSETTLED
-        return self._pause(used, settles=settles) if settles or used > _QUICK_S else None
+        return self._settle() if self._unsettled >= MAX_UNSETTLED else None
 
     def _take(self, said: Said, body: bytes) -> None:
         match said:
@@ -128,14 +121,11 @@ class Errands:
             case _:
                 raise ProtocolError(f"{type(said).__name__} is not expected here")
 
-    async def _pause(self, used: float, *, settles: bool) -> None:
-        """Read nothing more of this guest until others had their time, and what it recorded is on the disk."""
-        if used > _QUICK_S:  # By the machine's clock: it is the machine's processor that others need.
-            await asyncio.sleep(_OTHERS_SHARE * used)
-        if settles:  # Until then it is in memory.
-            self._unsettled = 0
-            with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and says why.
-                await self._run.context.settled()
+    async def _settle(self) -> None:
+        """Read nothing more of this guest until what it recorded is on the disk: before that it is in memory."""
+        self._unsettled = 0
+        with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and says why.
+            await self._run.context.settled()
 
     def failed(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         """An error as the guest is told it."""
@@ -291,7 +281,7 @@ class Errands:
         most = self._run.grant.max_output_bytes if self._run.grant is not None else 0
         if len(body) > most:
             raise InvalidValue("checkpoint", len(body), f"a value of at most {most} bytes (policy.max_output_bytes)")
-        values.decode(body, asked.json_size)  # What cannot be read again is not kept.
+        values.decode(body, asked.json_size, what="checkpoint")  # What cannot be read again is not kept.
         await asyncio.to_thread(folder.save_checkpoint, body, asked.json_size, asked.version)
         return Reply()
 

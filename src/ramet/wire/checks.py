@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import collections
 import pathlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
+from ramet.core.errors import InvalidValue
 from ramet.wire.annotations import is_buildable
+
+#: Brackets and commas of a guest's value, those inside of texts aside: each takes up to 100 bytes and 2 µs.
+MAX_PARTS: Final = 500_000
+_TEXT: Final = re.compile(rb'"[^"]*"')
 
 #: A whole number is a number, and True is one: as type checkers have it.
 _ALSO: Final[Mapping[type, tuple[type, ...]]] = {int: (bool,), float: (int, bool), complex: (float, int, bool)}
@@ -28,8 +34,10 @@ _SENT: Final[tuple[tuple[type, type], ...]] = (
     (int, int),
     (float, float),
 )
-#: Values of one hash that are taken for chance.
-_MAX_ALIKE: Final = 1_000
+#: Values of one hash that are taken for chance; -1 and -2 have the same, and so do tuples of them.
+_CHANCE: Final = 8
+#: Comparisons of other values of one hash: a hundred in one dict, or some in each of several.
+_MAX_COMPARED: Final = 10_000
 
 
 class Misfit(Exception):
@@ -48,15 +56,42 @@ class Check(NamedTuple):
     fit: Callable[[Any], Any]  #: the value as it fits. Raises Misfit.
 
 
-def can_be_keys(values: Any) -> bool:
-    """Whether a dict or set can hold these values, and in time that does not grow with their square.
+class Keys:
+    """The keys of all dicts and sets of one value.
 
-    Hashes of numbers can be foretold: a megabyte of chosen ones would keep a set busy for minutes.
+    Hashes of numbers can be foretold: a megabyte of chosen ones would keep a set busy for minutes, and so would many
+    sets of some chosen ones each.
     """
-    try:
-        return len(values) - len(set(map(hash, values))) <= _MAX_ALIKE
-    except Exception:  # what cannot be hashed, or an object whose own hash fails
-        return False
+
+    def __init__(self) -> None:
+        self._left = _MAX_COMPARED
+
+    def can_hold(self, values: Any) -> bool:
+        """Whether one more dict or set can hold these values, in time that does not grow with their square."""
+        try:
+            hashes = list(map(hash, values))
+        except Exception:  # what cannot be hashed, or an object whose own hash fails
+            return False
+        if len(set(hashes)) < len(hashes):
+            self._left -= sum(each * each for each in collections.Counter(hashes).values() if each > _CHANCE)
+        return self._left >= 0
+
+
+def check_parts(body: bytes, size: int, what: str) -> None:
+    """Look at the first `size` bytes, which are JSON, before any of it is built. Raises InvalidValue."""
+    if _parts_of(body, size) <= MAX_PARTS:
+        return
+    text = body[:size]
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = _TEXT.sub(b"", text)
+    parts = _parts_of(outside, len(outside))
+    if parts > MAX_PARTS:
+        raise InvalidValue(what, f"{parts} parts", f"at most {MAX_PARTS} parts: items, fields and brackets")
+
+
+def _parts_of(body: bytes, size: int) -> int:
+    return sum(body.count(each, 0, size) for each in (b"[", b"{", b","))
 
 
 def fit_one(check: Check | None, value: Any) -> Any:
@@ -92,7 +127,7 @@ def listed(value: Any, expected: str) -> list[Any]:
     raise Misfit(value, expected)
 
 
-def instance(cls: type) -> Check:
+def instance(cls: type, keys: Keys) -> Check:
     """Values of a class: themselves, or what they arrive as."""
     exact = frozenset({cls, *_ALSO.get(cls, ())})
     sent = next((sent for base, sent in _SENT if issubclass(cls, base)), None)
@@ -107,7 +142,7 @@ def instance(cls: type) -> Check:
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic) and type(value.item()) in exact:
             return value.item()
-        if type(value) is not sent or is_buildable(cls) or (is_set and not can_be_keys(value)):
+        if type(value) is not sent or is_buildable(cls) or (is_set and not keys.can_hold(value)):
             raise Misfit(value, "None" if cls is types.NoneType else cls.__qualname__)
         if cls is collections.defaultdict:  # what it defaults to did not travel
             return value

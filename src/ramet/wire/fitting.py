@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ramet.wire.annotations import fields_of, is_pydantic, plain_hint, required_keys, types_in
 from ramet.wire.checks import (
     Check,
+    Keys,
     Misfit,
-    can_be_keys,
     first_line,
     fit_each,
     fit_items,
@@ -62,6 +62,7 @@ class Fitter:
         self.types = types_in(hint)
         self._text_keys = text_keys  #: every dict is known to have text as keys
         self._plans: dict[type, _Plan] = {}
+        self._keys = Keys()
         self._check = self._checked(hint)
 
     def fit(self, value: Any) -> Any:
@@ -126,7 +127,7 @@ class Fitter:
             return self._dict(args)
         if issubclass(origin, enum.Enum):
             return Check(frozenset({origin}), lambda value: _member(origin, value))
-        return self._model(origin) if is_pydantic(origin) else instance(origin)
+        return self._model(origin) if is_pydantic(origin) else instance(origin, self._keys)
 
     def _model(self, cls: type) -> Check:
         """A model is made of any data that its validators take, whatever type that was where it was sent."""
@@ -189,7 +190,7 @@ class Fitter:
 
         def fit(value: Any) -> Any:
             items = fit_items(item, listed(value, "a list, for a set"))
-            if not can_be_keys(items):
+            if not self._keys.can_hold(items):
                 raise Misfit(value, "a list of values that a set can hold")
             return kind(items)
 
@@ -206,7 +207,7 @@ class Fitter:
                 raise Misfit(value, "a dict")
             if key is not None and not set(map(type, value)) <= key.exact:
                 keys = fit_each(count(), repeat(key), value, "[key {}]")
-                if not can_be_keys(keys):
+                if not self._keys.can_hold(keys):
                     raise Misfit(keys, "keys that a dict can hold")
                 value = dict(zip(keys, value.values(), strict=True))
             if item is not None and not set(map(type, value.values())) <= item.exact:

@@ -9,15 +9,17 @@ from typing import Any, Final
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.wire.checks import check_parts
 
 #: Levels of objects and lists inside each other.
 MAX_DEPTH: Final = 100
 
 
 def json_object(body: bytes, what: str, *, max_bytes: int) -> dict[str, Any]:
-    """Read one. Raises InvalidValue for one that is too large or too deep, ProtocolError for what is no JSON object."""
+    """Read one. Raises InvalidValue for one above a bound, ProtocolError for what is no JSON object."""
     if len(body) > max_bytes:
         raise InvalidValue(what, f"{len(body)} bytes", f"at most {max_bytes} bytes of JSON")
+    check_parts(body, len(body), what)
     try:
         said = msgspec.json.decode(body)
     except RecursionError:

@@ -12,13 +12,14 @@ import gc
 import math
 import uuid
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
-from ramet.wire.checks import Misfit, can_be_keys, told
+from ramet.wire.checks import Keys, Misfit, check_parts, told
 from ramet.wire.fitting import Fitter
 from ramet.wire.writing import DTYPES, MAX_DEPTH
 
@@ -28,15 +29,18 @@ _json = msgspec.json.Decoder()
 _LARGE: Final = 64 * 1024
 
 
-def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output") -> Any:
+def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output", is_bounded: bool = True) -> Any:
     """The value that `encode` made. Raises ProtocolError for bytes that it cannot have made.
 
     Objects arrive as dicts with "@type" unless their type occurs in `returns`, an annotation: only types that the
     reader names are ever built. Nothing is imported by name. A value that does not fit the annotation raises
-    InvalidValue, whose `field` is the path inside it, beginning with `what`.
+    InvalidValue, whose `field` is the path inside it, beginning with `what`; so does a value of more than MAX_PARTS
+    parts, unless `is_bounded` is false because the host itself made it.
     """
     if not 0 < json_size <= len(body):
         raise ProtocolError(f"a value announces {json_size} bytes of JSON in a body of {len(body)}")
+    if is_bounded:
+        check_parts(body, json_size, what)
     text = memoryview(body)[:json_size]
     try:
         raw = _loaded(text)
@@ -84,6 +88,7 @@ class _Reader:
 
     def __init__(self, body: bytes, at: int, fitter: Fitter | None) -> None:
         self._body, self._at, self._fitter = body, at, fitter
+        self._keys = Keys()
 
     def finish(self) -> None:
         """Raises ProtocolError if something of the body was not used."""
@@ -174,7 +179,7 @@ class _Reader:
             except Misfit as misfit:
                 misfit.path.append(f"[{told(keys[-1])!r}]"[:80])
                 raise
-        if not can_be_keys(keys):
+        if not self._keys.can_hold(keys):
             raise _bad("keys that a dict cannot hold")
         return dict(zip(keys, values, strict=True))
 
@@ -195,15 +200,23 @@ class _Reader:
         if size != math.prod(shape) * int(dtype[2:]):
             raise _bad("an array of another size than its shape")
         part = self._part(size)
-        try:
-            numpy = import_module("numpy")
-        except ImportError:
+        numpy = _numpy()
+        if numpy is None:
             return {"@type": "numpy.ndarray", "dtype": dtype, "shape": shape, "data": bytes(part)}
         if size == 0:
             return numpy.empty(shape, dtype)
         if dtype == "|b1":
             return (numpy.frombuffer(part, "|u1") != 0).reshape(shape)
         return numpy.frombuffer(part, dtype).reshape(shape).copy()
+
+
+@cache
+def _numpy() -> Any:
+    """None where it is not installed: looking for it in vain takes long, and a value may name it for each part."""
+    try:
+        return import_module("numpy")
+    except ImportError:
+        return None
 
 
 def _list_of(raw: Any, size: int | None = None) -> list[Any]:

@@ -45,9 +45,9 @@ def from_record(data: Any, returns: Any = None, *, what: str = "value") -> Any:
             raise DefinitionMissing("value of type", str(data["@type"]))
         if data.keys() == {_BODY}:
             size, body = _body(data[_BODY])
-            return values.decode(body, size, returns=returns, what=what)
+            return values.decode(body, size, returns=returns, what=what, is_bounded=False)
     body = msgspec.json.encode(data)
-    return values.decode(body, len(body), returns=returns, what=what)
+    return values.decode(body, len(body), returns=returns, what=what, is_bounded=False)
 
 
 def _body(packed: Any) -> tuple[int, bytes]:

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,20 +78,29 @@ class Busy(Desk):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, makes: bool = False) -> None:
         super().__init__()
         self.used_s, self.begun, self.makes = 0.0, 0, makes
+        self.may_make = asyncio.Event()
         monkeypatch.setattr(time, "thread_time", lambda: self.used_s)
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         self.begun += 1
         if self.makes:
             return LargeReply(self.large)
+        self.may_make.set()
         return await self.large()
 
     async def large(self) -> Reply:
+        await self.may_make.wait()
         self.made += 1
         self.used_s += 0.5
         await asyncio.sleep(0)
         self.used_s += 0.5
         return Reply(Text(text="done"))
+
+    def has_made(self, count: int) -> bool:
+        return self.made >= count
+
+    def has_noted(self, notes: list[str]) -> bool:
+        return len(self.notes) >= len(notes)
 
     def hear(self, said: Said, body: bytes) -> Coroutine[Any, Any, None] | None:
         self.used_s += 1
@@ -248,13 +258,13 @@ async def test_requests_take_a_fifth_of_the_event_loop(monkeypatch: pytest.Monke
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
         for number in range(1, 4):
-            await eventually(lambda so_many=number: desk.made == so_many)
+            await eventually(partial(desk.has_made, number))
             await turns()
             assert desk.made == number
-            await clock.advance(3.9)
+            await clock.advance(3)
             await turns()
             assert desk.made == number
-            await clock.advance(0.2)
+            await clock.advance(1)
         assert [(await guest.hear())[0].id for _ in range(3)] == [1, 2, 3]
 
 
@@ -265,14 +275,15 @@ async def test_large_replies_take_a_fifth_of_the_event_loop(monkeypatch: pytest.
         for number in range(1, 4):
             await guest.say(Send(id=number, to="x", text=""))
         await eventually(lambda: desk.begun == 3)
+        desk.may_make.set()
         for number in range(1, 4):
-            await eventually(lambda so_many=number: desk.made == so_many)
+            await eventually(partial(desk.has_made, number))
             await turns()
             assert desk.made == number
-            await clock.advance(3.9)
+            await clock.advance(3)
             await turns()
             assert desk.made == number
-            await clock.advance(0.2)
+            await clock.advance(1)
 
 
 async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +295,7 @@ async def test_words_without_an_answer_take_a_fifth_of_the_event_loop(monkeypatc
         await guest.say(Done(ok=True))
         over = asyncio.ensure_future(door.over())
         for notes in (["1"], ["1", "2"]):
-            await eventually(lambda so_many=notes: desk.notes == so_many)
+            await eventually(partial(desk.has_noted, notes))
             await turns()
             assert desk.notes == notes
             assert not over.done()

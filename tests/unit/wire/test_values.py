@@ -494,6 +494,21 @@ def test_a_value_of_too_many_parts_is_refused_before_it_is_built(part: bytes) ->
     assert refusal.value.field == "checkpoint"
 
 
+def test_commas_and_brackets_of_a_text_are_no_parts() -> None:
+    """A text is one part, however long it is, whatever is escaped in it."""
+    value = {"text": '[1,2,{"a":"\\\\"}]' * 100_000, "bytes": b"[," * 500_000}
+
+    assert there_and_back(value) == value
+
+
+def test_numbers_of_one_hash_that_nobody_chose_are_keys() -> None:
+    """-1 and -2 have one hash, and so do places on a grid: a value may hold many dicts of them."""
+    grid = {(x, y): x * y for x in range(-9, 9) for y in range(-9, 9)}
+
+    assert there_and_back([{-1: 1, -2: 2}] * 5_000) == [{-1: 1, -2: 2}] * 5_000
+    assert there_and_back([grid] * 100) == [grid] * 100
+
+
 def test_keys_that_collide_are_counted_over_the_whole_value() -> None:
     """Many dicts or sets with some chosen keys each take as long as one with many."""
     alike = [number * (2**61 - 1) for number in range(1, 100)]

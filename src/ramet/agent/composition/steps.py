@@ -119,7 +119,7 @@ def copied(value: Any, hint: Any, *, what: str) -> Any:
     if _ESCAPED in body:
         text = body[:size].replace(_ESCAPED, _ESCAPED.replace(b"@@", b"@"))
         size, body = len(text), text + body[size:]
-    return values.decode(body, size, returns=hint, what=what)
+    return values.decode(body, size, returns=hint, what=what, is_bounded=False)
 
 
 def as_text(value: Any) -> str:

@@ -23,6 +23,7 @@ from ramet.store.state.names import checked_key, checked_prefix
 from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
+from ramet.wire.checks import check_parts
 from ramet.wire.requests import StateCommit, Stated, UseState
 
 #: Bytes of one value, of all that is in no commit yet, and of all that a run commits in one life of its process.
@@ -256,6 +257,7 @@ def _bounded(body: bytes) -> bytes:
 
 
 def _data(body: bytes, what: str) -> Any:
+    check_parts(body, len(body), what)
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:

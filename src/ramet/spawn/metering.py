@@ -1,0 +1,32 @@
+"""The processor time that a coroutine takes of the event loop, step by step."""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@types.coroutine
+def metered(work: Coroutine[Any, Any, T], charge: Callable[[float], None]) -> Generator[Any, Any, T]:
+    """Await `work`, and tell `charge` how many seconds of the processor each of its steps took.
+
+    What other tasks and threads do while `work` waits is not charged.
+    """
+    step: Callable[[Any], Any] = work.send
+    value: Any = None
+    while True:
+        began = time.thread_time()
+        try:
+            waits_for = step(value)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            charge(time.thread_time() - began)
+        try:
+            step, value = work.send, (yield waits_for)
+        except BaseException as thrown:  # A cancelled task, or the error of what it waited for: `work` decides.
+            step, value = work.throw, thrown
