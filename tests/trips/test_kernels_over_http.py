@@ -42,7 +42,7 @@ def at_work(tmp_path_factory: pytest.TempPathFactory, stores: str) -> Iterator[K
     """Three of them, for all tests of this module, which end none."""
     with kernels(postgres.running(), tmp_path_factory.mktemp("kernels")) as all:
         for name in ("one", "two", "three"):
-            all.begin(name)
+            all.begin(name, RAMET_BACKEND="local", RAMET_RULES_BUNDLES="teams")
         assert all.all[-1].url
         yield all
 
@@ -258,6 +258,35 @@ async def test_an_image_is_everybodys_wherever_it_was_made(clients: Three) -> No
     await one.delete_bundle(bundles[0].id)
     with pytest.raises(Unknown, match="bundle"):
         await two.control(ann.agent.id, change, key=ann.nonce)
+
+
+async def test_what_a_team_uploads_is_its_own_at_every_kernel(clients: Three) -> None:
+    """Uploaded to one kernel, built by another, for a team of a third: no kernel shows it to another team."""
+    one, two, three = clients
+    crew = await one.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="crew")
+    other = await two.create_team({"agents": 4, "cpu": 4, "memory_mb": 4096}, name="other")
+    bundle = await two.upload_bundle(tar({**GREETER, "own.py": b""}), key=crew.key)
+    image = await image_of(three, bundle.id, asked=two, key=crew.key)
+    try:
+        for each in clients:
+            assert await each.list_bundles(key=crew.key) == [bundle]
+            assert [found.id for found in await each.list_images(key=crew.key)] == [image]
+            assert await each.list_bundles(key=other.key) == await each.list_images(key=other.key) == []
+            with pytest.raises(Unknown, match="image"):
+                await spawn_greeter(each, "other", "spy", image, other.key)
+            with pytest.raises(Unknown, match="bundle"):
+                await each.create_image([bundle.id], key=other.key)
+        bob = await spawn_greeter(two, "crew", "bob", image, crew.key)
+        assert b"hello from an image" in await greeting(three, bob)
+
+        assert await three.upload_bundle(tar({**GREETER, "own.py": b""}), key=other.key) == bundle
+        assert [await each.list_bundles(key=other.key) for each in clients] == [[bundle]] * 3
+        assert [await each.list_images(key=other.key) for each in clients] == [[]] * 3
+    finally:
+        for team in (crew, other):
+            await one.delete_team(team.team.id)
+        await one.delete_image(image)
+        await one.delete_bundle(bundle.id)
 
 
 async def test_they_say_that_they_live_and_are_ready(clients: Three, at_work: Kernels) -> None:
