@@ -27,7 +27,7 @@ SECRETS = frozenset({"key", "hash", "hashes", "hash_of", "_hash", "_pass", "toke
 DECIDING = (
     ("isolation/lines/keys.py", "admit"),
     ("isolation/lines/keys.py", "confirm"),
-    ("services/kernels/directory.py", "opens_a_team"),
+    ("services/kernels/directory.py", "team_of"),
     ("services/kernels/passes.py", "check"),
     ("services/spawning/keys.py", "opens"),
     ("services/spawning/keys.py", "held_by"),

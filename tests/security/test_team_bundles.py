@@ -162,6 +162,8 @@ def test_two_teams_with_the_same_files_do_not_learn_of_each_other(client: TeamCl
     assert listed(client, "images", client.key) == {ours}
     assert listed(client, "images", other) == {theirs}
     assert ours != theirs
+    assert client.ask("GET", f"/v1/images/{theirs}", client.key).status_code == 404
+    assert client.ask("GET", f"/v1/jobs/{theirs}", client.key).status_code == 404
 
 
 def test_what_the_operator_uploads_as_well_is_everybodys(client: TeamClient) -> None:

@@ -36,15 +36,15 @@ OPERATOR = "op_of-this-test"
 class Images:
     """There is one, besides the plain one."""
 
-    async def image(self, id: str) -> Image:
+    async def image(self, id: str, team: str) -> Image:
         if id not in ("", "sha256:1"):
             raise Unknown("image", id, ("sha256:1",))
         return PLAIN._replace(id=id)
 
-    async def bundle(self, id: str) -> object:
+    async def bundle(self, id: str, team: str) -> object:
         raise Unknown("bundle", id)
 
-    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
         raise Unknown("bundle", id)
 
 

@@ -92,7 +92,7 @@ async def test_what_is_loaded_while_a_turn_is_under_way_is_imported_there(
     """A bundle put on the shelf of a living agent travels to its sandbox at once."""
     async with PackagingService(tmp_path / "packaging") as packaging:
         bundle = (await packaging.upload(tar({"kit.py": b"WORD = 'loaded'"}))).id
-        shelf = AgentShelf("a-1", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
+        shelf = AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, ())
         await shelf.open()
         info = FunctionInfo(function=f"{FUNCTIONS}:waits_for_a_module")
         start = opening(runtime, tmp_path / "ada", info, policy=ramet.Policy(), shelf=shelf)

@@ -543,7 +543,7 @@ async def test_a_turn_that_a_killed_server_had_begun_has_what_was_loaded_before(
         bundle = (await packaging.upload(tar(kit))).id
 
         def shelf(runtime: AgentRuntime, *loaded: str) -> AgentShelf:
-            return AgentShelf("a-1", lambda: runtime.sandboxes.folders, packaging, PLAIN, loaded)
+            return AgentShelf("a-1", "", lambda: runtime.sandboxes.folders, packaging, PLAIN, loaded)
 
         async with lost(tmp_path, "local") as runtime:
             more: dict[str, Any] = {"policy": Policy(), "shelf": shelf(runtime)}

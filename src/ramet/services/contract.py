@@ -359,15 +359,15 @@ def needs_sandbox(type: AgentType, info: Any, image: Image) -> bool:
 
 
 class ImageStore(Protocol):
-    """Where images are found."""
+    """Where images are found. What another team has is Unknown to a team, which is named by its id."""
 
-    async def image(self, id: str) -> Image:
+    async def image(self, id: str, team: str, /) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown."""
 
-    async def bundle(self, id: str) -> object:
+    async def bundle(self, id: str, team: str, /) -> object:
         """What is kept of a bundle. Raises Unknown."""
 
-    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str, /) -> Loadable:
         """A bundle, checked once more, to be had beside others. Raises Unknown, Damaged, InvalidValue."""
 
 

@@ -197,7 +197,7 @@ async def test_what_is_told_of_it_names_no_place_on_the_host(
     spawned = await site.agent(await site.team())
     again = await site.as_killed(later)
 
-    async def image(id: str) -> Image:
+    async def image(id: str, team: str) -> Image:
         raise Damaged("the image", later / "secret-place", "this folder is missing")
 
     monkeypatch.setattr(again.spawner._checks._images, "image", image)

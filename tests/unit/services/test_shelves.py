@@ -21,15 +21,15 @@ class Images:
         self._folder = folder
         self.gone = ""
 
-    async def image(self, id: str) -> Image:
+    async def image(self, id: str, team: str) -> Image:
         return PLAIN
 
-    async def bundle(self, id: str) -> object:
+    async def bundle(self, id: str, team: str) -> object:
         if id == self.gone:
             raise Unknown("bundle", id)
         return id
 
-    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
         folder = self._folder / id
         folder.mkdir(exist_ok=True)
         (folder / f"{id}.py").write_text("")
@@ -56,7 +56,7 @@ class Record:
 
 async def a_shelf(folder: pathlib.Path) -> tuple[AgentShelf, Record]:
     """One with the bundle "old" on it."""
-    shelf = AgentShelf("agent-0", lambda: RunFolders(folder), Images(folder), PLAIN, ())
+    shelf = AgentShelf("agent-0", "", lambda: RunFolders(folder), Images(folder), PLAIN, ())
     await shelf.open()
     record = Record(shelf)
     shelf.keep = record.keep
@@ -90,7 +90,7 @@ async def test_what_is_loaded_is_on_record(tmp_path: pathlib.Path, what: str, ho
 async def test_a_bundle_that_is_deleted_elsewhere_while_it_is_loaded_is_not_loaded(tmp_path: pathlib.Path) -> None:
     """It was not on record yet when the other kernel looked: what is on the shelf is as before."""
     images = Images(tmp_path)
-    shelf = AgentShelf("agent-0", lambda: RunFolders(tmp_path), images, PLAIN, ())
+    shelf = AgentShelf("agent-0", "", lambda: RunFolders(tmp_path), images, PLAIN, ())
     await shelf.open()
     record = Record(shelf)
     shelf.keep = record.keep

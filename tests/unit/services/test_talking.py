@@ -36,13 +36,13 @@ OPERATOR = "op_of-this-test"
 class Images:
     """There is the plain one."""
 
-    async def image(self, id: str) -> Image:
+    async def image(self, id: str, team: str) -> Image:
         return PLAIN
 
-    async def bundle(self, id: str) -> object:
+    async def bundle(self, id: str, team: str) -> object:
         raise Unknown("bundle", id)
 
-    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], team: str) -> Loadable:
         raise Unknown("bundle", id)
 
 

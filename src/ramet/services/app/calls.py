@@ -54,17 +54,20 @@ class Call:
         if self.parts.desk is None or not await self.parts.desk.knows_key(self):
             raise UnknownKey
 
-    async def see_that_it_has_a_team(self) -> None:
-        """For whoever has a team, and the operator: before a stranger's bytes are taken in.
+    async def team(self) -> str:
+        """The id of the key's team, "" for the operator: asked before a stranger's bytes are taken in.
 
         Raises NotYours, and UnknownKey for a key that opens nothing.
         """
         await self.check_key()
         spawner = self.parts.spawner
-        if spawner.roster.is_operator(self.key) or await spawner.list_teams(self.key):
-            return
-        if self.parts.desk is None or not await self.parts.desk.opens_a_team(self.key):
+        if spawner.roster.is_operator(self.key):
+            return ""
+        if teams := await spawner.list_teams(self.key):
+            return teams[0].id
+        if self.parts.desk is None or not (found := await self.parts.desk.team_of(self.key)):
             raise NotYours("team", "")
+        return found
 
     def path(self, name: str) -> str:
         """A part of the path."""

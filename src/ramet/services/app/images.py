@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.core.errors import Denied, NotYours, Unknown
+from ramet.core.errors import Denied, NotYours
 from ramet.services.app.calls import Call
 from ramet.services.app.messages import BundleList, ImageList
 from ramet.services.app.operations import TAR, Operation
-from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
 
 
 def _see_that_it_is_the_operator(call: Call, kind: str) -> None:
-    """Bundles and images are everybody's who has a team: nobody else takes them away from all."""
+    """What several teams may have, the operator's above all, no team takes away from the others."""
     if not call.parts.spawner.roster.is_operator(call.key):
         raise NotYours(kind, call.path("id"))
 
 
 async def _upload(call: Call) -> BundleInfo:
+    owner = OPERATOR
     if call.parts.rules.bundles == "teams":
-        await call.see_that_it_has_a_team()
+        owner = await call.team()
     elif not call.parts.spawner.roster.is_operator(call.key):
         raise Denied("uploading a bundle", "only the operator does so here (rules.bundles: operator)")
-    return await call.parts.packaging.upload(call.pieces(is_held=False))
+    return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
 
 
 async def _list_bundles(call: Call) -> BundleList:
-    await call.see_that_it_has_a_team()
-    return BundleList(await call.parts.packaging.list_bundles())
+    return BundleList(await call.parts.packaging.list_bundles(await call.team()))
 
 
 async def _delete_bundle(call: Call) -> None:
@@ -49,28 +49,23 @@ async def _delete_image(call: Call) -> None:
 
 
 async def _create(call: Call) -> Job:
-    await call.see_that_it_has_a_team()
+    team = await call.team()
     asked = await call.json(CreateImage)
-    return await call.parts.packaging.create_image(asked.base, asked.bundles)
+    return await call.parts.packaging.create_image(asked.base, asked.bundles, team)
 
 
 async def _list(call: Call) -> ImageList:
-    await call.see_that_it_has_a_team()
-    return ImageList(await call.parts.packaging.list_images())
+    return ImageList(await call.parts.packaging.list_images(await call.team()))
 
 
 async def _get(call: Call) -> ImageInfo:
-    await call.see_that_it_has_a_team()
-    images = await call.parts.packaging.list_images()
-    for each in images:
-        if each.id == call.path("id"):
-            return each
-    raise Unknown("image", call.path("id"))
+    team = await call.team()
+    return await call.parts.packaging.image_info(call.path("id"), team)
 
 
 async def _job(call: Call) -> Job:
-    await call.see_that_it_has_a_team()
-    return await call.parts.packaging.job(call.path("id"))
+    team = await call.team()
+    return await call.parts.packaging.job(call.path("id"), team)
 
 
 OPERATIONS: Final = (
@@ -90,7 +85,7 @@ OPERATIONS: Final = (
         id="list_bundles",
         method="GET",
         path="/v1/bundles",
-        summary="All bundles that are kept",
+        summary="The bundles of the key's team and of the operator; for the operator all",
         handle=_list_bundles,
         answers=BundleList,
     ),
@@ -117,7 +112,7 @@ OPERATIONS: Final = (
         id="list_images",
         method="GET",
         path="/v1/images",
-        summary="All images that agents can be spawned from",
+        summary="The images that agents of the key's team can be spawned from; for the operator all",
         handle=_list,
         answers=ImageList,
     ),

@@ -22,7 +22,7 @@ from ramet.services.refusals import BodyTooLarge
 
 
 async def _spawn(call: Call) -> SpawnedAgent:
-    await call.see_that_it_has_a_team()
+    await call.team()
     asked = await call.json(SpawnAgent)
     return await call.unless_left(call.parts.spawner.spawn_agent(asked, call.key))
 

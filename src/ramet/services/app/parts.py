@@ -26,8 +26,8 @@ class Desk(Protocol):
     async def here(self, call: Any, operation: Any) -> Any:
         """What is answered here; TakenOver is raised for what went to another kernel meanwhile."""
 
-    async def opens_a_team(self, key: str) -> bool:
-        """Whether this is the key of a team of any kernel."""
+    async def team_of(self, key: str) -> str:
+        """The id of the team of any kernel whose key this is; "" if there is none."""
 
     async def knows_key(self, call: Any) -> bool:
         """Whether the key of a request opens anything of another kernel. Raises Refusal where that is not settled."""

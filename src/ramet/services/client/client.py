@@ -272,7 +272,7 @@ class Client:
         return await self.send(asking.upload_bundle(data), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
-        """All bundles that are kept."""
+        """The bundles of the key's team and of the operator; for the operator all."""
         return (await self.send(asking.list_bundles(), key)).bundles
 
     async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
@@ -288,7 +288,7 @@ class Client:
         return await self.send(asking.create_image(bundles, base), key)
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
-        """All images that agents can be spawned from."""
+        """The images that agents of the key's team can be spawned from; for the operator all."""
         return (await self.send(asking.list_images(), key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:

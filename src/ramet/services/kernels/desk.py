@@ -116,9 +116,9 @@ class Desk:
             return False
         return not is_run or self._directory.is_alive(whose.kernel)
 
-    async def opens_a_team(self, key: str) -> bool:
-        """Whether this is the key of a team of any kernel."""
-        return await self._directory.opens_a_team(hash_of(key))
+    async def team_of(self, key: str) -> str:
+        """The id of the team of any kernel whose key this is; "" if there is none."""
+        return await self._directory.team_of(hash_of(key))
 
     async def knows_key(self, call: Call) -> bool:
         """Whether a key that opens nothing here opens something of another kernel.
@@ -126,7 +126,7 @@ class Desk:
         Raises Refusal where that is not known, as what a lost kernel had is being taken over.
         """
         hash = hash_of(call.key)
-        if await self._directory.opens_a_team(hash) or await self._holder(call) is not None:
+        if await self._directory.team_of(hash) or await self._holder(call) is not None:
             return True
         if not await self._several.are_all_settled():
             raise away()
@@ -138,7 +138,7 @@ class Desk:
         """What the request is about; None where it does not say."""
         match operation.of:
             case "body":
-                await call.see_that_it_has_a_team()  # Before a stranger's bytes are taken in.
+                await call.team()  # Before a stranger's bytes are taken in.
                 try:
                     return msgspec.json.decode(await body.begin(JSON_BYTES), type=_Spawn).team or None
                 except (msgspec.DecodeError, UnicodeError, RecursionError):

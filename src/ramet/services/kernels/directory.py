@@ -137,10 +137,10 @@ class Directory:
             owner = self._owners.put(tree, seat.name)
         return Whose(tree, owner)
 
-    async def opens_a_team(self, hash: str) -> bool:
-        """Whether this is the hash of any team's key."""
-        found = [hmac.compare_digest(each.key, hash) for each in await self._all()]
-        return any(found)  # Only after all were compared.
+    async def team_of(self, hash: str) -> str:
+        """The id of the team whose key has this hash; "" if there is none."""
+        found = [each.id for each in await self._all() if hmac.compare_digest(each.key, hash)]
+        return next(iter(found), "")  # Only after all were compared.
 
     async def orphans(self) -> list[str]:
         """Teams that no kernel has which answers, but for those that none can take over."""

@@ -40,14 +40,15 @@ class Assembly:
     _packages: Packages
     _clock: Clock
 
-    def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...]) -> Recorded:
+    def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...], owner: str) -> Recorded:
         """What an image of the bundles `ids`, as of `parts_of`, will be. Raises InvalidValue, Unknown, BundlesClash."""
         loaded = [self._bundles.load(each) for each in ids]
         refuse_clashes(loaded)
         needed = self.required_by(ids)
         now = self._clock.now().isoformat()
-        info = ImageInfo(id=image_id(ids), base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
-        return Recorded(info=info, bundles=ids)
+        id = image_id(ids, owner)
+        info = ImageInfo(id=id, base=base, bundles=tuple(bundles), requirements=needed, created_at=now)
+        return Recorded(info=info, bundles=ids, owner=owner)
 
     def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
         """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
@@ -20,7 +20,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.disk.regular_files import read_regular
 from ramet.services.packaging import folders
-from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, BundleTooLarge, OwnedBundle
 from ramet.services.packaging.manifest import checked_manifest
 from ramet.services.packaging.unpacking import digest_of, extract, scan
 
@@ -39,6 +39,7 @@ class Bundle(NamedTuple):
     folder: Path
     size: int
     files: tuple[str, ...]
+    owners: tuple[str, ...] = ()
 
     @property
     def info(self) -> BundleInfo:
@@ -53,27 +54,37 @@ class Bundles:
         self._folder, self._limits = folder, limits
         self._slots = Slots(_TOGETHER)
         self._kept_size, self._counting = 0, threading.Lock()
+        self._describing = threading.Lock()
 
     def open(self) -> None:
         """Make the folder, and clear away what an earlier process did not finish."""
         folders.open_place(self._folder)
+        for left in self._folder.glob("*.json"):  # Else its owners would be those of a later upload as well.
+            if not self.place(left.stem).is_dir():
+                left.unlink()
         self._kept_size = sum(each.size for each in self._all())
 
-    async def upload(self, data: bytes | AsyncIterator[bytes]) -> Bundle:
-        """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then."""
+    async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
+        """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then.
+
+        `owner` has the bundle beside those who uploaded the same before.
+        """
         if isinstance(data, bytes):
             self._within(len(data))
-            return await self._kept(io.BytesIO(data))
+            return await self._kept(io.BytesIO(data), owners=(owner,))
         with _Spool(self._folder) as spool:
             async for piece in data:
                 self._within(spool.size + len(piece))
                 if spool.add(piece):
                     await _off(spool.flush)
             await _off(spool.flush)
-            return await self._kept(spool.file)
+            return await self._kept(spool.file, owners=(owner,))
 
     async def receive(self, id: str, archive: AsyncIterator[bytes]) -> Bundle:
-        """As `upload`, of what `pack` has made of the bundle of that id. Raises Damaged if it is another one's."""
+        """As `upload`, of what `pack` has made of the bundle of that id. Raises Damaged if it is another one's.
+
+        The store says whose it is: nobody owns the copy.
+        """
         with _Spool(self._folder) as spool:
             async for piece in archive:
                 spool.add(piece)
@@ -115,8 +126,13 @@ class Bundles:
         if _DIGEST.match(id) and self.place(id).is_dir():
             with contextlib.suppress(FileNotFoundError):
                 said = json.loads(read_regular(self._described(id), limit=_MOST))
-                return Bundle(id, self.place(id), said["size"], tuple(said["files"]))
+                return Bundle(id, self.place(id), said["size"], tuple(said["files"]), _owners(said))
         return None
+
+    async def owned(self, id: str) -> OwnedBundle | None:
+        """The bundle and its owners; None if there is none."""
+        found = await in_thread(lambda: self.find(id), name="ramet-bundle")
+        return OwnedBundle(found.info, found.owners) if found is not None else None
 
     def whole(self, id: str) -> Bundle:
         """As `load`, with all its files read once more. Raises Damaged if one is not what it was."""
@@ -135,15 +151,17 @@ class Bundles:
         """Where the bundle of an id lies, if it is kept."""
         return self._folder / id
 
-    async def list(self) -> Sequence[BundleInfo]:
+    async def list(self) -> Sequence[OwnedBundle]:
         """All that are kept, by their ids."""
 
-        return await in_thread(lambda: [each.info for each in self._all()], name="ramet-bundles")
+        return await in_thread(
+            lambda: [OwnedBundle(each.info, each.owners) for each in self._all()], name="ramet-bundles"
+        )
 
     def delete(self, id: str) -> None:
         """Remove it, for whoever knows that nobody needs it; waits for the disk. Raises Unknown."""
         bundle = self.load(id)
-        with folders.draft(self._folder) as draft:
+        with folders.draft(self._folder) as draft, self._describing:
             bundle.folder.chmod(0o755)  # A folder that may not be written to is not moved.
             bundle.folder.rename(draft / id)  # At once: from now on there is none of it.
             self._described(id).unlink(missing_ok=True)
@@ -160,10 +178,10 @@ class Bundles:
                 raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
             self._kept_size += size
 
-    async def _kept(self, archive: IO[bytes], id: str = "") -> Bundle:
+    async def _kept(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
         await self._slots.take()
         try:
-            return await _off(lambda: self._keep(archive, id))
+            return await _off(lambda: self._keep(archive, id, owners))
         finally:
             self._slots.give_back()
 
@@ -171,13 +189,13 @@ class Bundles:
         if size > self._limits.upload:
             raise BundleTooLarge("bytes of the upload", size=size, limit=self._limits.upload)
 
-    def _keep(self, archive: IO[bytes], id: str) -> Bundle:
+    def _keep(self, archive: IO[bytes], id: str, owners: tuple[str, ...]) -> Bundle:
         content = scan(archive, self._limits)
         if id not in ("", content.digest):
             raise Damaged("the bundle", id, f"what is kept of it is that of {content.digest}")
         place = self.place(content.digest)
-        bundle = Bundle(content.digest, place, content.size, content.files)
-        if self.find(bundle.id) is None:
+        bundle = Bundle(content.digest, place, content.size, content.files, owners)
+        if not self._share(bundle):
             self._take(bundle.size)
             try:
                 is_new = self._publish(archive, bundle)
@@ -192,12 +210,33 @@ class Bundles:
         with folders.draft(self._folder) as draft:
             extract(archive, draft, self._limits)
             checked_manifest(draft)
-            # Before the folder: from the moment that this is there, so is what it holds.
-            folders.write_json(self._described(bundle.id), {"size": bundle.size, "files": bundle.files})
+            # Before the folder: from the moment that this is there, so is what it holds, and whose it is.
+            with self._describing:
+                self._describe(bundle)
             return folders.publish(draft, bundle.folder)
+
+    def _share(self, bundle: Bundle) -> bool:
+        """Add the owners of a bundle that is kept already; whether it is."""
+        with self._describing:
+            found = self.find(bundle.id)
+            if found is not None and not set(bundle.owners) <= set(found.owners):
+                self._describe(bundle)
+            return found is not None
+
+    def _describe(self, bundle: Bundle) -> None:
+        """Write what a bundle holds, and its owners beside those on record: the same may be uploaded at this moment."""
+        file = self._described(bundle.id)
+        before = _owners(json.loads(read_regular(file, limit=_MOST))) if file.exists() else ()
+        owners = tuple(dict.fromkeys((*before, *bundle.owners)))
+        folders.write_json(file, {"size": bundle.size, "files": bundle.files, "owners": owners})
 
     def _described(self, id: str) -> Path:
         return self._folder / f"{id}.json"
+
+
+def _owners(said: dict[str, Any]) -> tuple[str, ...]:
+    """Older versions did not write the owners down; then only the operator uploaded, unless a rule said otherwise."""
+    return tuple(said.get("owners", (OPERATOR,)))
 
 
 class _Spool:

@@ -9,7 +9,7 @@ from typing import Protocol
 from ramet.concurrency.threads import in_thread
 from ramet.core.outcome import ErrorInfo
 from ramet.services.packaging.bundles import Bundle, Bundles
-from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
+from ramet.services.packaging.contract import Job, OwnedBundle, OwnedJob
 from ramet.services.packaging.images import Recorded, Records
 from ramet.services.refusals import InUse
 
@@ -29,17 +29,20 @@ class Catalogue(Protocol):
     async def open(self) -> None:
         """Clear away what is of no use any more."""
 
-    async def keep(self, bundle: Bundle) -> None:
-        """Have a bundle on record that is in this kernel's folder. Raises BundleTooLarge, Aborted."""
+    async def keep(self, bundle: Bundle, owner: str) -> None:
+        """Have a bundle on record that is in this kernel's folder, as this owner's. Raises BundleTooLarge, Aborted."""
 
     async def bring(self, ids: Iterable[str]) -> None:
         """Have bundles here; those that are not on record are left out. Raises Damaged, BundleTooLarge."""
 
-    async def bundle(self, id: str) -> BundleInfo:
-        """The bundle of that id. Raises Unknown."""
+    async def bundle(self, id: str) -> OwnedBundle | None:
+        """The bundle of that id, None if there is none."""
 
-    async def bundles(self) -> Sequence[BundleInfo]:
+    async def bundles(self) -> Sequence[OwnedBundle]:
         """All that are kept, by their ids."""
+
+    async def is_for(self, id: str, asker: str) -> bool:
+        """Whether an image shows an asker nothing by this bundle that is not for the asker."""
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Remove one that no image needs, and nobody that `elsewhere` tells of. Raises Unknown, InUse."""
@@ -47,7 +50,7 @@ class Catalogue(Protocol):
     async def image(self, id: str) -> Recorded | None:
         """The image of that id, None if there is none. Raises Damaged."""
 
-    async def images(self) -> Sequence[ImageInfo]:
+    async def images(self) -> Sequence[Recorded]:
         """Every image, the oldest first."""
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
@@ -68,7 +71,7 @@ class Catalogue(Protocol):
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
         """There is none, and why."""
 
-    async def job(self, id: str) -> Job | None:
+    async def job(self, id: str) -> OwnedJob | None:
         """How far it is, as far as is on record."""
 
 
@@ -86,19 +89,24 @@ class OwnCatalogue:
         """Make the folder of images, and clear away what an earlier process did not finish."""
         await in_thread(self._records.open, name="ramet-image")
 
-    async def keep(self, bundle: Bundle) -> None:
+    async def keep(self, bundle: Bundle, owner: str) -> None:
         """It is kept by being there."""
 
     async def bring(self, ids: Iterable[str]) -> None:
         """What is not here is nowhere."""
 
-    async def bundle(self, id: str) -> BundleInfo:
-        """The bundle of that id. Raises Unknown."""
-        return (await self._bundles.get(id)).info
+    async def bundle(self, id: str) -> OwnedBundle | None:
+        """The bundle of that id, None if there is none."""
+        return await self._bundles.owned(id)
 
-    async def bundles(self) -> Sequence[BundleInfo]:
+    async def bundles(self) -> Sequence[OwnedBundle]:
         """All that are kept, by their ids."""
         return await self._bundles.list()
+
+    async def is_for(self, id: str, asker: str) -> bool:
+        """As the contract says: what is not there shows nothing, and its image is damaged."""
+        found = await self._bundles.owned(id)
+        return found is None or found.is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Remove one that no image has; there is nobody elsewhere. Raises Unknown, InUse."""
@@ -110,7 +118,7 @@ class OwnCatalogue:
         """The image of that id, None if there is none. Raises Damaged."""
         return await in_thread(lambda: self._records.find(id), name="ramet-image") if id else None
 
-    async def images(self) -> Sequence[ImageInfo]:
+    async def images(self) -> Sequence[Recorded]:
         """Every image, the oldest first."""
         return await in_thread(self._records.all, name="ramet-images")
 
@@ -131,6 +139,7 @@ class OwnCatalogue:
     async def failed(self, recorded: Recorded, error: ErrorInfo) -> None:
         """It does not outlast this process."""
 
-    async def job(self, id: str) -> Job | None:
+    async def job(self, id: str) -> OwnedJob | None:
         """One that is done."""
-        return Job(id=id, state="done", image=id) if await self.image(id) is not None else None
+        made = await self.image(id)
+        return OwnedJob(Job(id=id, state="done", image=id), made.owner) if made is not None else None

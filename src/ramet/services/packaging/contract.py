@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -13,6 +13,9 @@ from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Asked
 
 MB = 1_000_000
+
+#: The owner of what the operator uploaded or asked for. Every other owner is the id of a team.
+OPERATOR: Final = ""
 
 JobState = Literal["queued", "running", "done", "failed"]
 
@@ -49,6 +52,24 @@ class Job(Struct, frozen=True, kw_only=True):
     state: JobState
     image: str = ""  #: its id, once it is there
     error: ErrorInfo | None = None  #: why there is none, if it failed
+
+
+class OwnedBundle(NamedTuple):
+    """A bundle, and all who uploaded these files."""
+
+    info: BundleInfo
+    owners: tuple[str, ...]
+
+    def is_for(self, asker: str) -> bool:
+        """Whether a team may use the bundle: the team or the operator uploaded it. The operator may use each."""
+        return asker == OPERATOR or asker in self.owners or OPERATOR in self.owners
+
+
+class OwnedJob(NamedTuple):
+    """A job, and who asked for the image."""
+
+    job: Job
+    owner: str
 
 
 @dataclass(frozen=True, kw_only=True)

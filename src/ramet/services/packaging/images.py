@@ -15,7 +15,7 @@ from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.disk.regular_files import read_regular
 from ramet.services.packaging import folders
 from ramet.services.packaging.bundles import REQUIREMENTS, Bundle
-from ramet.services.packaging.contract import BundlesClash, ImageInfo
+from ramet.services.packaging.contract import OPERATOR, BundlesClash, ImageInfo
 from ramet.services.packaging.manifest import MANIFEST
 
 #: Files that are read when an image is made, and never by who has it: each bundle may have its own.
@@ -33,11 +33,15 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
     info: ImageInfo
     bundles: tuple[str, ...]
+    owner: str = OPERATOR  #: who asked for it
 
 
-def image_id(bundles: Sequence[str]) -> str:
-    """What an image of these is called, those of its base included: the same for the same, in the same order."""
-    return hashlib.sha256("\n".join(("ramet image 1", "", *bundles)).encode()).hexdigest()
+def image_id(bundles: Sequence[str], owner: str = OPERATOR) -> str:
+    """What an owner's image of these is called, those of its base included: the same for the same, in the same order.
+
+    Each owner has an image of its own: whoever asks for one does not learn whether another has made the same.
+    """
+    return hashlib.sha256("\n".join(("ramet image 1", owner, *bundles)).encode()).hexdigest()
 
 
 class Records:
@@ -73,10 +77,10 @@ class Records:
         """Keep it, or another of the same id, which is the same."""
         folders.write_json(self._file(recorded.info.id), msgspec.to_builtins(recorded))
 
-    def all(self) -> Sequence[ImageInfo]:
+    def all(self) -> Sequence[Recorded]:
         """Every image, the oldest first."""
         found = [self.find(each.stem) for each in self._folder.glob("*.json")]
-        return sorted((each.info for each in found if each), key=lambda info: (info.created_at, info.id))
+        return sorted((each for each in found if each), key=lambda each: (each.info.created_at, each.info.id))
 
     def of_bundle(self, bundle: str) -> Sequence[str]:
         """The ids of images that have a bundle, their base's included."""

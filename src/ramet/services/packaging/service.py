@@ -20,7 +20,7 @@ from ramet.services.contract import PLAIN, Image, Loadable
 from ramet.services.packaging.assembling import Assembly, parts_of
 from ramet.services.packaging.bundles import Bundles
 from ramet.services.packaging.catalogue import Catalogue, Elsewhere, OwnCatalogue, nobody
-from ramet.services.packaging.contract import BundleInfo, BundleLimits, ImageInfo, Job
+from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, ImageInfo, Job, OwnedJob
 from ramet.services.packaging.images import Recorded, image_id
 from ramet.services.packaging.requirements import InstallFailed, Installs, Packages
 from ramet.services.packaging.shared import SharedCatalogue
@@ -39,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 class PackagingService:
     """Keeps bundles and images in a folder, which is its own between `open` and `close`, or in `async with`.
+
+    An asker is a team's id, or the operator, who has everything. A team has what the team or the operator uploaded, and
+    images that the team or the operator had made of such bundles. All else is Unknown to the team.
 
     Bundles and images outlast a restart. A job that was under way does not: ask for its image again. With a `store` all
     of them are those of all its kernels, and the folder is a cache.
@@ -70,7 +73,7 @@ class PackagingService:
         )
         self._lock: KernelLock | None = None
         self._slots = Slots(_TOGETHER)
-        self._jobs: dict[str, Job] = {}  #: those that are not done; what is done is an image
+        self._jobs: dict[str, OwnedJob] = {}  #: those that are not done; what is done is an image
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._making: dict[str, frozenset[str]] = {}  #: by image: what it is made of, and itself
         self._asked: Counter[str] = Counter()  #: the same of requests that are being looked at
@@ -107,37 +110,45 @@ class PackagingService:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def upload(self, data: bytes | AsyncIterator[bytes]) -> BundleInfo:
+    async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> BundleInfo:
         """Keep what is in a tar, plain or with gzip; its id is the digest of its files: same files, same bundle.
 
         Nothing is written before all of it was checked. Links of any kind and special files are refused, as are paths
         that lead out, that come twice or differ only by case or Unicode form. Of a file's mode only "executable" is
         kept. Raises InvalidValue, which names the member, and BundleTooLarge.
         """
-        bundle = await self._bundles.upload(data)
-        await to_its_end(self._catalogue.keep(bundle))
+        bundle = await self._bundles.upload(data, owner)
+        await to_its_end(self._catalogue.keep(bundle, owner))
         return bundle.info
 
-    async def bundle(self, id: str) -> BundleInfo:
+    async def bundle(self, id: str, asker: str = OPERATOR) -> BundleInfo:
         """The bundle of that id. Raises Unknown."""
-        return await self._catalogue.bundle(id)
+        found = await self._catalogue.bundle(id)
+        if found is None or not found.is_for(asker):
+            raise Unknown("bundle", id)
+        return found.info
 
-    async def list_bundles(self) -> Sequence[BundleInfo]:
-        """All that are kept, by their ids."""
-        return await self._catalogue.bundles()
+    async def list_bundles(self, asker: str = OPERATOR) -> Sequence[BundleInfo]:
+        """All that an asker may use, by their ids."""
+        return [each.info for each in await self._catalogue.bundles() if each.is_for(asker)]
 
-    async def create_image(self, base: str = "", bundles: Sequence[str] = ()) -> Job:
-        """Have an image made of bundles, on top of another; what was made before is done at once.
+    async def create_image(self, base: str = "", bundles: Sequence[str] = (), asker: str = OPERATOR) -> Job:
+        """Have an image made of bundles, on top of another; what the asker had made before is done at once.
 
         Refused before anything begins: what is Unknown, bundles that hide parts of each other (BundlesClash), and
         requirements that are none or that may not be installed (InvalidValue).
         """
+        parts_of(base, bundles, await self._recorded(base, asker))
+        if asker != OPERATOR:  # First of all: what is foreign is not even kept from being deleted.
+            for each in bundles:
+                await self.bundle(each, asker)
         with self._needing(base, *bundles):
             parts = parts_of(base, bundles, await self._catalogue.image(base))
-            return await self._create(image_id(parts), base, bundles, parts)
+            return await self._create(base, bundles, parts, asker)
 
-    async def _create(self, id: str, base: str, bundles: Sequence[str], parts: tuple[str, ...]) -> Job:
+    async def _create(self, base: str, bundles: Sequence[str], parts: tuple[str, ...], asker: str) -> Job:
         """Have an image of these parts made, unless it is there."""
+        id = image_id(parts, asker)
         with self._needing(id, *parts):
             found = await self._catalogue.image(id)
             if found is not None and (self._catalogue.fetches or not await self._missing(found)):
@@ -147,17 +158,21 @@ class PackagingService:
                 accepted = f"at most {MAX_IMAGES} on record; the operator deletes those that nobody needs"
                 raise InvalidValue("images", there, accepted)
             await self._catalogue.bring(parts)
-            recorded = await in_thread(lambda: self._assembly.planned(base, bundles, parts), name="ramet-image")
+            recorded = await in_thread(lambda: self._assembly.planned(base, bundles, parts, asker), name="ramet-image")
             return await to_its_end(self._begin(recorded))
 
-    async def job(self, id: str) -> Job:
-        """How far the making of an image is. Raises Unknown, also for one that failed long ago."""
-        if id in self._tasks:
-            return self._jobs[id]
-        found = await self._catalogue.job(id) or self._jobs.get(id)
-        if found is None:
+    async def job(self, id: str, asker: str = OPERATOR) -> Job:
+        """How far the making of an image is. Raises Unknown, also for one that failed long ago.
+
+        A team sees a job of the operator once the image is there, if the image is for the team.
+        """
+        found = self._jobs[id] if id in self._tasks else await self._catalogue.job(id) or self._jobs.get(id)
+        if found is None or not (
+            asker in (OPERATOR, found.owner)
+            or (found.job.state == "done" and await self._recorded(id, asker) is not None)
+        ):
             raise Unknown("job", id)
-        return found
+        return found.job
 
     async def finished(self, id: str) -> Job:
         """The job, once it is done or failed. Raises Unknown, also if the service is closed meanwhile."""
@@ -169,9 +184,9 @@ class PackagingService:
 
     def list_jobs(self) -> Sequence[Job]:
         """Those of this kernel that are queued or running, and those that failed lately; the oldest first."""
-        return tuple(self._jobs.values())
+        return tuple(each.job for each in self._jobs.values())
 
-    async def image(self, id: str) -> Image:
+    async def image(self, id: str, asker: str = OPERATOR) -> Image:
         """The image of that id; "" is the plain one. Raises Unknown, and Damaged if a part of it is missing.
 
         What another kernel has made is brought here, and what it needs is installed. Raises InvalidValue where that is
@@ -181,7 +196,7 @@ class PackagingService:
             raise Unknown("image", id)
         if not id:
             return PLAIN
-        recorded = await self._catalogue.image(id)
+        recorded = await self._recorded(id, asker)
         if recorded is None:
             raise Unknown("image", id)
         if self._catalogue.fetches and await self._missing(recorded):
@@ -189,7 +204,7 @@ class PackagingService:
             await self._install(recorded)
         return await in_thread(lambda: self._assembly.image(recorded), name="ramet-image")
 
-    async def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
+    async def loadable(self, id: str, beside: Sequence[str], asker: str = OPERATOR) -> Loadable:
         """A bundle, with all its files checked, to be loaded into an agent that has others.
 
         Raises Unknown, Damaged, BundlesClash, and InvalidValue for a module of a name that is Python's own, or ours,
@@ -197,14 +212,29 @@ class PackagingService:
         """
         if id in self._going:
             raise Unknown("bundle", id)
+        await self.bundle(id, asker)
         if self._catalogue.fetches:
-            await self._catalogue.bundle(id)
             await self._catalogue.bring((*beside, id))
         return await in_thread(lambda: self._assembly.loadable(id, beside), name="ramet-bundle")
 
-    async def list_images(self) -> Sequence[ImageInfo]:
-        """All that can be spawned from, the oldest first."""
-        return await self._catalogue.images()
+    async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
+        """All that an asker can spawn from, the oldest first."""
+        found = await self._catalogue.images()
+        if asker != OPERATOR:
+            bundles = {each.info.id for each in await self._catalogue.bundles() if each.is_for(asker)}
+            found = [
+                each
+                for each in found
+                if each.owner == asker or (each.owner == OPERATOR and bundles.issuperset(each.bundles))
+            ]
+        return [each.info for each in found]
+
+    async def image_info(self, id: str, asker: str = OPERATOR) -> ImageInfo:
+        """What an image is made of. Raises Unknown."""
+        found = await self._recorded(id, asker)
+        if found is None:
+            raise Unknown("image", id)
+        return found.info
 
     async def delete_image(
         self, id: str, users: Callable[[], Sequence[str]] = tuple, elsewhere: Elsewhere = nobody
@@ -222,6 +252,18 @@ class PackagingService:
         """Remove a bundle that no image has and nobody needs, as `delete_image`. Raises Unknown, InUse."""
         with self._deleting("bundle", id, users):
             await to_its_end(self._catalogue.delete_bundle(id, elsewhere))
+
+    async def _recorded(self, id: str, asker: str) -> Recorded | None:
+        """The image of that id; None if there is none for the asker. The operator's may be of other teams' bundles."""
+        found = await self._catalogue.image(id)
+        if found is None or asker in (OPERATOR, found.owner):
+            return found
+        if found.owner != OPERATOR:
+            return None
+        for each in found.bundles:
+            if not await self._catalogue.is_for(each, asker):
+                return None
+        return found
 
     @contextlib.contextmanager
     def _needing(self, *ids: str) -> Iterator[None]:
@@ -273,10 +315,10 @@ class PackagingService:
                 if (other := await self._catalogue.begin(recorded)) is not None:
                     return other
                 self._jobs.pop(id, None)  # one that failed before
-                self._jobs[id] = Job(id=id, state="queued")
+                self._jobs[id] = OwnedJob(Job(id=id, state="queued"), recorded.owner)
                 self._making[id] = frozenset((id, recorded.info.base, *recorded.bundles))
                 self._tasks[id] = asyncio.create_task(self._work(recorded), name=f"ramet-image-{id[:12]}")
-            return self._jobs[id]
+            return self._jobs[id].job
 
     async def _missing(self, recorded: Recorded) -> bool:
         return bool(await in_thread(lambda: self._assembly.missing(recorded), name="ramet-image"))
@@ -295,7 +337,7 @@ class PackagingService:
         try:
             await self._slots.take()
             try:
-                self._jobs[id] = Job(id=id, state="running")
+                self._jobs[id] = OwnedJob(Job(id=id, state="running"), recorded.owner)
                 await self._catalogue.running(recorded)
                 if recorded.info.requirements:
                     await self._packages.install(recorded.info.requirements)
@@ -320,7 +362,7 @@ class PackagingService:
         with contextlib.suppress(RametError):  # A kernel without its store ends, and so has this job.
             await self._catalogue.failed(recorded, error)
         id = recorded.info.id
-        self._jobs[id] = Job(id=id, state="failed", error=error)
-        over = [each for each, job in self._jobs.items() if job.state == "failed"][:-_FAILED]
+        self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), recorded.owner)
+        over = [each for each, owned in self._jobs.items() if owned.job.state == "failed"][:-_FAILED]
         for each in over:
             del self._jobs[each]

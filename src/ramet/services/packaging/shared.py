@@ -17,6 +17,7 @@ from contextlib import aclosing
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
@@ -25,7 +26,7 @@ from ramet.core.errors import Aborted, Conflict, Damaged, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.packaging.bundles import Bundle, Bundles
 from ramet.services.packaging.catalogue import Elsewhere, OwnCatalogue
-from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, ImageInfo, Job
+from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job, OwnedBundle, OwnedJob
 from ramet.services.packaging.images import Recorded
 from ramet.services.packaging.shared_docs import Documents, KeptBundle, KeptImage, Worker, Workers
 from ramet.services.packaging.shared_jobs import SharedJobs
@@ -69,7 +70,7 @@ class SharedCatalogue:
                 if found is None or found.said.draft != each.key:
                     await self._drop(each.key, draft.parts)
                 await self._store.delete(DRAFT, each.key, expected=each.version)
-        self._cached.update(each.id for each in await self._local.list())
+        self._cached.update(each.info.id for each in await self._local.list())
         await self._tidy()
 
     async def _adopt(self) -> None:
@@ -77,18 +78,18 @@ class SharedCatalogue:
         await self._own.open()
         if self._own.mark.exists():
             return
-        for info in await self._local.list():
-            await self.keep(await self._local.get(info.id))
+        for each in await self._local.list():
+            bundle = await self._local.get(each.info.id)
+            for owner in each.owners:
+                await self.keep(bundle, owner)
         for image in await self._own.images():
-            recorded = await self._own.image(image.id)
-            assert recorded is not None
-            await self._made.add(image.id, KeptImage(image=recorded))
+            await self._made.add(image.info.id, KeptImage(image=image))
         self._own.mark.touch()
 
     # ---- bundles
 
-    async def keep(self, bundle: Bundle) -> None:
-        """Have a bundle on record that is here; once, whoever else does the same.
+    async def keep(self, bundle: Bundle, owner: str) -> None:
+        """Have a bundle on record that is here, as this owner's; once, whoever else does the same.
 
         Raises BundleTooLarge for more than is kept in all, but for what other kernels take in at the same time; Aborted
         if the same bundle was deleted meanwhile. Not to be cancelled: see `to_its_end`.
@@ -96,13 +97,26 @@ class SharedCatalogue:
         async with self._gate(bundle.id):
             if await self._kept.settled(bundle.id) is None:
                 try:
-                    await self._keep(bundle)
+                    await self._keep(bundle, owner)
                 except BaseException:
                     await self._clear(bundle.id)
                     raise
             self._cached.add(bundle.id)
+            await self._share(bundle.id, owner)
 
-    async def _keep(self, bundle: Bundle) -> None:
+    async def _share(self, id: str, owner: str) -> None:
+        """Have an owner on record of a bundle that may have been others'. Raises Aborted if it was deleted."""
+        while True:
+            found = await self._kept.settled(id)
+            if found is None:
+                raise Aborted(f"bundle {id} was deleted while it was uploaded")
+            if owner in found.said.owners:
+                return
+            with contextlib.suppress(Conflict):
+                shared = replace(found.said, owners=(*found.said.owners, owner))
+                await self._kept.put(id, shared, expected=found.version)
+
+    async def _keep(self, bundle: Bundle, owner: str) -> None:
         whole = bundle.size + sum(each.size for each in await self._kept.all())
         if whole > self._limits.kept:
             raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
@@ -117,7 +131,8 @@ class SharedCatalogue:
             try:
                 for number in range(parts):
                     await self._store.put(PART, f"{key}/{number}", archive.read(PART_BYTES))
-                said = KeptBundle(id=bundle.id, size=bundle.size, files=len(bundle.files), draft=key, parts=parts)
+                size, files = bundle.size, len(bundle.files)
+                said = KeptBundle(id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,))
                 is_mine = await self._kept.add(bundle.id, said)
             finally:
                 if not is_mine:
@@ -156,16 +171,19 @@ class SharedCatalogue:
                 raise Damaged("the bundle", id, f"part {number + 1} of {bundle.parts} is not in the store")
             yield part.data
 
-    async def bundle(self, id: str) -> BundleInfo:
-        """The bundle of that id. Raises Unknown."""
+    async def bundle(self, id: str) -> OwnedBundle | None:
+        """The bundle of that id, None if there is none."""
         found = await self._kept.get(id)
-        if found is None:
-            raise Unknown("bundle", id)
-        return _info(found)
+        return _owned(found) if found is not None else None
 
-    async def bundles(self) -> Sequence[BundleInfo]:
+    async def bundles(self) -> Sequence[OwnedBundle]:
         """All that are kept, by their ids."""
-        return [_info(each) for each in await self._kept.all()]
+        return [_owned(each) for each in await self._kept.all()]
+
+    async def is_for(self, id: str, asker: str) -> bool:
+        """As the contract says; a bundle that a kernel is about to remove may yet stay."""
+        found = await self._kept.settled(id)
+        return found is not None and _owned(found.said).is_for(asker)
 
     async def delete_bundle(self, id: str, elsewhere: Elsewhere) -> None:
         """Remove one that nobody needs: no image, no job of a living kernel, and none that `elsewhere` tells of.
@@ -189,10 +207,10 @@ class SharedCatalogue:
         found = await self._made.get(id)
         return found.image if found is not None else None
 
-    async def images(self) -> Sequence[ImageInfo]:
+    async def images(self) -> Sequence[Recorded]:
         """Every image, the oldest first."""
-        found = [each.image.info for each in await self._made.all()]
-        return sorted(found, key=lambda info: (info.created_at, info.id))
+        found = [each.image for each in await self._made.all()]
+        return sorted(found, key=lambda each: (each.info.created_at, each.info.id))
 
     async def delete_image(self, id: str, elsewhere: Elsewhere) -> None:
         """Forget one that no job of a living kernel needs, and none that `elsewhere` tells of. As `delete_bundle`."""
@@ -221,7 +239,7 @@ class SharedCatalogue:
         """There is none, and why."""
         await self._jobs.failed(recorded, error)
 
-    async def job(self, id: str) -> Job | None:
+    async def job(self, id: str) -> OwnedJob | None:
         """How far it is, whichever kernel makes it."""
         return await self._jobs.job(id)
 
@@ -235,7 +253,7 @@ class SharedCatalogue:
 
     async def _tidy(self, but: str = "") -> bool:
         """Remove from this kernel's folder what was deleted at another; whether there was something."""
-        gone = self._cached - {each.id for each in await self.bundles()} - {but}
+        gone = self._cached - {each.info.id for each in await self.bundles()} - {but}
         for id in gone:
             async with self._gate(id):
                 if await self._kept.settled(id) is None:  # It may have been uploaded again.
@@ -258,5 +276,5 @@ class SharedCatalogue:
             await self._store.delete(PART, f"{key}/{number}")
 
 
-def _info(bundle: KeptBundle) -> BundleInfo:
-    return BundleInfo(id=bundle.id, size=bundle.size, files=bundle.files)
+def _owned(bundle: KeptBundle) -> OwnedBundle:
+    return OwnedBundle(BundleInfo(id=bundle.id, size=bundle.size, files=bundle.files), bundle.owners)

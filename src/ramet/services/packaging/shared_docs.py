@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, Unknown
+from ramet.services.packaging.contract import OPERATOR
 from ramet.services.packaging.images import Recorded
 from ramet.store.contract import Document, Store
 
@@ -47,6 +48,7 @@ class KeptBundle(Shared, frozen=True, kw_only=True):
     files: int
     draft: str
     parts: int
+    owners: tuple[str, ...] = (OPERATOR,)  #: older versions did not write them down
 
 
 class KeptImage(Shared, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Gone, Unknown
 from ramet.core.outcome import ErrorInfo
-from ramet.services.packaging.contract import Job
+from ramet.services.packaging.contract import OPERATOR, Job, OwnedJob
 from ramet.services.packaging.images import Recorded
 from ramet.services.packaging.shared_docs import Documents, KeptBundle, KeptImage, Shared, Worker, Workers
 from ramet.services.problems import error_of
@@ -25,6 +25,7 @@ class KeptJob(Shared, frozen=True, kw_only=True):
     id: str
     by: Worker
     needs: tuple[str, ...]  #: bundles, and the base
+    owner: str = OPERATOR  #: who asked for it
     state: Literal["queued", "running", "failed"] = "queued"
     at: datetime
     error: ErrorInfo | None = None
@@ -83,17 +84,17 @@ class SharedJobs:
         for each in failed[:-_FAILED]:
             await self._jobs.delete(each.id)
 
-    async def job(self, id: str) -> Job | None:
+    async def job(self, id: str) -> OwnedJob | None:
         """How far it is, whichever kernel makes it; None if nothing is on record, or it failed long ago."""
         found = await self._jobs.get(id)  # First: it goes when the image has come.
-        if await self._images.get(id) is not None:
-            return Job(id=id, state="done", image=id)
+        if (made := await self._images.get(id)) is not None:
+            return OwnedJob(Job(id=id, state="done", image=id), made.image.owner)
         if found is None:
             return None
         if found.state == "failed" or await self._is_at_work(found):
-            return _told(found)
+            return OwnedJob(_told(found), found.owner)
         why = f"kernel {found.by.kernel!r} was lost while it made this image; ask for the image again"
-        return Job(id=id, state="failed", error=error_of(Gone(why)))
+        return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(why))), found.owner)
 
     async def makers(self, id: str) -> Sequence[str]:
         """The images that are being made of a bundle, or on top of an image, by kernels that live."""
@@ -115,7 +116,8 @@ class SharedJobs:
     ) -> None:
         by, now = await self._workers.me(), self._clock.now()
         needs = tuple(filter(None, (*recorded.bundles, recorded.info.base)))
-        job = KeptJob(id=recorded.info.id, by=by, needs=needs, state=state, at=now, error=error)
+        id, owner = recorded.info.id, recorded.owner
+        job = KeptJob(id=id, by=by, needs=needs, owner=owner, state=state, at=now, error=error)
         await self._jobs.put(job.id, job, expected=expected)
 
 

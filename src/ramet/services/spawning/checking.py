@@ -50,10 +50,11 @@ class Checked(NamedTuple):
     opening: Opening
     need: dict[str, float]
     images: ImageStore
+    team: str
 
     async def see_that_its_image_is_there(self) -> None:
         """For an agent that is on record: from now on its image is not deleted. Until now it may have been: Unknown."""
-        await self.images.image(self.opening.image.id)
+        await self.images.image(self.opening.image.id, self.team)
 
 
 class Checks:
@@ -94,7 +95,7 @@ class Checks:
         info = _info(type, row.spawn_info)
         env = rights.values_of_variables("env", row.env)
         limits = limits_of(row.limits, counted)
-        image = await self._images.image(row.image)
+        image = await self._images.image(row.image, row.team)
         policy = self._policy(row, type, info, image)
         need = self._need(policy, row.limits, counted)
         opening = Opening(
@@ -113,7 +114,7 @@ class Checks:
             rules=self._rules,
         )
         await type.check(opening)
-        return Checked(policy, type, opening, need, self._images)
+        return Checked(policy, type, opening, need, self._images, row.team)
 
     def _policy(self, row: AgentRow, type: AgentType, info: Any, image: Image) -> Policy | None:
         """The policy by which it works. Raises InvalidValue for one that an earlier server let work in the host."""
@@ -125,7 +126,7 @@ class Checks:
         return policy
 
     def _shelf(self, row: AgentRow, image: Image) -> AgentShelf:
-        return AgentShelf(row.id, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
+        return AgentShelf(row.id, row.team, lambda: self._runtime.sandboxes.folders, self._images, image, row.bundles)
 
     def _need(
         self, policy: Policy | None, limits: Mapping[str, float], counted: Mapping[str, float]

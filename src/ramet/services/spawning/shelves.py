@@ -32,9 +32,15 @@ class AgentShelf:
     """One agent's, between `open` and `close`. `keep` puts on record what is loaded."""
 
     def __init__(
-        self, agent: str, folders: Callable[[], RunFolders], images: ImageStore, image: Image, ids: Sequence[str]
+        self,
+        agent: str,
+        team: str,
+        folders: Callable[[], RunFolders],
+        images: ImageStore,
+        image: Image,
+        ids: Sequence[str],
     ) -> None:
-        self._agent, self._folders, self._images, self._image = agent, folders, images, image
+        self._agent, self._team, self._folders, self._images, self._image = agent, team, folders, images, image
         self._ids = tuple(ids)  #: on record from an earlier life
         self._loaded: tuple[Loadable, ...] = ()
         self._coming = ""  #: what is being loaded
@@ -65,7 +71,7 @@ class AgentShelf:
         folders.drop_shelf(self._agent)
         self._folder = folders.shelf(self._agent)  # Few system calls: a thread would cost more.
         for id in self._ids:
-            bundle = await self._images.loadable(id, self._beside)
+            bundle = await self._images.loadable(id, self._beside, self._team)
             await self._off(partial(place, bundle, self.folder))
             self._loaded += (bundle,)
 
@@ -102,13 +108,13 @@ class AgentShelf:
 
     async def _load(self, id: str, check: Callable[[Loadable], None]) -> Loadable:
         before = self._loaded
-        bundle = await self._images.loadable(id, self._beside)
+        bundle = await self._images.loadable(id, self._beside, self._team)
         check(bundle)
         await self._off(partial(place, bundle, self.folder))
         try:
             await self._note((*before, bundle))
             try:
-                await self._images.bundle(id)  # From now on it is not deleted; until now it may have been.
+                await self._images.bundle(id, self._team)  # From now on it is not deleted; until now it may have been.
             except BaseException:
                 await self._note(before)
                 raise
