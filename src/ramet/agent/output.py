@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from ramet.agent.schema import JsonSchema
+from ramet.agent.schema import MAX_SCHEMA, JsonSchema
+from ramet.agent.steps import TooManySteps, counted
+from ramet.agent.typed.tries import Tries
 from ramet.core.errors import InvalidValue, RametError
 from ramet.models.plain import plain
 
 MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
-MAX_SCHEMA = 64 * 1024  #: characters of a schema, which goes into every prompt
 MAX_PROBLEM = 2_000
 _MAX_TRIES = 50  #: brackets in prose that turn out to open nothing: each may cost a walk through the text
 
@@ -44,7 +45,7 @@ class _Form(Protocol):
     schema: Mapping[str, Any]
 
     def value(self, data: Any) -> Any:
-        """The data as the caller gets it. Raises DoesNotFit."""
+        """The data as the caller gets it. Raises DoesNotFit, TooManySteps."""
 
     def data(self, value: Any) -> Any:
         """The value as plain JSON, for records."""
@@ -75,13 +76,16 @@ class OutputContract:
         if len(text) > MAX_ANSWER:
             raise DoesNotFit(f"it has {len(text)} characters; at most {MAX_ANSWER} are read")
         first: DoesNotFit | None = None
-        for candidate in _candidates(text):
-            try:
-                return self._form.value(plain(candidate, "answer"))
-            except DoesNotFit as refusal:
-                first = first or refusal
-            except InvalidValue as refusal:  # JSON that cannot be kept, such as half of an emoji
-                first = first or DoesNotFit(str(refusal))
+        with counted(len(text)):  # all candidates together
+            for candidate in _candidates(text):
+                try:
+                    return self._form.value(plain(candidate, "answer"))
+                except DoesNotFit as refusal:
+                    first = first or refusal
+                except InvalidValue as refusal:  # JSON that cannot be kept, such as half of an emoji
+                    first = first or DoesNotFit(str(refusal))
+                except TooManySteps as refusal:
+                    raise DoesNotFit(str(refusal)) from None
         raise first or DoesNotFit(_no_json(text))
 
     def problem(self, text: str) -> str | None:
@@ -129,10 +133,16 @@ class _TypeForm:
             self.schema: Mapping[str, Any] = self._adapter.json_schema()
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError) as error:
             raise InvalidValue("output", spec, f"{accepted}: {str(error).splitlines()[0]}") from None
+        self._tries = Tries(self._adapter)
 
     def value(self, data: Any) -> Any:
         from pydantic import ValidationError
 
+        try:
+            with counted() as steps:
+                self._tries.count(data, steps)
+        except RecursionError:
+            raise DoesNotFit("it is nested too deeply") from None
         try:
             # From text, not from Python: only so are dates, sets and strict types read as JSON means them.
             return self._adapter.validate_json(json.dumps(data))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ramet.agent.definition import Agent
 from ramet.agent.task import Task
+from ramet.agent.typed.reading import TypeReader
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe
@@ -28,6 +29,7 @@ def agent_of(recipe: Recipe, **more: Any) -> Agent:
         "types": {name: dict(kind) for name, kind in recipe.types.items()},
     }
     agent = Agent(**{**fields, **more})
-    tasks = {name: Task.of_data(agent, name, each, recipe.types) for name, each in recipe.tasks.items()}
+    types = TypeReader(recipe.types)
+    tasks = {name: Task.of_data(agent, name, each, types) for name, each in recipe.tasks.items()}
     object.__setattr__(agent, "tasks", tasks)
     return agent

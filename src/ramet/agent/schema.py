@@ -1,6 +1,7 @@
 """JSON schemas from outside: checked when given, closed in themselves, and never fetched from anywhere.
 
-Their patterns are matched without backtracking (`schema_patterns`): a schema and an answer cannot keep the host busy.
+Their patterns are matched without backtracking (`schema_patterns`), and the steps of every check are counted
+(`schema_steps`): a schema and an answer cannot keep the host busy.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent import schema_patterns
+from ramet.agent import schema_patterns, schema_steps
+from ramet.agent.steps import TooManySteps, counted
 from ramet.core.errors import InvalidValue
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
+MAX_SCHEMA = 64 * 1024  #: characters of a schema, which goes into every prompt
+MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checked against the schema of schemas
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema that names none
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
@@ -36,12 +40,20 @@ class JsonSchema:
         from referencing.jsonschema import UnknownDialect, specification_with
 
         try:
-            schema: dict[str, Any] = json.loads(json.dumps(dict(spec), allow_nan=False))
+            text = json.dumps(dict(spec), ensure_ascii=False, allow_nan=False)
+            if len(text) > MAX_SCHEMA:
+                raise InvalidValue("output", spec, f"a schema of at most {MAX_SCHEMA} characters")
+            schema: dict[str, Any] = json.loads(text)
             specification = specification_with(str(schema.get("$schema", _DIALECT)))
             dialect = validator_for(schema, default=jsonschema.Draft202012Validator)
+            if _parts(schema) > MAX_PARTS:
+                raise InvalidValue("output", spec, f"a schema of at most {MAX_PARTS} parts")
             dialect.check_schema(schema)
             for subschema in _subschemas(schema):
                 schema_patterns.check(subschema)
+                schema_steps.check(subschema)
+                if subschema is not schema and isinstance(subschema.get("$schema"), str):
+                    raise InvalidValue("output.$schema", subschema["$schema"], "one dialect, named at the root")
             registry: referencing.Registry[Any] = referencing.Registry()
             resolver = registry.resolver_with_root(specification.create_resource(schema))
             for keyword, target in _pointers(schema, root=True):
@@ -49,15 +61,21 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            self._validator: Validator = schema_patterns.linear(dialect)(schema, registry=registry)
-            for probe in _PROBES:
-                self._problem(probe)
+            validators = schema_steps.counting(schema_patterns.linear(dialect))
+            # jsonschema would go on with its own validators at each schema that names a dialect.
+            plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
+            self._validator: Validator = validators(plain, registry=registry)
+            with counted():
+                for probe in _PROBES:
+                    self._problem(probe)
         except UnknownDialect as error:
             raise InvalidValue("output.$schema", error.uri, "a known JSON schema dialect") from None
         except jsonschema.SchemaError as error:
             raise InvalidValue("output", spec, f"a JSON schema: at {error.json_path}, {error.message[:300]}") from None
         except referencing.exceptions.Unresolvable as error:
             raise InvalidValue("output.$ref", error.ref, "a reference to something in the schema") from None
+        except TooManySteps as error:
+            raise InvalidValue("output", spec, f"a schema that is checked in fewer steps: {error}") from None
         except RecursionError:
             raise InvalidValue("output", spec, "a schema that does not refer to itself without end") from None
         except (TypeError, ValueError) as error:
@@ -66,9 +84,13 @@ class JsonSchema:
             raise InvalidValue("output", spec, f"a JSON schema: {error}") from None
 
     def problem(self, data: Any) -> str | None:
-        """What is wrong with `data`, for a reader who can correct it; None if it fits."""
+        """What is wrong with `data`, for a reader who can correct it; None if it fits.
+
+        Raises TooManySteps.
+        """
         try:
-            return self._problem(data)
+            with counted():
+                return self._problem(data)
         except RecursionError:
             return "it cannot be checked: it, or the schema, is nested too deeply"
 
@@ -90,6 +112,12 @@ def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         yield schema
         for each in schema.values():
             yield from _subschemas(each)
+
+
+def _parts(schema: Any) -> int:
+    if isinstance(schema, list | dict):
+        return 1 + sum(_parts(each) for each in (schema.values() if isinstance(schema, dict) else schema))
+    return int(isinstance(schema, bool))
 
 
 def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from ramet.agent.steps import take
 from ramet.core.errors import InvalidValue
 
 MAX_PATTERN = 1_000  #: characters
@@ -22,8 +23,6 @@ def check(schema: Mapping[str, Any]) -> None:
     if isinstance(named, dict):
         for pattern in named:
             _check(f"output.patternProperties.{pattern[:100]}", pattern)
-        if "unevaluatedProperties" in schema:
-            raise InvalidValue("output.unevaluatedProperties", schema["unevaluatedProperties"], _INSTEAD)
     if isinstance(pattern := schema.get("pattern"), str):
         _check("output.pattern", pattern)
 
@@ -38,9 +37,6 @@ def linear(dialect: Any) -> Any:
         "additionalProperties": _additional_properties,
     }
     return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
-
-
-_INSTEAD = "additionalProperties, where there are patternProperties"
 
 
 @lru_cache(maxsize=256)
@@ -63,6 +59,7 @@ def _check(field: str, pattern: str) -> None:
 
 
 def _fits(pattern: str, text: str) -> bool:
+    take(1 + len(text) // 64)
     return len(text) <= MAX_MATCHED and bool(_matcher(pattern).isinstance_python(text))
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ramet.agent.performing import performer
 from ramet.agent.typed.forms import TASK, Types
-from ramet.agent.typed.reading import hint_of
+from ramet.agent.typed.reading import TypeReader
 from ramet.agent.typed.values import as_data, checked, given, hints_of
 from ramet.agent.typed.writing import schema_of
 from ramet.core.agentref import AgentRef
@@ -94,11 +94,11 @@ class Task:
         return cls(agent, name, definition, {each: hints[each] for each in parameters}, returns)
 
     @classmethod
-    def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: Mapping[str, Any]) -> Task:
+    def of_data(cls, agent: Owner, name: str, definition: TaskDefinition, types: TypeReader) -> Task:
         """A task of a recipe: its types are made anew. Raises InvalidValue for forms that are none."""
         where = f"task {name}"
-        hints = {each: hint_of(schema, types, f"{where}.{each}") for each, schema in definition.parameters.items()}
-        returns = None if definition.returns is None else hint_of(definition.returns, types, f"{where} -> ")
+        hints = {each: types.hint(schema, f"{where}.{each}") for each, schema in definition.parameters.items()}
+        returns = None if definition.returns is None else types.hint(definition.returns, f"{where} -> ")
         for each, schema in definition.parameters.items():
             if "default" in schema:
                 checked(hints[each], schema["default"], f"{where}.{each}")

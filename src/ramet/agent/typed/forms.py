@@ -25,6 +25,7 @@ TASK = "ramet-task"  #: format of a task as a value: its handle
 SCALARS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 REFERENCE = "#/types/"
 MAX_DEPTH = 32
+MAX_PARTS = 10_000  #: of all classes that are read together, each counted with the classes that it is made of
 Types = dict[str, dict[str, Any]]
 
 

@@ -7,10 +7,11 @@ import enum
 import functools
 import json
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
 
-from ramet.agent.typed.forms import FORMATS, MAX_DEPTH, REFERENCE, SCALARS, TASK, is_type_name
+from ramet.agent.typed.forms import FORMATS, MAX_DEPTH, MAX_PARTS, REFERENCE, SCALARS, TASK, is_type_name
 from ramet.agent.typed.values import Default, checked
 from ramet.core.errors import InvalidValue
 
@@ -21,14 +22,33 @@ _BY_NAME = {name: kind for kind, name in SCALARS.items()}
 
 def hint_of(schema: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]], where: str = "type") -> Any:
     """The type of a form. The same definition gives the same class, whoever asks. Raises InvalidValue."""
-    return _Reader(known).hint(schema, where, ())
+    return TypeReader(known).hint(schema, where)
 
 
-class _Reader:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Class:
+    """A class that was read, and what a class that mentions it must know."""
+
+    kind: type
+    height: int  #: levels of types in it
+
+
+class TypeReader:
+    """Reads types that share their classes: each class is read once, and the work for all of them is bounded."""
+
     def __init__(self, known: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = known
+        self._classes: dict[str, _Class] = {}
+        self._deepest = 0
+        self._own: Counter[str] = Counter()  #: parts of each class, without those of other classes
+        self._holds: defaultdict[str, set[str]] = defaultdict(set)  #: classes that each class is made of, and itself
+        self._left = MAX_PARTS
 
-    def hint(self, schema: Any, where: str, inside: tuple[str, ...]) -> Any:
+    def hint(self, schema: Any, where: str, inside: tuple[str, ...] = ()) -> Any:
+        """The type of a form. Raises InvalidValue."""
+        owner = next((each for each in reversed(inside) if each), "")
+        self._deepest = max(self._deepest, len(inside))
+        self._own[owner] += 1
         if not isinstance(schema, Mapping) or len(inside) > MAX_DEPTH:
             raise InvalidValue(where, schema, f"a type as data, at most {MAX_DEPTH} deep")
         said = {key: value for key, value in schema.items() if key not in ("default", "description", "title")}
@@ -37,7 +57,13 @@ class _Reader:
             case {} if not said:
                 return Any
             case {"$ref": str(reference)} if len(said) == 1 and reference.startswith(REFERENCE):
-                return self._class(reference.removeprefix(REFERENCE), where, inside)
+                name = reference.removeprefix(REFERENCE)
+                kind = self._class(name, where, inside)
+                if owner and name not in self._holds[owner]:
+                    self._holds[owner] |= self._holds[name]
+                elif inside and not owner:  # a container of the class, which is not made once like a class
+                    self._take(name, where)
+                return kind
             case {"type": "string", "format": str(name)} if len(said) == 2 and name == TASK:
                 return Callable
             case {"type": "string", "format": str(name)} if len(said) == 2 and name in FORMATS:
@@ -70,7 +96,28 @@ class _Reader:
         definition = self._known.get(name)
         if definition is None or not is_type_name(name):
             raise InvalidValue(where, name, f"one of the types: {', '.join(sorted(self._known))[:500]}")
-        parts, place = (*inside, name), f"{where}.{name}"
+        read = self._classes.get(name)
+        if read is None:
+            outer, self._deepest = self._deepest, len(inside)
+            kind = self._new_class(name, definition, f"{where}.{name}", inside)
+            read = self._classes[name] = _Class(kind=kind, height=self._deepest - len(inside))
+            self._deepest = max(outer, self._deepest)
+        elif len(inside) + read.height > MAX_DEPTH:
+            raise InvalidValue(where, name, f"a type as data, at most {MAX_DEPTH} deep")
+        else:
+            self._deepest = max(self._deepest, len(inside) + read.height)
+        return read.kind
+
+    def _take(self, name: str, where: str) -> None:
+        """Count the parts of a class and of all that it is made of: making it, or a check of it, costs as much."""
+        self._left -= sum(self._own[each] for each in self._holds[name])
+        if self._left < 0:
+            accepted = f"classes of at most {MAX_PARTS} parts, each counted with the classes that it is made of"
+            raise InvalidValue(where, name, accepted)
+
+    def _new_class(self, name: str, definition: Mapping[str, Any], place: str, inside: tuple[str, ...]) -> type:
+        parts = (*inside, name)
+        self._own[name], self._holds[name] = 1, {name}
         if definition.get("kind") == "enum":
             values = definition.get("values")
             if set(definition) != {"kind", "values"} or not isinstance(values, Mapping) or not values:
@@ -88,6 +135,7 @@ class _Reader:
             if not is_type_name(field) or field.startswith("_") or not isinstance(schema, Mapping):
                 raise InvalidValue(f"{place}.{field}", schema, "a field with a plain name and a type")
             hints.append((field, self.hint(schema, f"{place}.{field}", parts)))
+        self._take(name, place)
         defaults = {field: schema["default"] for field, schema in fields.items() if "default" in schema}
         kind = _made_or_refused(definition["kind"], name, json.dumps(defaults, sort_keys=True), tuple(hints), place)
         for field, value in defaults.items():

@@ -8,7 +8,11 @@ import json
 import typing
 from typing import Any
 
+from ramet.agent.steps import TooManySteps, counted, take
+from ramet.agent.typed.tries import Tries
 from ramet.core.errors import InvalidValue
+
+_STEPS_OF_A_DEFAULT = 20  #: a list or an object, checked by itself
 
 
 def hints_of(thing: Any, where: str) -> dict[str, Any]:
@@ -27,12 +31,26 @@ def _adapter(hint: Any) -> Any:
     return pydantic.TypeAdapter(hint)
 
 
+@functools.lru_cache(maxsize=4096)
+def _tries(hint: Any) -> Tries:
+    return Tries(_adapter(hint))
+
+
+def _value(hint: Any, data: Any) -> Any:
+    text = json.dumps(data, allow_nan=False)
+    with counted(len(text)) as steps:
+        _tries(hint).count(data, steps)
+        return _adapter(hint).validate_json(text)
+
+
 def checked(hint: Any, value: Any, where: str) -> Any:
     """JSON data as a value of a type. Raises InvalidValue, saying at which place of the value it does not fit."""
     import pydantic
 
     try:
-        return _adapter(hint).validate_json(json.dumps(value, allow_nan=False))
+        return _value(hint, value)
+    except TooManySteps as problem:
+        raise InvalidValue(where, value, f"a value that is checked in fewer steps: {problem}") from None
     except pydantic.ValidationError as refusal:
         first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
         place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
@@ -46,9 +64,17 @@ class Default:
 
     def __init__(self, hint: Any, data: Any) -> None:
         self.hint, self.data = hint, data
+        self._is_shared = not isinstance(data, list | dict)  # its value cannot be changed
 
     def __call__(self) -> Any:
-        return checked(self.hint, self.data, "default")
+        if self._is_shared:
+            return self._value
+        take(_STEPS_OF_A_DEFAULT)  # of the check that needs the default
+        return _value(self.hint, self.data)
+
+    @functools.cached_property
+    def _value(self) -> Any:
+        return _value(self.hint, self.data)
 
 
 def given(hint: Any, value: Any, where: str) -> Any:
@@ -57,9 +83,13 @@ def given(hint: Any, value: Any, where: str) -> Any:
 
     try:
         adapter = _adapter(hint)
-        data: Any = adapter.dump_python(adapter.validate_python(value), mode="json")
+        with counted() as steps:
+            _tries(hint).count(value, steps)
+            data: Any = adapter.dump_python(adapter.validate_python(value), mode="json")
         json.dumps(data, allow_nan=False)
         return data
+    except TooManySteps as problem:
+        raise InvalidValue(where, value, f"a value that is checked in fewer steps: {problem}") from None
     except pydantic.ValidationError as refusal:
         first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
         place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])

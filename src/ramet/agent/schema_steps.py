@@ -1,0 +1,76 @@
+"""JSON schemas whose checks are counted (`ramet.agent.steps`): references and choices can double work at each level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ramet.agent.steps import take
+from ramet.core.errors import InvalidValue
+
+_UNIT = 64  #: characters, items or names that cost about one step
+_COMPARED = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})  #: to the end of their text
+#: What jsonschema evaluates by walking the schema again, uncounted, with a list of all names or places at each step.
+_UNCOUNTED = {
+    "unevaluatedProperties": "additionalProperties, with all properties beside it",
+    "unevaluatedItems": "items, with all prefixItems beside it",
+}
+
+
+def check(schema: Mapping[str, Any]) -> None:
+    """Raise InvalidValue for a keyword of one schema whose work cannot be counted."""
+    for keyword, accepted in _UNCOUNTED.items():
+        if keyword in schema:
+            raise InvalidValue(f"output.{keyword}", schema[keyword], accepted)
+
+
+def counting(dialect: Any) -> Any:
+    """Return a class of validators of a dialect that counts each keyword, and compares items in linear work."""
+    from jsonschema.validators import extend
+
+    keywords = {**dialect.VALIDATORS, "uniqueItems": _unique_items}
+    changed = {keyword: _counted(keyword, function) for keyword, function in keywords.items()}
+    return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
+
+
+def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        said = json.dumps(value) if keyword in _COMPARED else value
+        take(1 + _cost(said) + _cost(instance))
+        for error in function(validator, value, instance, schema) or ():
+            take(1 + len(error.message) // _UNIT)  # a message quotes the value
+            yield error
+
+    return counted
+
+
+def _cost(value: Any) -> int:
+    """Return the steps of one walk through a text, a list or the names of an object."""
+    return len(value) // _UNIT if isinstance(value, str | list | dict) else 0
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if not unique or not validator.is_type(instance, "array"):
+        return
+    seen = set[str]()
+    for item in instance:
+        text = json.dumps(_numbers(item), sort_keys=True)
+        take(1 + len(text) // _UNIT)
+        if text in seen:
+            yield ValidationError(f"the items are not unique: {text[:100]} is there twice")
+            return
+        seen.add(text)
+
+
+def _numbers(value: Any) -> Any:
+    """A value with one way to write each number: JSON has no integers beside other numbers."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _numbers(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,93 @@
+"""How often the parts of a value are held against a type, if every choice of every union is tried to its end.
+
+pydantic cannot be stopped while it checks. So the steps are computed before, from the JSON schema of the type: each
+pair of a part of the type and a part of the value is computed once, however often pydantic meets it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ramet.agent.steps import Steps
+
+_CHOICES = ("anyOf", "oneOf", "allOf")
+
+
+class Tries:
+    """The steps of checks against one type, given as its pydantic adapter."""
+
+    def __init__(self, adapter: Any) -> None:
+        from pydantic.errors import PydanticUserError
+        from pydantic.json_schema import GenerateJsonSchema
+
+        class Quiet(GenerateJsonSchema):
+            ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic has it
+
+        try:
+            schema = adapter.json_schema(schema_generator=Quiet)
+            by_name = adapter.json_schema(schema_generator=Quiet, by_alias=False)
+        except PydanticUserError:  # a type with parts that no JSON can be, such as a Callable
+            schema = by_name = {}
+        self._schema: Mapping[str, Any] = schema
+        self._has_aliases = schema != by_name
+        self._has_choices = any(f'"{each}"' in json.dumps(schema) for each in _CHOICES)
+
+    def count(self, data: Any, steps: Steps) -> None:
+        """Take the steps of checking JSON data. Raises TooManySteps."""
+        if self._has_choices:
+            steps.take(_Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data))
+
+
+class _Count:
+    def __init__(self, schema: Mapping[str, Any], steps: Steps, *, has_aliases: bool) -> None:
+        self._defs: Mapping[str, Any] = schema.get("$defs", {})
+        self._steps, self._has_aliases = steps, has_aliases
+        self._known: dict[tuple[int, int], int] = {}
+
+    def tries(self, schema: Any, data: Any) -> int:
+        if not isinstance(schema, Mapping):
+            return 1
+        pair = (id(schema), id(data))
+        if pair in self._known:
+            return self._known[pair]
+        self._known[pair] = tries = 1  # stays so for a type that leads to itself at the same value: pydantic refuses it
+        for part, value in self._parts(schema, data):
+            tries += self.tries(part, value)
+            if max(tries, len(self._known)) > self._steps.left:
+                self._steps.take(tries + len(self._known))
+        self._known[pair] = tries
+        return tries
+
+    def _parts(self, schema: Mapping[str, Any], data: Any) -> Iterator[tuple[Any, Any]]:
+        if "$ref" in schema:
+            yield self._target(schema["$ref"]), data
+        for choice in self._choices(schema, data):
+            yield choice, data
+        places = schema.get("prefixItems", ())
+        if isinstance(data, dict):
+            properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+            # Names that the schema does not tell: another alias of a field, or a field of a named tuple.
+            unknown = [*(properties.values() if self._has_aliases else ()), *places]
+            for name, value in data.items():
+                yield properties.get(name, others), value
+                yield from ((each, value) for each in schema.get("patternProperties", {}).values())
+                if name not in properties:
+                    yield from ((each, value) for each in unknown)
+        elif isinstance(data, list):
+            for at, value in enumerate(data):
+                yield places[at] if at < len(places) else schema.get("items"), value
+
+    def _choices(self, schema: Mapping[str, Any], data: Any) -> Iterator[Any]:
+        told = schema.get("discriminator")
+        if isinstance(told, Mapping) and isinstance(data, dict):
+            targets, tag = told.get("mapping", {}), data.get(told.get("propertyName"))
+            if isinstance(tag, str) and tag in targets:  # pydantic tries this one only
+                yield self._target(targets[tag])
+                return
+        for keyword in _CHOICES:
+            yield from schema.get(keyword, ())
+
+    def _target(self, reference: str) -> Any:
+        return self._defs.get(reference.removeprefix("#/$defs/"))
