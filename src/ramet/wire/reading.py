@@ -21,12 +21,10 @@ import msgspec
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.checks import Keys, Misfit, check_parts, told
 from ramet.wire.fitting import Fitter
+from ramet.wire.objects import paused_gc
 from ramet.wire.writing import DTYPES, MAX_DEPTH
 
 _json = msgspec.json.Decoder()
-#: Bytes of JSON above which the collector of cycles waits: nothing that JSON makes is a cycle, and looking for them
-#: while a megabyte is read takes 40 % of the time.
-_LARGE: Final = 64 * 1024
 
 
 def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "output", is_bounded: bool = True) -> Any:
@@ -61,16 +59,11 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, what: str = "out
 
 
 def _loaded(text: memoryview) -> Any:
-    pause = len(text) > _LARGE and gc.isenabled()
-    if pause:
-        gc.disable()
     try:
-        raw = _json.decode(text)
+        with paused_gc(len(text)):
+            raw = _json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise _bad(str(problem)[:200]) from None
-    finally:
-        if pause:
-            gc.enable()
     level = [raw]
     for _ in range(MAX_DEPTH + 5):  # a tag may add as much to the innermost value
         level = gc.get_referents(*level)  # one level of a tree of lists and dicts, at the speed of C

@@ -17,6 +17,7 @@ from ramet.core.errors import ProtocolError
 from ramet.core.outcome import Artifact, ErrorInfo, Usage
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy import Policy
+from ramet.wire.objects import paused_gc
 
 #: What a guest counts: whole, not negative, and exact in every reader of JSON.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -473,6 +474,7 @@ def from_host(control: bytes) -> Told:
 
 def _decoded(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
     try:
-        return decoder.decode(control)
+        with paused_gc(len(control)):
+            return decoder.decode(control)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise ProtocolError(f"a frame that is no message: {str(problem)[:200]}") from None

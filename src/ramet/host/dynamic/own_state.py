@@ -24,6 +24,7 @@ from ramet.store.state.namespaced import Namespaced
 from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
 from ramet.wire.checks import check_parts
+from ramet.wire.objects import paused_gc
 from ramet.wire.requests import StateCommit, Stated, UseState
 
 #: Bytes of one value, of all that is in no commit yet, and of all that a run commits in one life of its process.
@@ -259,7 +260,8 @@ def _bounded(body: bytes) -> bytes:
 def _data(body: bytes, what: str) -> Any:
     check_parts(body, len(body), what)
     try:
-        return msgspec.json.decode(body)
+        with paused_gc(len(body)):
+            return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidValue(what, f"{len(body)} bytes", f"JSON: {str(problem)[:200]}") from None
 
