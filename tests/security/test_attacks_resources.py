@@ -244,7 +244,8 @@ def test_52_what_one_agent_hoards_others_still_get(kernel: Kernel) -> None:
 
     assert took.startswith("took")
     assert [name for name, number in host.items() if not number] == [], took
-    assert [name for name, number in other.items() if not number and name != "watches"] == []
+    refused = {"watches", "instances"} if kernel.backend == "local" else {"watches"}  # Landlock hides no events.
+    assert [name for name, number in other.items() if not number and name not in refused] == []
 
 
 def test_52_many_short_sleeps_harm_nobody(kernel: Kernel) -> None:

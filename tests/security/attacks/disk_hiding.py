@@ -1,6 +1,7 @@
 """Files that are somewhere else whenever the watchdog looks at the workspace.
 
-A guest knows when that happens: inotify tells it that a folder was opened by somebody. Every attack stops by itself.
+A guest knows when that happens: inotify tells it that a folder was opened by somebody. Where it is refused, descriptors
+move all the time. Every attack stops by itself.
 """
 
 # The calls are made as the kernel takes them.
@@ -43,7 +44,7 @@ def move_folder(bound_mb: int, seconds: float) -> dict[str, object]:
 
     def dodge() -> None:
         place = 0
-        while events := os.read(opened, 4096):
+        while opened >= 0 and (events := os.read(opened, 4096)):
             at = 0
             while at < len(events):
                 watch, _, _, length = struct.unpack_from("iIII", events, at)
@@ -75,7 +76,7 @@ def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, objec
     number, end = len(held), time.monotonic() + seconds
     if children:
         _send(mine, held)
-    while select.select([opened], [], [], max(0.0, end - time.monotonic()))[0]:
+    while _is_opened(opened, end):
         time.sleep(_LISTED_S[way])
         if children:
             mine.send(b"x")
@@ -85,12 +86,13 @@ def move_descriptors(bound_mb: int, seconds: float, way: str) -> dict[str, objec
         else:
             held, before = [os.dup(fd) for fd in held], held
             _close(before)
-        os.read(opened, 1 << 16)
+        if opened >= 0:
+            os.read(opened, 1 << 16)
     for child in children:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         held = []  # The last of them had these.
-    _close([*held, *decoys, opened])
+    _close([*held, *decoys, *([opened] if opened >= 0 else [])])
     return {"held_mb": number * _PART_MB, "stopped": stopped}
 
 
@@ -123,12 +125,18 @@ def keep_folders(bound_mb: int, seconds: float, way: str) -> dict[str, object]:
 
 
 def _watch(*folders: str) -> int:
-    """Return a descriptor that becomes readable when one of the folders, or a file in it, is opened."""
+    """Return a descriptor that becomes readable when one of the folders, or a file in it, is opened; -1 if refused."""
     libc = ctypes.CDLL(None)
     fd: int = libc.inotify_init()
     for folder in folders:
         libc.inotify_add_watch(fd, folder.encode(), _IN_OPEN)
     return fd
+
+
+def _is_opened(watcher: int, end: float) -> bool:
+    """Wait until the folders are looked at, at once where nobody says so; False when the time is over."""
+    left = max(0.0, end - time.monotonic())
+    return left > 0 if watcher < 0 else bool(select.select([watcher], [], [], left)[0])
 
 
 def _fill(bound_mb: int, seconds: float, folder: int) -> dict[str, object]:
