@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
 import os
 import random
 import sys
@@ -598,3 +599,42 @@ async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Pa
         )
         assert gone is None
         assert isinstance(made, Unknown)
+
+
+async def test_all_who_upload_the_same_files_at_once_have_the_bundle(tmp_path: Path) -> None:
+    """No upload takes the bundle from another; whoever did not upload the files does not have it."""
+    teams = [f"team-{number}" for number in range(8)]
+    async with PackagingService(tmp_path) as service:
+        found = await asyncio.gather(*(service.upload(tar({"kit.py": b"x = 1\n"}), each) for each in teams))
+
+        assert [list(await service.list_bundles(each)) for each in teams] == [[found[0]]] * len(teams)
+        assert list(await service.list_bundles("team-of-nobody")) == []
+
+
+async def test_a_bundle_of_an_older_version_is_the_operators(tmp_path: Path) -> None:
+    """Its record names no owner: every team has the bundle, and agents of its images go on."""
+    async with PackagingService(tmp_path) as service:
+        bundle = await service.upload(tar({"kit.py": b"x = 1\n"}), "team-1")
+        record = tmp_path / "bundles" / f"{bundle.id}.json"
+        said = json.loads(record.read_bytes())
+        del said["owners"]
+        record.write_text(json.dumps(said))
+
+        assert list(await service.list_bundles("team-2")) == [bundle]
+
+
+async def test_owners_of_a_bundle_that_was_deleted_do_not_come_back(tmp_path: Path) -> None:
+    """Also where the server died between removing the folder and removing what describes the bundle."""
+    data = tar({"kit.py": b"x = 1\n"})
+    async with PackagingService(tmp_path) as service:
+        bundle = await service.upload(data)
+        record = tmp_path / "bundles" / f"{bundle.id}.json"
+        left = record.read_bytes()
+        await service.delete_bundle(bundle.id)
+    record.write_bytes(left)
+
+    async with PackagingService(tmp_path) as service:
+        await service.upload(data, "team-1")
+
+        assert list(await service.list_bundles("team-1")) == [bundle]
+        assert list(await service.list_bundles("team-2")) == []
