@@ -47,6 +47,7 @@ KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
+STEPS = ("unit/agent/test_steps.py",)
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
 
@@ -263,6 +264,16 @@ MUTANTS = (
     Mutant("rollback journals of a stranger", "disk/state_folder.py",
            '        if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):\n',
            "        if False:\n", tests=COMMANDS),
+    # ---- the work of checks
+    Mutant("steps of a check", "agent/steps.py", "        if self.left < 0:\n", "        if False:\n",
+           tests=(f"{STEPS[0]}::test_an_agent_file_with_such_a_schema_is_refused",)),
+    Mutant("classes read once", "agent/typed/reading.py", "        read = self._classes.get(name)\n",
+           "        read = None\n", tests=STEPS),
+    Mutant("parts of types", "agent/typed/reading.py", "        if self._left < 0:\n", "        if False:\n",
+           tests=STEPS),
+    Mutant("dialects below the root", "agent/schema.py",
+           '                if subschema is not schema and isinstance(subschema.get("$schema"), str):\n',
+           "                if False:\n", tests=STEPS),
     # ---- secrets
     Mutant("secrets masked in errors", "spawn/private.py",
            "    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))\n",
