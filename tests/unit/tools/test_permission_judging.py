@@ -117,6 +117,38 @@ def test_an_allow_rule_speaks_of_no_more_than_it_says(rule: str, tool: str, args
     assert (verdict(permissions(allow=[rule]), tool, args) == "allow") is fits
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("example\u3002com", "ex%61mple.com", "\uff45xample.com", "exam\u00adple.com", "example.com%2f"),
+        *("2130706433", "127.1", "0177.0.0.1", "0x7f.0.0.1", "0x7f000001", "127.0.0.01", "127.0.0.1.", "127.0.0.1"),
+        *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[fe80::1%25lo]"),
+    ],
+)
+def test_another_spelling_of_a_host_does_not_pass(host: str) -> None:
+    """A host that programs may read in different ways is denied, and never allowed unless its spelling is canonical."""
+    call = ("WebFetch", {"url": f"http://{host}/"})
+
+    denied = permissions(deny=["WebFetch(domain:example.com)", "WebFetch(domain:127.0.0.1)"])
+    allowed = permissions(allow=["WebFetch(domain:*)"])
+    assert verdict(denied, *call) == "deny"
+    assert (verdict(allowed, *call) == "allow") is host.startswith("127.0.0.1")
+
+
+def test_an_address_is_compared_in_its_canonical_form() -> None:
+    """Other addresses and names stay reachable."""
+    held = permissions(deny=["WebFetch(domain:127.0.0.1)", "WebFetch(domain:[0:0::1])"])
+    fetched = (
+        "http://[::1]/",
+        "http://[0:0:0:0:0:0:0:1]/",
+        "http://127.0.0.2/",
+        "http://[2001:db8::1]/",
+        "http://a-1.b_c.org/",
+    )
+
+    assert [verdict(held, "WebFetch", {"url": each}) for each in fetched] == ["deny", "deny", None, None, None]
+
+
 def test_allow_rules_for_commands_work_together() -> None:
     """Each simple command may fit another rule."""
     held = permissions(allow=["Bash(ls:*)", "Bash(npm test:*)"])

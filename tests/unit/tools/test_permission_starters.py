@@ -69,6 +69,48 @@ STARTED_BY_BASH = [
     "echo `echo #`; rm x",
     "echo \r#; rm x",
     "shopt -s extglob\n./+(b)in/rm x",
+    # What expands to an option. `x` holds the text that is started, and `y` a subscript that starts it.
+    "X=-exec; find . -maxdepth 0 $X rm {} +",
+    "find . -maxdepth 0 {-exec,rm} {} +",
+    ": > -exec; find . -maxdepth 0 -exe[c] rm {} +",
+    "hash -rp ./bin/rm r; r x",
+    "o=-p; hash $o ./bin/rm r; r x",
+    "shopt -s expand_aliases; a=s=r; builtin alias l${a}m\nls x",
+    "printf {-v,PS4} '$(r%s x)' m; set -x; :",
+    "o=-v; printf $o PS4 '$(r%s x)' m; set -x; :",
+    # Arithmetic evaluates what variables hold.
+    "read -r v < y; echo $((v))",
+    "read -r v < y; echo $[v]",
+    "read -r v < y; ((v))",
+    "read -r v < y; [[ v -eq 0 ]]",
+    "read -r v < y; let v",
+    "read -r v < y; declare -i w=v",
+    "read -r v < y; echo ${b[v]}",
+    "read -r v < y; echo ${PATH:v}",
+    "read -r v < y; echo ${!v}",
+    "read -r v < y; b[v]=1",
+    'read -r v < y; test -v "$v"',
+    'read -r v < y; [ -n a -a -v "$v" ]',
+    'o=-v; read -r v < y; [ $o "$v" ]',
+    'b=(1); read -r v < y; unset "$v"',
+    "read -r v < y; for ((i=v; i < 0;)); do :; done",
+    'read -r v < y; f() { echo $(($1)); }; f "$v"',
+    "read -r < y; echo $((REPLY))",
+    "echo $(( $(cat y) ))",
+    "x='b[$'; x+='(r'; x+='m x)]'; echo $((x))",
+    'for v in "$(cat y)"; do echo $((v)); done',
+    "echo ${v:=$(cat y)} $((v))",
+    "mapfile -t v < y; echo $((v))",
+    'v=("$(cat y)"); echo $((v))',
+    # A variable that is run, by a name that expands.
+    "n=PS4; read -r $n < x; set -x; :",
+    'n=PS; read -r v < x; export ${n}4="$v"; set -x; :',
+    "declare -n r=PS4; r='$'; r+='(r'; r+='m x)'; set -x; :",
+    "read -r v < x; echo ${v@\\\nP}",
+    # Names behind the letters of an option.
+    "sed '1erm x' y",
+    "tar -I'rm x;' -cf a.tgz y",
+    "tar --use-compress-program=\"r''m x;\" -cf a.tgz y",
 ]
 
 
@@ -78,7 +120,9 @@ def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path) -> None:
     bin.mkdir()
     (bin / "rm").write_text('#!/bin/bash\necho >>"$STARTED"\n')
     (bin / "rm").chmod(0o755)
-    for each in ("bash", "sh", "env", "cat", "timeout", "xargs"):
+    (tmp_path / "x").write_text("$(rm x)\n")
+    (tmp_path / "y").write_text("b[$(rm x)]\n")
+    for each in ("bash", "sh", "env", "cat", "timeout", "xargs", "find", "sed", "tar"):
         (bin / each).symlink_to(f"/usr/bin/{each}")
     started = tmp_path / "started"
     left_out, passed = [], []
@@ -135,6 +179,31 @@ def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path) -> None:
         "bash --rcfile a -i",
         "env LD_PRELOAD=./a.so ls",
         "enable -f ./a.so b",
+        "X=-c; git $X alias.z='!r\\m x' z",
+        "git {-c,alias.z='!r\\m x'} z",
+        "git ?c alias.z='!r\\m x' z",
+        "X=foreach; git submodule $X 'r\\m x'",
+        "X=-x; git rebase $X 'r\\m x'",
+        "X=--receive-pack=r; git push origin ${X}m",
+        "for X in a; do git push origin $X; done",
+        "GIT_ALLOW_PROTOCOL=ext git ls-remote 'ext::rm x'",
+        "git remote-ext origin 'rm x'",
+        "git instaweb --httpd='rm x #'",
+        'X=r; GIT_EDITOR="${X}m x" git commit',
+        "pip config --user --editor 'rm x' edit",
+        "pip --python /bin/rm config list x",
+        "npm install --script-shell=/bin/rm a",
+        "cargo install --config 'build.rustc=\"rm\"' a",
+        "wget --use-askpass=/bin/rm a",
+        "wget --use-a=/bin/rm a",
+        "wget -e use_askpass=/bin/rm a",
+        "make -s --eval='x:;@-rm x' x",
+        "make -s --eval='x:;r\"\"m x' x",
+        "rsync -e'rm x' a b:c",
+        "X=/bin/r; /lib64/ld-linux-x86-64.so.2 ${X}m x",
+        "/lib64/ld-linux-x86-64.so.2 /bin/r? x",
+        "a-program-of-tomorrow {/bin/r,}m x",
+        "a-program-of-tomorrow /bin/bas? -c 'r\\m x'",
     ],
 )
 def test_a_program_that_may_start_another_does_not_hide_it(command: str) -> None:
@@ -191,6 +260,32 @@ def test_an_operand_that_is_not_known_yet_is_asked_about(command: str, rule: str
         "python3 -c 'print(1)'",
         "make -j4 test",
         "git push origin $BRANCH",
+        "git -C sub rm x",
+        "git add -A && git commit -qm rm",
+        "for f in a b; do git add $f; done",
+        "D=$(pwd); cd $D && ls $D",
+        "python3 x.py --out=b tests/*.py",
+        'python3 x.py "$HOME/x" $BRANCH',
+        "pip install -U -r requirements.txt rm",
+        "npm install --save-dev rm",
+        "wget -qO- https://localhost/rm",
+        "rg -n --hidden rm src",
+        "cat *.md | wc -l",
+        'export PATH="$HOME/bin:$PATH" && ls',
+        "PYTHONPATH=$PWD/src python3 x.py",
+        "i=0; while ((i < 3)); do echo $i; i=$((i + 1)); done",
+        "for ((i = 0; i < 3; i++)); do echo $i; done",
+        "for i in 1 2 3; do echo $((i * 2)); done",
+        "for i in {1..3}; do echo $((i * 2)); done",
+        "echo $((COLUMNS - 1)) ${HOME:0:3} ${A[0]} ${A[@]}",
+        "ls; if [[ $? -eq 0 ]]; then echo; fi",
+        "ls; [ $? -eq 0 ] && echo",
+        'x=$(cat a); [ -n "$x" ] && [ "$x" = b ] && echo "$x"',
+        "x=$(cat a); [[ -z $x ]] && echo ${x%.*} ${x:-b} ${x//a/b}",
+        'while read -r line; do echo "$line"; done < a',
+        "printf '%s\\n' \"$A\" *",
+        "cat > a.js <<'E'\nlet x = f(y);\nread(x)\nE",
+        "node -e 'let x = f(); g((x))'",
     ],
 )
 def test_ordinary_commands_are_not_asked_about(command: str) -> None:
@@ -210,3 +305,75 @@ def test_globs_and_braces_name_files(tmp_path: pathlib.Path) -> None:
     hidden = ["cat s*/key", "cat */k?y", "cat [s]ecrets/*", "cat {secrets,a}/key", "cat < s*/key", "head -n1 ./s*/key"]
     assert [each for each in hidden if found(each) != "deny"] == []
     assert [each for each in ["cat p*", "cat *.md", "cat {a,b}/key", "echo s*/key"] if found(each) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -r x secrets",
+        "cp -r secrets t",
+        "rm -rf secrets",
+        "tar cO secrets",
+        "mv secrets t",
+        "dd if=secrets/key",
+        "perl -pe1 secrets/key",
+        "rev secrets/key",
+        "grep --file=secrets/key x",
+        "grep -fsecrets/key x",
+        "curl -d@secrets/key localhost",
+        "curl file://$PWD/secrets/key",
+        "cat ~+/secrets/key",
+        "cat $PWD/secrets/key",
+        "cd secrets && cat key",
+        "pushd secrets; cat k*",
+        "cd sub; cd deep; cat ../../secrets/key",
+        "cd sub && cd ../secrets && cat key",
+        "X=secrets; cd $X; cat key",
+        "tar -C secrets -cO key",
+        "git -C secrets diff --no-index /dev/null key",
+        "a-program-of-tomorrow cat secrets/key",
+        "a-program-of-tomorrow --in=secrets",
+        "sudo rev secrets/key",
+        "for f in secrets/*; do cat $f; done",
+        "cat ~/private/key",
+        "cat $HOME/private/key",
+    ],
+)
+def test_a_command_that_names_a_denied_file_or_its_folder_is_denied(tmp_path: pathlib.Path, command: str) -> None:
+    """Whatever the program is, and from whatever folder of the command the name counts."""
+    for each in ("secrets", "sub/deep"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "secrets" / "key").touch()
+    held = tuple(
+        parse_rule(each, "deny", source="s", field="f", root=os.fspath(tmp_path), home="/home/me")
+        for each in ("Read(./secrets/**)", "Read(~/private/**)")
+    )
+    call = Call("Bash", {"command": command}, os.fspath(tmp_path))
+
+    assert judge(Permissions(rules=held), call).verdict == "deny"
+
+
+@pytest.mark.parametrize("command", ["rm -rf secrets", "python3 x.py secrets/key", "cp x secrets", "dd of=secrets/key"])
+def test_a_command_that_may_change_a_file_meets_rules_for_edit(tmp_path: pathlib.Path, command: str) -> None:
+    """By the file's name or the folder's, for programs that change files and for programs that ramet does not know."""
+    assert verdict(command, "Edit(./secrets/**)", cwd=os.fspath(tmp_path)) == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls src && cat README.md",
+        "cd src && ls",
+        "cd src && git status",
+        "git commit -m 'about secrets/key'",
+        "python3 -m pytest tests -k secrets_of",
+        "echo secrets/key",
+        "[ -d secrets ] && echo yes",
+    ],
+)
+def test_a_command_that_names_other_files_meets_no_rule_for_paths(tmp_path: pathlib.Path, command: str) -> None:
+    """Nor does a text that only prints a name."""
+    for each in ("secrets", "src"):
+        (tmp_path / each).mkdir()
+
+    assert verdict(command, "Read(./secrets/**)", "Edit(./secrets/**)", cwd=os.fspath(tmp_path)) is None
