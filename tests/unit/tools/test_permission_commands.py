@@ -169,10 +169,13 @@ def test_redirections_and_operands_name_files() -> None:
     found = touched_by(parse("cat -n a b < c > d; sort e | tee f; echo g").commands)
 
     assert [each.name for each in found if each.is_read] == ["c", "a", "b", "e", "f"]
-    assert [each.name for each in found if each.is_changed] == ["d", "f"]
+    assert [each.name for each in found if each.is_changed] == ["d", "e", "f"]  # sort may write, too
 
 
-@pytest.mark.parametrize("piece", ["$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#"])
+@pytest.mark.parametrize(
+    "piece",
+    ["$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#", "(('('))", "${a:(", "$((a*"],
+)
 def test_a_hostile_command_takes_no_long_time(piece: str) -> None:
     """The longest command that is looked at, made to nest or to backtrack."""
     command = piece * (MAX_TEXT // len(piece))

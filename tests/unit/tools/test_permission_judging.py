@@ -171,7 +171,7 @@ def test_a_command_that_cannot_be_read_needs_a_person() -> None:
     unreadable = {"command": "$PROGRAM x"}
 
     assert verdict(permissions(deny=["Bash(rm:*)"], allow=["Bash"]), "Bash", unreadable) == "ask"
-    assert verdict(permissions(deny=["Read(x)"]), "Bash", unreadable) is None
+    assert verdict(permissions(deny=["Read(y)"]), "Bash", unreadable) is None
 
 
 def test_the_file_of_a_rule_is_not_changed_without_a_person(tmp_path: pathlib.Path) -> None:

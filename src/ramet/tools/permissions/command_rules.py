@@ -6,14 +6,22 @@ by a blank and any text: `ls:*` fits `ls` and `ls -l` and not `lsof`. `\\*` is a
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 from ramet.tools.permissions.commands import parse
+from ramet.tools.permissions.expansions import fits_pattern
 from ramet.tools.permissions.invocations import Invocations
+from ramet.tools.permissions.programs import LOOSE_WRAPPERS, SHELLS, TEXT_RUNNERS, WRAPPERS
 
 #: Files that a command may write to without changing anything.
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+MAX_GLUED = 6  #: characters in front of a program's name in the same word
+#: `-I` of tar, `1e` of sed, `@-` of make.
+_GLUED = re.compile(r"(-\w{1,4}|\d+\w?|[-+@%^]+|e)\Z")
+_STARTERS = SHELLS | TEXT_RUNNERS | LOOSE_WRAPPERS | WRAPPERS.keys()
 
 
 class CommandPattern(NamedTuple):
@@ -56,6 +64,8 @@ def may_narrow(specifier: str, run: Invocations) -> bool:
     if any(start.startswith(text) and start.rstrip() != text for text in run.begun):
         return True
     program = start.partition(" ")[0]
+    if any(fits_pattern(each, name) for each in run.patterns for name in (program, *_STARTERS)):
+        return True
     return bool(program) and any(_among(words, program, pattern) for words in run.operands)
 
 
@@ -63,9 +73,17 @@ def _among(words: tuple[str, ...], program: str, pattern: CommandPattern) -> boo
     for at, word in enumerate(words):
         name = word.rpartition("/")[2]
         for each in (name, word) if name != word else (word,):
-            if each.startswith(program) and pattern.fits(" ".join((each, *words[at + 1 :]))):
-                return True
+            for begin in _places(each, program):
+                if pattern.fits(" ".join((each[begin:], *words[at + 1 :]))):
+                    return True
     return False
+
+
+def _places(word: str, program: str) -> Iterator[int]:
+    """Yield where in a word a program's name may begin: at once, or behind the letters of an option."""
+    for at in range(min(len(word), MAX_GLUED + 1)):
+        if word.startswith(program, at) and (at == 0 or _GLUED.match(word[:at])):
+            yield at
 
 
 def widens(specifiers: tuple[str, ...], command: str) -> bool:

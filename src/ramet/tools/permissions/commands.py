@@ -26,6 +26,8 @@ class Parsed(NamedTuple):
     commands: tuple[Command, ...]
     certain: bool = True
     doubtful: bool = False
+    evaluated: tuple[str, ...] = ()  #: arithmetic expressions and subscripts
+    parameters: tuple[str, ...] = ()  #: what `${…}` holds
 
 
 def parse(text: str) -> Parsed:
@@ -42,4 +44,7 @@ def parse(text: str) -> Parsed:
             inner = Scanner(line)
             inner.scan()
             commands += inner.commands
-    return Parsed(tuple(dict.fromkeys(commands)), scanner.certain and not doubtful, doubtful)
+    certain = scanner.certain and not doubtful
+    return Parsed(
+        tuple(dict.fromkeys(commands)), certain, doubtful, tuple(scanner.evaluated), tuple(scanner.parameters)
+    )

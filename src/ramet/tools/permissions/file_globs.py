@@ -21,14 +21,16 @@ class TooManyFiles(Exception):
 
 
 class FileGlobs:
-    """The patterns of one command, in the folder `cwd`. A bracket stands for any text, so that no shell finds more."""
+    """The patterns of one command. A bracket stands for any text, so that no shell finds more."""
 
-    def __init__(self, cwd: str) -> None:
-        self._cwd = cwd
+    def __init__(self) -> None:
         self._entries = self._files = 0
 
-    def names(self, text: str) -> tuple[str, ...]:
-        """Return the names of the files that a pattern stands for, and those without a star. Raises TooManyFiles."""
+    def names(self, text: str, cwd: str) -> tuple[str, ...]:
+        """Return the names of the files that a pattern stands for in a folder, and those without a star.
+
+        Raises TooManyFiles.
+        """
         try:
             alternatives = brace_alternatives(text)
         except BadPattern:
@@ -39,7 +41,7 @@ class FileGlobs:
                 parts = [part for part in each.split("/") if part]
                 if len(parts) > MAX_PARTS:
                     raise TooManyFiles
-                found |= dict.fromkeys(self._matches("/" if each.startswith("/") else self._cwd, parts))
+                found |= dict.fromkeys(self._matches("/" if each.startswith("/") else cwd, parts))
         return tuple(found)
 
     def _matches(self, folder: str, parts: list[str]) -> Iterator[str]:

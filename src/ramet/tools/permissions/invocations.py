@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from ramet.tools.permissions.commands import parse
+from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, may_be_option
 from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
 from ramet.tools.permissions.programs import (
     ASSIGNING,
     EVALUATING,
     FIND_ACTIONS,
     LOOSE_WRAPPERS,
+    NAMING,
+    PROGRAM_VARIABLES,
     RUN_VARIABLES,
     SHELL_STARTERS,
     SHELLS,
@@ -37,6 +41,9 @@ _SUBSTITUTION = re.compile(r"\$\(|`|<\(|\$\{")
 #: A subscript that an arithmetic expression evaluates, and tables of what bash takes a name for.
 _EVALUATED = re.compile(r"\[[^\]]*(\$\(|`)|BASH_(ALIASES|CMDS)")
 _PLAIN = re.compile(r"[\w./:=@%+,~-]*\Z")
+#: Operators of `[[` that evaluate the words beside them.
+_COMPARISONS = frozenset("-eq -ne -lt -le -gt -ge".split())
+_QUOTES = re.compile(r"[\"'\\]")
 _TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
@@ -48,14 +55,21 @@ class Invocations(NamedTuple):
     unknown: bool = False
     begun: tuple[str, ...] = ()  #: what is started with more behind it that is not known yet
     operands: tuple[tuple[str, ...], ...] = ()  #: words of programs that may start any of them
+    patterns: tuple[str, ...] = ()  #: patterns of file names among such words
 
 
 def invocations(text: str) -> Invocations:
     """Return every way to write what `text` starts."""
     found = _Found()
     found.take(text, 0)
+    unknown = found.unknown or found.variables.are_unknown()
     return Invocations(
-        tuple(found.texts), tuple(found.commands), found.unknown, tuple(found.begun), tuple(found.operands)
+        tuple(found.texts),
+        tuple(found.commands),
+        unknown,
+        tuple(found.begun),
+        tuple(found.operands),
+        tuple(found.patterns),
     )
 
 
@@ -66,6 +80,8 @@ class _Found:
     unknown: bool = False
     begun: dict[str, None] = field(default_factory=dict)
     operands: dict[tuple[str, ...], None] = field(default_factory=dict)
+    patterns: dict[str, None] = field(default_factory=dict)
+    variables: Variables = field(default_factory=Variables)
     _seen: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
     _chain: int = 0
     _work: int = 0
@@ -76,7 +92,11 @@ class _Found:
         if depth > MAX_DEPTH or not self._works(len(text) if depth else 0):
             return
         parsed = parse(text)
-        self.unknown = self.unknown or parsed.doubtful or "@P}" in text
+        self.unknown = self.unknown or parsed.doubtful
+        for each in parsed.evaluated:
+            self.variables.evaluate(each)
+        for each in parsed.parameters:
+            self.variables.parameter(each)
         self._add(text.strip())
         for command in parsed.commands:
             self.commands.append(command)
@@ -101,6 +121,13 @@ class _Found:
         self._chain += 1
         self.unknown = self.unknown or any(_EVALUATED.search(each.text) for each in words)
         first = first_program(words)
+        if (
+            words[first : first + 1]
+            and words[first].text not in ("[", "test")
+            and not _COMPARISONS.isdisjoint(each.text for each in words)
+        ):
+            self.variables.compare(words)  # Of `[[`, which may be in several pieces.
+        self.variables.subscripts(each for each in words if each.text.startswith("{"))  # As in `{a[i]}>file`.
         self._assign(words[:first])
         if words[first:]:
             self._start(words[first:], depth)
@@ -126,6 +153,7 @@ class _Found:
             self._find(operands, depth)
         elif name in ("for", "select"):
             self._variables(operands[:1])
+            self.variables.loop(operands)
             self.unwrap(operands[[*(each.text for each in operands), "do"].index("do") + 1 :], depth)
         elif name in WRAPPERS:
             self._wrapper(name, operands, depth)
@@ -133,7 +161,7 @@ class _Found:
             self._loose(operands, depth)
             candidates = [each for each in operands if not each.text.startswith("-")]
             self.unknown = self.unknown or (name in SHELL_STARTERS and len(candidates) < 2)
-        elif is_harmless(name, [each.text for each in operands]):
+        elif is_harmless(name, operands):
             self._harmless(name, operands)
         else:
             self._any(operands, depth)
@@ -159,6 +187,7 @@ class _Found:
 
     def _texts(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         self.unknown = self.unknown or any(each.expanded for each in operands)
+        self.variables.fill(operands)
         if name == "ssh" and len([each for each in operands if not each.text.startswith("-")]) < 2:
             self.unknown = True  # The other side reads its commands.
         self._loose(operands, depth)
@@ -169,12 +198,14 @@ class _Found:
     def _alias(self, operands: tuple[Word, ...], depth: int) -> None:
         for each in operands:
             _, is_set, value = each.text.partition("=")
-            if is_set:
+            if is_set or each.expanded:
                 self.unknown = True
                 self.take(value, depth + 1)
 
     def _find(self, operands: tuple[Word, ...], depth: int) -> None:
         for at, word in enumerate(operands):
+            if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
+                self._need_outside(word)
             if word.text in FIND_ACTIONS:
                 ends = (each for each in range(at, len(operands)) if operands[each].text == ";")
                 self.unwrap(operands[at + 1 : next(ends, len(operands))], depth)
@@ -234,12 +265,38 @@ class _Found:
             self._assign(operands)
         if name in EVALUATING:
             self._variables(operands)
-        if name == "hash" and any(each.text.startswith("-p") for each in operands):
+            self._evaluate(name, operands)
+        if name == "hash" and any(each.expanded or re.match("-[a-z]*p", each.text) for each in operands):
             self.unknown = True
-        if name == "printf" and operands and operands[0].text.startswith("-v"):
-            self.unknown = True
+        if name == "printf" and operands and (operands[0].text.startswith("-v") or may_be_option(operands[0])):
+            self.unknown = self.unknown or not self.variables.from_outside(operands[0])
         if name in EVALUATING - {"printf"} and any(_SUBSTITUTION.search(each.text) for each in operands):
             self.unknown = True
+        if name in ("cd", "pushd", "popd"):
+            self.variables.others.add("PWD")
+
+    def _evaluate(self, name: str, operands: tuple[Word, ...]) -> None:
+        """Note what a builtin evaluates, and the variables that the builtin sets."""
+        if name in NAMING:
+            if name in ("read", "getopts"):
+                self.variables.fill(operands)
+            options = "".join(each.text for each in operands if each.text[:1] == "-")
+            named = [each for each in operands if each.expanded and "=" not in each.literal]
+            self.unknown = self.unknown or bool(named) or (name in ASSIGNING and not {*"in"}.isdisjoint(options))
+            self.variables.subscripts(operands)
+        if name == "let":
+            self.variables.compare(operands)
+        if name in ("[", "[[", "test"):
+            looked_up = [after for before, after in pairwise(operands) if before.text == "-v"]
+            for each in looked_up:
+                self.variables.evaluate(each.source)
+            for before, after in pairwise(operands):
+                if name != "[[" and before.expanded and after.expanded:
+                    self._need_outside(before)  # It may become `-v`.
+
+    def _need_outside(self, word: Word) -> None:
+        """Note that it is known what the text starts only if a word's variables come from outside of the text."""
+        self.unknown = self.unknown or not self.variables.from_outside(word)
 
     def _any(self, operands: tuple[Word, ...], depth: int) -> None:
         """Take the operands of a program that is not known for what it may start."""
@@ -248,6 +305,10 @@ class _Found:
             name = word.text.rpartition("/")[2]
             if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
                 self.unwrap(operands[at:], depth)
+            if word.expanded and is_pattern(word) and not may_be_option(word):
+                self.patterns[name] = None
+            elif word.expanded:
+                self._need_outside(word)
         self.unknown = self.unknown or any("alias." in each.text for each in operands)  # Of git.
 
     # ---- what is noted
@@ -258,6 +319,9 @@ class _Found:
             found = _NAME.match(name)
             if found is not None and (found[0] in RUN_VARIABLES or found[0].startswith("BASH_FUNC")):
                 self.unknown = True
+            self.variables.assign(word)
+            if word.expanded and PROGRAM_VARIABLES.match(name):
+                self._need_outside(word)
             if is_set:
                 self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
                 self._may_start((Word(value),))
@@ -272,7 +336,7 @@ class _Found:
         if any(_SUBSTITUTION.search(each.text) for each in files):
             self.unknown = True  # Bash expands the target of `>&` once more.
         texts = [target for operator, target in command.redirections if operator in ("<<", "<<<")]
-        if words and texts and not is_harmless(words[0].text.rpartition("/")[2], [each.text for each in words[1:]]):
+        if words and texts and not is_harmless(words[0].text.rpartition("/")[2], words[1:]):
             self._may_start(tuple(texts))
         evaluated = _SUBSTITUTION if words and words[0].text in EVALUATING else _EVALUATED
         self.unknown = self.unknown or any(evaluated.search(each.text) for each in texts)
@@ -280,7 +344,8 @@ class _Found:
     def _may_start(self, words: tuple[Word, ...]) -> None:
         plain = tuple(each.text for each in words)
         tokens = tuple(token for each in plain for token in _TOKEN.findall(each))
-        for each in (plain, tokens):
+        unquoted = tuple(token for each in plain for token in _TOKEN.findall(_QUOTES.sub("", each)))
+        for each in dict.fromkeys((plain, tokens, unquoted)):
             if len(each) > MAX_INVOCATIONS or len(self.operands) > MAX_INVOCATIONS:
                 self.unknown = True
             elif each:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from ipaddress import IPv6Network, ip_address
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,12 +19,18 @@ from ramet.tools.permissions import command_rules, path_rules
 from ramet.tools.permissions.copies import Checkouts
 from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
 from ramet.tools.permissions.invocations import Invocations, invocations
-from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, touched_by
+from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, named_folders, touched_by
 
 #: Arguments in which tools take the name of a file or folder.
 PATH_ARGUMENTS = ("file_path", "path", "notebook_path")
 #: Tools whose path is a folder: a rule that covers all that a folder holds covers the search.
 _SEARCHES = frozenset({"Grep", "Glob", "LS"})
+_HOST = re.compile(r"[a-z0-9._:-]+\Z")
+#: A name whose last part is a number is read as an address by some.
+_NUMERIC = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\Z")
+#: IPv6 addresses that stand for IPv4 addresses.
+_EMBEDDING = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "2001::/32", "::/96")))
+MAX_FOLDERS = 64  #: from which the names of one command may count
 _SAME = Ruling()
 
 
@@ -175,18 +185,46 @@ class _Judgement:
     def touched(self) -> tuple[_TouchedFile, ...]:
         """The files that a shell command names."""
         if self._touched is None:
-            globs = FileGlobs(self._call.cwd)
-            self._touched = tuple(self._named(each, globs) for each in touched_by(self.run.commands))
+            globs, folders = FileGlobs(), self._folders()
+            self._touched = tuple(self._named(each, globs, folders) for each in touched_by(self.run.commands))
         return self._touched
 
-    def _named(self, touched: Touched, globs: FileGlobs) -> _TouchedFile:
+    def _folders(self) -> tuple[str, ...]:
+        """Return the folders from which names in a shell command may count; none if these are too many."""
+        named, found = named_folders(self.run.commands), [self._call.cwd]
+        if len(named) > MAX_TOUCHED:
+            return ()
+        for here in found:  # It grows: a folder may be named from another.
+            for place in (place for name in named for place in self._places(name, here)):
+                for folder in (posixpath.normpath(place), os.path.realpath(place)):
+                    if folder not in found and Path(folder).is_dir():
+                        found.append(folder)
+            if len(found) > MAX_FOLDERS:
+                return ()
+        return tuple(found)
+
+    def _places(self, name: str, folder: str) -> Iterator[str]:
+        """Yield the absolute names that a shell may make of a name."""
+        head, _, rest = name.partition("/")
+        homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
+        if head in ("~+", "$PWD"):
+            yield posixpath.join(folder, rest)
+        if head in ("~", "$HOME"):
+            yield from (posixpath.join(home, rest) for home in homes)
+        yield posixpath.join(folder, name)
+
+    def _named(self, touched: Touched, globs: FileGlobs, folders: tuple[str, ...]) -> _TouchedFile:
         """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
+        names: dict[str, None] = {}
         try:
-            given = globs.names(touched.name) if touched.is_pattern else (touched.name,)
+            for folder in folders:
+                given = globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
+                for place in dict.fromkeys(place for each in given for place in self._places(each, folder)):
+                    names |= dict.fromkeys(path_rules.names_of(place, folder))
         except TooManyFiles:
-            given = ()
-        names = dict.fromkeys(name for each in given for name in path_rules.names_of(each, self._call.cwd))
-        return _TouchedFile(tuple(names), touched.is_read, touched.is_changed)
+            names = {}
+        below = [f"{each.rstrip('/')}/{path_rules.ANY_CHILD}" for each in names]
+        return _TouchedFile((*names, *below), touched.is_read, touched.is_changed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -255,16 +293,25 @@ def _host(url: object) -> str | None:
         return None
     try:
         parts = urlsplit(url.strip())
-        host = parts.hostname
+        host = (parts.hostname or "").rstrip(".")
     except ValueError:
         return None
-    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
+    if parts.scheme not in ("http", "https") or not _HOST.match(host) or "@" in parts.netloc:
         return None
-    return host.rstrip(".")
+    if ":" not in host and not _NUMERIC.search(host):
+        return host
+    try:
+        address = ip_address(host)
+    except ValueError:  # Another way to write an address.
+        return None
+    is_plain = str(address) in ("::", "::1") or not any(address in each for each in _EMBEDDING)
+    return str(address) if is_plain else None
 
 
 def _fits_domain(specifier: str, host: str) -> bool:
     domain = specifier.removeprefix("domain:").strip().lower()
+    with suppress(ValueError):
+        domain = str(ip_address(domain.strip("[]")))
     return fnmatchcase(host, domain.replace("[", "[[]").replace("?", "[?]"))
 
 

@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ramet.tools.permissions.expansions import UNTOLD, evaluated_in, is_run, parenthesized
 from ramet.tools.permissions.words import Command, Redirection, Word, begins_case, with_document
 
 MAX_NESTING = 30
+MAX_EXPRESSIONS = 500  #: of arithmetic
 MAX_DOCUMENTS = 20  #: here-documents that begin on one line
 _BLANKS = " \t"
 _FD = re.compile(r"\d+\Z")
 _REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
-_SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}"})
+_SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
 
 
 class _Document(NamedTuple):
@@ -38,6 +40,7 @@ class _Frame:
     letters: list[str] = field(default_factory=list)
     in_word: bool = False
     expanded: bool = False
+    began: int = 0  #: where the word under way begins
     literal: str = ""  #: the letters in front of the first expansion
     replaced: bool = False  #: by more than a pattern of file names
     operator: str = ""  #: a redirection whose target is the next word
@@ -57,8 +60,11 @@ class Scanner:
         self.commands: list[Command] = []
         self.certain = True
         self.doubtful = False  #: a shell may cut the text elsewhere
+        self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates what names hold
+        self.parameters: list[str] = []  #: what `${…}` holds
         self.frames = [_Frame("", 0, quoted=document, document=document)]
         self._documents: list[_Document] = []
+        self._arithmetic_end = 0
         self._line = 0  #: how many commands were found before this line
 
     def scan(self) -> None:
@@ -81,6 +87,8 @@ class Scanner:
 
     def _plain(self, frame: _Frame) -> None:
         char = self.text[self.at]
+        if not frame.in_word:
+            frame.began = self.at
         if char in _BLANKS:
             self._end_word(frame)
             self.at += 1
@@ -88,6 +96,7 @@ class Scanner:
             self._operator(frame, char)
         elif char == "(":
             self._end_command(frame, self.at)
+            self._arithmetic(self.at)
             self._open(")", 1)
         elif char == ")":
             self._close_or_end(frame)
@@ -105,7 +114,7 @@ class Scanner:
         elif char in "$`":
             self._expansion(frame)
         else:
-            if char in "*?[{":
+            if char in "*?[{" and not (char == "*" and self._multiplies(frame)):
                 frame.expand()
             self._add(frame, char, 1)
 
@@ -125,6 +134,11 @@ class Scanner:
         """Inside `${…}`: only its end and what is nested matter."""
         char = self.text[self.at]
         if char == "}":
+            content = self.text[frame.start : self.at].replace("\\\n", "")
+            self.parameters.append(content)
+            self.evaluated += evaluated_in(content)
+            if is_run(content):
+                self._doubt()
             self._close()
         elif char in "$`":
             self._expansion(frame)
@@ -194,7 +208,10 @@ class Scanner:
                 self._open("`", 1)
             return
         following = text[at + 1 : at + 2]
+        if following == "[":
+            self.evaluated.append(UNTOLD)  # The old form of arithmetic.
         if following == "(":
+            self._arithmetic(at + 1)
             self._open(")", 2)
         elif following == "{":
             self._open("}", 2)
@@ -205,6 +222,21 @@ class Scanner:
         else:
             frame.letters.append("$" + following)
             self.at += 1 if following in ("", '"', " ", "\n", "`", "$") else 2
+
+    def _arithmetic(self, at: int) -> None:
+        """Note the expression in double parentheses at this place, if there is one."""
+        if len(self.evaluated) >= MAX_EXPRESSIONS:
+            self._doubt()
+        elif self.text.startswith("((", at):
+            found = parenthesized(self.text, at)
+            self.evaluated.append(found)
+            if found.endswith("))"):
+                self._arithmetic_end = max(self._arithmetic_end, at + len(found))
+
+    def _multiplies(self, frame: _Frame) -> bool:
+        """Return whether a star is a word by itself inside an arithmetic expression."""
+        alone = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
+        return alone and bool(frame.words) and self.at < self._arithmetic_end
 
     def _operator(self, frame: _Frame, char: str) -> None:
         following = self.text[self.at + 1 : self.at + 2]
@@ -235,6 +267,8 @@ class Scanner:
                 inner = Scanner(body, document=True)
                 inner.scan()
                 self.commands += inner.commands
+                self.evaluated += inner.evaluated
+                self.parameters += inner.parameters
                 self.doubtful = self.doubtful or inner.doubtful
         self._documents, self._line = [], len(self.commands)
 
@@ -312,7 +346,8 @@ class Scanner:
         if not frame.in_word:
             return
         text = "".join(frame.letters)
-        word = Word(text, frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS), frame.literal)
+        expanded = frame.expanded and (frame.replaced or text not in _SPECIAL_WORDS)
+        word = Word(text, expanded, frame.literal, self.text[frame.began : self.at])
         frame.letters, frame.literal = [], ""
         frame.in_word = frame.expanded = frame.replaced = False
         if frame.operator:

@@ -18,6 +18,7 @@ class Word(NamedTuple):
     text: str
     expanded: bool = False
     literal: str = ""
+    source: str = ""  #: the word as it was written; empty if it is not known
 
 
 class Redirection(NamedTuple):
