@@ -190,7 +190,7 @@ def test_the_program_says_what_its_description_says(data: st.DataObject, asked: 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_listed_call_is_judged_as_described(machine: str) -> None:
     """All of them, with arguments of nothing: no draw of luck decides which."""
-    shut = Asked(machine, *[False] * 8)
+    shut = Asked(machine, *[False] * 9)
 
     for name, number in numbers.of(machine).number.items():
         call = Call(number, (0,) * 6, AUDIT[machine])
@@ -214,7 +214,7 @@ def test_the_numbers_are_those_of_the_machine(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_whose_memory_nothing_counts_are_refused(machine: str) -> None:
     """Contexts of asynchronous I/O are the whole machine's; rulesets of Landlock are memory of the kernel."""
-    program = Asked(machine, *[True] * 8)._replace(kill=False).program
+    program = Asked(machine, *[True] * 9)._replace(kill=False).program
     io_setup = {"x86_64": 206, "aarch64": 0}[machine]
 
     assert verdict(program, Call(io_setup, (1, 0, 0, 0, 0, 0), AUDIT[machine])) == errno.EPERM
@@ -225,7 +225,7 @@ def test_calls_whose_memory_nothing_counts_are_refused(machine: str) -> None:
 def test_the_size_of_a_socket_buffer_is_answered_with_success_and_not_set(machine: str) -> None:
     """All four names of it at the level of the socket, and no other option or level."""
     number = {"x86_64": 54, "aarch64": 208}[machine]
-    program = Asked(machine, *[True] * 8)._replace(kill=False).program
+    program = Asked(machine, *[True] * 9)._replace(kill=False).program
 
     def said(level: int, option: int) -> Verdict:
         return verdict(program, Call(number, (3, level, option, 0, 4, 0), AUDIT[machine]))
@@ -239,7 +239,7 @@ def test_pages_are_pinned_by_pipes_only_where_a_control_group_counts_them(machin
     """Without one, splice, tee and sendfile say that the file cannot do it; a pipe keeps its size."""
     numbers_of = {"x86_64": (275, 276, 40, 72), "aarch64": (76, 77, 71, 25)}[machine]
     calls_made = [Call(number, (3, 1031, 4096, 0, 0, 0), AUDIT[machine]) for number in numbers_of]
-    free = Asked(machine, *[True] * 8)._replace(kill=False)
+    free = Asked(machine, *[True] * 9)._replace(kill=False)
     shut = free._replace(unmapped=False)
 
     assert [verdict(shut.program, call) for call in calls_made] == [errno.EINVAL] * 3 + [errno.EPERM]
@@ -254,7 +254,7 @@ def test_large_shared_areas_are_mapped_only_where_a_control_group_counts_them(ma
     areas = [(mib + 1, shared), (1 << 32, shared), (1, shared | huge), (mib, shared), (1 << 32, private), (1 << 32, 1)]
     calls_made = [Call(mmap, (0, size, 3, flags, 0, 0), AUDIT[machine]) for size, flags in areas]
     calls_made += [Call(prctl, (option, 0, 0, 0, 0, 0), AUDIT[machine]) for option in (4, 15)]
-    free = Asked(machine, *[True] * 8)._replace(kill=False)
+    free = Asked(machine, *[True] * 9)._replace(kill=False)
     shut = free._replace(unmapped=False)
 
     assert [verdict(shut.program, call) for call in calls_made] == [*[errno.ENOMEM] * 3, *[ALLOW] * 3, 0, ALLOW]
