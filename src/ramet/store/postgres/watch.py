@@ -100,8 +100,9 @@ class Watch:
         seen = [(each.seat, each.lock, each.has_trees) for each in around]
         if seen != self._seen:  # At first, too: whoever listens asked before this looked.
             self._heard()
-        lived = {(seat.name, lock) for seat, lock, _ in self._seen or () if seat.alive}
-        self._has_news |= any(not seat.alive and (seat.name, lock) in lived for seat, lock, _ in seen)
+        if self._seen is not None:  # Nobody waits for one that began and fell between two looks.
+            known = {(seat.name, lock) for seat, lock, _ in self._seen if not seat.alive}
+            self._has_news |= any(not seat.alive and (seat.name, lock) not in known for seat, lock, _ in seen)
         self._seen = seen
 
     async def _pass_on(self) -> None:
