@@ -18,7 +18,7 @@ class TooManySteps(Exception):
 
 
 class Steps:
-    """What a check may still do."""
+    """The steps that a check may still take."""
 
     def __init__(self, characters: int) -> None:
         self._most = self.left = MAX_STEPS + characters // 4

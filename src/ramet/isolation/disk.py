@@ -33,7 +33,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Used(NamedTuple):
-    """What a run uses, in bytes."""
+    """The size of a run's workspace, in bytes."""
 
     bytes: int
     is_exact: bool = True  #: nobody ran while it was counted

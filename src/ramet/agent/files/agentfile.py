@@ -215,7 +215,7 @@ def _renamed(keys: dict[str, Any], source: Path) -> dict[str, Any]:
 
 
 def _schema_problem(schema: dict[str, Any]) -> str | None:
-    """What keeps a schema from being used: it is none, it points elsewhere, or its checks are too much work."""
+    """Say why a schema cannot be used: it is none, it points elsewhere, or its checks are too much work."""
     if any(not reference.startswith("#") for reference in _references(schema)):
         return "a schema whose every $ref stays inside it (#/…): nothing is fetched"  # a file must not make us call out
     try:

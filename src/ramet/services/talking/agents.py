@@ -73,7 +73,7 @@ class Admitted(Protocol):
 
     @property
     def by(self) -> str:
-        """What is kept of the key: its hash, or what stands for the operator's."""
+        """The record of a key: its hash, or the mark of the operator's key."""
 
 
 Admit = Callable[[str, str, Right], Admitted]
