@@ -12,10 +12,11 @@ import pytest
 from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
+from ramet.store.contract import Seat
 from ramet.store.postgres import PostgresStore, owning, reader
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.place import Place
-from ramet.store.postgres.watch import Watch
+from ramet.store.postgres.watch import Neighbour, Watch
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import cut_off, entry, everything, opened, schema, session_of
 from tests.support.waiting import eventually
@@ -308,6 +309,47 @@ async def test_a_fall_is_told_though_the_wait_for_it_is_interrupted_in_that_mome
     connection.close()
 
     assert (told.payload, cancels) == ("kernels", [])
+
+
+async def test_a_kernel_that_joined_and_fell_between_two_looks_is_told_to_all_once(
+    postgres: Server, schema: str
+) -> None:
+    """Nobody has waited for its lock, so only the kernel that finds it can tell. At the first look others have told."""
+    fallen = [
+        Neighbour(Seat(name, 1, "", alive=False), lock, None, has_trees=True)
+        for name, lock in (("before", 71), ("between", 72))
+    ]
+    looks = asyncio.Queue[list[Neighbour]]()
+    begun = asyncio.Semaphore(0)
+
+    async def look() -> list[Neighbour]:
+        begun.release()
+        return await looks.get()
+
+    watch = Watch(Place(postgres.dsn, schema), "one", look=look, listen=_at_once, heard=lambda: None)
+    told: list[str] = []
+    with psycopg.connect(postgres.dsn, autocommit=True) as hears:
+        hears.execute(sql.SQL("LISTEN {}").format(sql.Identifier(schema)))
+        watch.start()
+        try:
+            await begun.acquire()
+            for number, around in enumerate((fallen[:1], fallen, fallen), start=1):
+                looks.put_nowait(around)
+                watch.tell()
+                await begun.acquire()  # It has told what there was to tell.
+                hears.execute("SELECT pg_notify(%s, %s)", [schema, f"look {number}"])
+                for each in hears.notifies(timeout=60):
+                    told.append(each.payload)
+                    if each.payload == f"look {number}":
+                        break
+        finally:
+            await watch.stop()
+
+    assert told == ["look 1", "kernels", "look 2", "look 3"]
+
+
+async def _at_once() -> None:
+    return None
 
 
 async def _never() -> Any:
