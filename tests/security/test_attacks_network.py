@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_58_sockets_of_other_families_are_not_opened(kernel: Kernel) -> None:
 
 def test_59_60_services_on_unix_sockets_are_not_reached(kernel: Kernel) -> None:
     """59, 60: a service of the host, by abstract name and by path, as stream and as datagram."""
-    path, name = str(kernel.base / "service.sock"), f"ramet-test-{kernel.backend}-{kernel.user}"
+    path, name = str(kernel.base / "service.sock"), f"ramet-test-{kernel.backend}-{kernel.user}-{os.getpid()}"
     kernel.play("listen", key="by path", address=path)
     kernel.play("listen", key="by name", address=f"@{name}")
     kernel.play("listen", key="by name too", address=f"@{name}-dgram", kind="dgram")
@@ -126,7 +127,7 @@ def test_60_an_agent_with_an_endpoint_reaches_no_unix_socket_of_the_host(kernel:
 
 def test_neg_10_a_name_that_an_agent_takes_impersonates_nobody(kernel: Kernel) -> None:
     """NEG-10: a socket that an agent opens is not found by the host, nor by another agent."""
-    name = f"ramet-squatted-{kernel.backend}-{kernel.user}"
+    name = f"ramet-squatted-{kernel.backend}-{kernel.user}-{os.getpid()}"
     assert_works(kernel.control(network.squat, name, "squatted.sock"))
 
     kernel.play("start", key="squatter", agent="tests.security.attacks.network:squat_and_wait", args=[name, 60])

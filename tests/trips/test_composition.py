@@ -159,11 +159,15 @@ async def test_cancelled_it_takes_its_steps_along(runtime: AgentRuntime) -> None
 async def test_branches_work_side_by_side_under_a_cap(runtime: AgentRuntime) -> None:
     """AC-S0-13: never more than `max_parallel` at once, and results in the order of the items."""
     at_work = most = 0
+    full = asyncio.Event()
 
     async def busy(number: int) -> int:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
+        if at_work == 3:
+            full.set()
+        await full.wait()
         for _ in range(20 - number):
             await asyncio.sleep(0)
         at_work -= 1
