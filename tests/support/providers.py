@@ -1,5 +1,7 @@
 """Loopback servers that speak the wire formats of Anthropic and OpenAI, play a script and count what they are asked.
 
+OpenAI has two: Chat Completions, and Responses (`server.openai(use_responses_api=True)`).
+
     async with provider(["Hello.", Fail(429, retry_after_s=2), Call("grep", {"pattern": "x"})]) as server:
         await server.anthropic().ainvoke("hi")      # the real ChatAnthropic
         assert server.count == 1                    # HTTP requests, not method calls
@@ -24,7 +26,7 @@ from langchain_openai import ChatOpenAI
 from ramet.core.errors import ModelFailed
 from ramet.models.dialogue import Call, Cut, Dialogue, Fail, Hang, Line, Say, Script, Step
 from ramet.models.scripted import reply_of
-from tests.support import anthropic_wire, openai_wire
+from tests.support import anthropic_wire, openai_responses_wire, openai_wire
 from tests.support.http import Answer, Received, serve
 
 __all__ = ["Call", "Cut", "Ends", "Fail", "Hang", "Provider", "Says", "Script", "Step", "provider"]
@@ -52,6 +54,7 @@ class Provider:
         self.requests: list[Received] = []  #: every HTTP request, in the order of arrival
         self.gone = asyncio.Event()  #: a client left in the middle of a reply
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
+        self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
         self._dialogue = Dialogue(script)
         self._arrivals = asyncio.Condition()
         self._models: list[BaseChatModel] = []
@@ -112,7 +115,11 @@ class Provider:
             self._arrivals.notify_all()
         if self.hold is not None:
             await self.hold.wait()
-        wire: ModuleType = anthropic_wire if request.path.endswith("/messages") else openai_wire
+        wire = _wire(request.path)
+        for field, refusal in self.refusals.items():
+            if field in request.body:
+                await answer.send(400, wire.error(400, refusal))
+                return
         messages = wire.messages(request.body)
         try:
             line = self._dialogue.line(messages)
@@ -157,9 +164,15 @@ class Provider:
             answer.break_off()
 
 
+def _wire(path: str) -> ModuleType:
+    if path.endswith("/messages"):
+        return anthropic_wire
+    return openai_responses_wire if path.endswith("/responses") else openai_wire
+
+
 @contextlib.asynccontextmanager
 async def provider(script: Script) -> AsyncIterator[Provider]:
-    """A server that plays `script` to whoever asks, in either wire format."""
+    """A server that plays `script` to whoever asks, in the wire format of the path that is asked."""
     made: list[Provider] = []
 
     async def handle(request: Received, answer: Answer) -> None:

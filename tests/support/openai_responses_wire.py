@@ -1,0 +1,125 @@
+"""The OpenAI Responses wire format: requests to messages, replies to JSON or server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+from tests.support.anthropic_wire import words
+from tests.support.http import Answer
+from tests.support.openai_wire import error, stream_error
+
+__all__ = ["error", "messages", "stream", "stream_error", "whole"]
+
+
+def messages(body: dict[str, Any]) -> list[BaseMessage]:
+    """The request's messages."""
+    asked = body.get("input", [])
+    if isinstance(asked, str):
+        return [HumanMessage(asked)]
+    read: list[BaseMessage] = []
+    for item in asked:
+        match item.get("type", "message"), item.get("role"):
+            case "function_call_output", _:
+                read.append(ToolMessage(str(item["output"]), tool_call_id=item["call_id"]))
+            case "message", "system" | "developer":
+                read.append(SystemMessage(_text(item["content"])))
+            case "message", "user":
+                read.append(HumanMessage(_text(item["content"])))
+            case _:
+                read.append(AIMessage(_text(item.get("content", ""))))
+    return read
+
+
+def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
+    """The reply to a request that did not ask for a stream."""
+    return {
+        **_response(body, "completed"),
+        "output": [*_message(reply), *_calls(reply)],
+        "usage": _usage(reply),
+    }
+
+
+async def stream(
+    answer: Answer, body: dict[str, Any], reply: AIMessage, pieces: Sequence[str] | None, *, closing: bool = True
+) -> None:
+    """The reply as events; without `closing`, it stops before those that say it is whole."""
+    await _event(answer, "response.created", response=_response(body, "in_progress"))
+    at = {"item_id": "msg_loopback", "output_index": 0, "content_index": 0}
+    for item in _message(reply):
+        opened = {**item, "content": [], "status": "in_progress"}
+        await _event(answer, "response.output_item.added", output_index=0, item=opened)
+        part = {"type": "output_text", "text": "", "annotations": []}
+        await _event(answer, "response.content_part.added", **at, part=part)
+        for piece in pieces or words(str(reply.text)):
+            await _event(answer, "response.output_text.delta", **at, delta=piece)
+        if not closing:
+            return
+        await _event(answer, "response.output_item.done", output_index=0, item=item)
+    for index, item in enumerate(_calls(reply), len(_message(reply))):
+        await _event(answer, "response.output_item.added", output_index=index, item={**item, "arguments": ""})
+        called = {"item_id": item["id"], "output_index": index}
+        await _event(answer, "response.function_call_arguments.delta", **called, delta=item["arguments"])
+        await _event(answer, "response.output_item.done", output_index=index, item=item)
+    await _event(answer, "response.completed", response=whole(body, reply))
+
+
+def _response(body: dict[str, Any], status: str) -> dict[str, Any]:
+    return {
+        "id": "resp_loopback",
+        "object": "response",
+        "created_at": 0,
+        "model": body.get("model"),
+        "status": status,
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def _message(reply: AIMessage) -> list[dict[str, Any]]:
+    if not reply.content:
+        return []
+    part = {"type": "output_text", "text": str(reply.text), "annotations": []}
+    return [
+        {"id": "msg_loopback", "type": "message", "role": "assistant", "status": "completed", "content": [part]},
+    ]
+
+
+def _calls(reply: AIMessage) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"fc_{index}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call["id"],
+            "name": call["name"],
+            "arguments": json.dumps(call["args"]),
+        }
+        for index, call in enumerate(reply.tool_calls)
+    ]
+
+
+def _usage(reply: AIMessage) -> dict[str, Any]:
+    usage = reply.usage_metadata or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    return {
+        "input_tokens": usage["input_tokens"],
+        "input_tokens_details": {"cached_tokens": usage.get("input_token_details", {}).get("cache_read", 0)},
+        "output_tokens": usage["output_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+async def _event(answer: Answer, kind: str, **fields: Any) -> None:
+    await answer.event({"type": kind, "sequence_number": 0, **fields}, kind)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content if isinstance(part, dict))
