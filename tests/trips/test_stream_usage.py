@@ -91,7 +91,7 @@ async def test_an_endpoint_that_refuses_is_asked_once_without(refusal: str) -> N
 
     assert [each.value for each in (first, second, third)] == ["one", "two", "three"]
     assert asked_usage(server) == [True, False, False, False]
-    assert (first.usage.model_calls, second.usage.model_calls, third.usage.model_calls) == (2, 1, 1)
+    assert (first.usage.model_calls, second.usage.model_calls, third.usage.model_calls) == (2, 3, 1)
     assert len(asked) == 3
     assert [(each.wait_s, "HTTP 400" in each.reason) for each in retried] == [(0, True)]
     assert first.usage.estimated  # Its answer came without usage.

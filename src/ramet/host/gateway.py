@@ -24,6 +24,7 @@ from ramet.models.prices import PRICES, Price, cost_usd, most_usd, price_of
 from ramet.models.reply import Bound, ask, bind, merge, output_limit, stream_reply
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
+from ramet.models.stream_usage import UsageRefused
 from ramet.spawn.services import ModelPort
 from ramet.tools.context import ModelRequest, ToolUseContext
 
@@ -174,13 +175,28 @@ class _Call:
         return reply
 
     async def streamed(self, attempt: int) -> AIMessage:
-        """One attempt whose chunks are handed on as they come; they are provisional until the message is whole."""
+        """One attempt whose chunks are handed on as they come; they are provisional until the message is whole.
+
+        An endpoint that refuses being asked for usage is asked again at once without, by a request that is reserved and
+        counted like any other.
+        """
+        try:
+            return await self._streamed(attempt)
+        except UsageRefused as refused:
+            self.note_retry(Retry(attempt, 0.0, refused))
+        return await self._streamed(attempt, usage=False)
+
+    async def _streamed(self, attempt: int, *, usage: bool = True) -> AIMessage:
         hold, max_tokens = await self._reserved(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
         try:
             async for chunk in stream_reply(
-                self._shown.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+                self._shown.bound,
+                self._request.messages,
+                max_tokens=max_tokens,
+                clock=self._port._clock,
+                usage=usage,
             ):
                 chunks.append(chunk)
                 self.pieces.put_nowait(chunk)

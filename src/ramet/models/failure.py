@@ -63,9 +63,12 @@ def translate(error: Exception, model: str, now: datetime | None = None) -> Mode
     return ModelFailed(model, _reason(error), status=status, retryable=retryable, retry_after_s=wait_s)
 
 
-def is_overflow(failed: ModelFailed) -> bool:
-    """Whether the request was longer than the model's window: compaction helps where retries do not."""
-    cause = failed.__cause__
+def is_overflow(error: Exception) -> bool:
+    """Whether the request was longer than the model's window: compaction helps where retries do not.
+
+    `error` is a provider's, or the ModelFailed that was made of it.
+    """
+    cause = error.__cause__ if isinstance(error, ModelFailed) else error
     return cause is not None and any(cls.__name__ == "ContextOverflowError" for cls in type(cause).__mro__)
 
 

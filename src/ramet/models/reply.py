@@ -27,6 +27,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ModelFailed, RametError
+from ramet.models import stream_usage
 from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, vetted
 from ramet.models.failure import translate
 from ramet.models.resolve import model_name
@@ -151,22 +152,27 @@ async def stream_reply(
     tools: Tools = (),
     max_tokens: int | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    usage: bool = True,
 ) -> AsyncGenerator[AIMessageChunk, None]:
     """The model's reply, piece by piece, for models that `can_stream`; put the pieces together with `merge`.
 
-    A stream that breaks off is ModelFailed, also where it ends neatly but without the provider's closing event.
+    A stream that breaks off is ModelFailed, also where it ends neatly but without the provider's closing event. It is
+    UsageRefused where the endpoint may have refused no more than being asked for usage: then ask again, with `usage`
+    False.
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _limited(bound, max_tokens)
-    if getattr(target, "stream_usage", True) is None:
-        kwargs = {**kwargs, "stream_usage": True}  # ChatOpenAI leaves usage out for any address but OpenAI's own
-    provider, closed, size = "", False, 0
+    asked_usage = stream_usage.is_asked(target, kwargs, bound.runnable)
+    endpoint = stream_usage.endpoint_of(target) if asked_usage else None
+    if asked_usage and usage:
+        kwargs = {**kwargs, "stream_usage": True}
+    provider, closed, size, heard = "", False, 0, False
     cancelled = _Cancelled()
     try:
         async with aclosing(_pieces(bound, target, list(messages), kwargs)) as pieces:
             async for piece in pieces:
                 cancelled.check()
-                chunk = _chunk(piece)
+                chunk, heard = _chunk(piece), True
                 if metadata := chunk.response_metadata:
                     provider = metadata.get("model_provider", provider)
                     closed = closed or any(metadata.get(key) is not None for key in _CLOSING)
@@ -177,9 +183,14 @@ async def stream_reply(
     except RametError:
         raise
     except Exception as error:
-        raise translate(error, bound.name, clock.now()) from error
+        failed = translate(error, bound.name, clock.now())
+        if endpoint is not None and usage and not heard:
+            failed = stream_usage.refusal(endpoint, error, failed) or failed
+        raise failed from error
     if provider in _CLOSES and not closed:
         raise ModelFailed(bound.name, "the stream ended before the reply was whole", retryable=True)
+    if endpoint is not None and heard:
+        stream_usage.note(endpoint, is_taken=usage)
 
 
 class _Cancelled:
