@@ -106,8 +106,11 @@ class Aborted(RametError):
 class ModelFailed(RametError):
     """A provider did not answer. Never an agent's finding. `retryable` says whether asking again may help.
 
-    `retry_after_s` is what the provider asked us to wait, if it said so.
+    `retry_after_s` is what the provider asked us to wait, if it said so. `unsent` says that no provider can have
+    received the request: it cost nothing.
     """
+
+    unsent: bool = False
 
     def __init__(
         self,
@@ -117,8 +120,11 @@ class ModelFailed(RametError):
         status: int | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        unsent: bool = False,
     ) -> None:
         self.model, self.reason, self.status = model, reason, status
+        if unsent:  # Known where the request is made, and not told to guests.
+            self.unsent = True
         self.retryable, self.retry_after_s = retryable, retry_after_s
         super().__init__(f"{model}: {reason}" + (f" (HTTP {status})" if status else ""))
 

@@ -226,8 +226,7 @@ class _Call:
         try:
             await self._context.settled()
         except BaseException:
-            hold.refund()
-            self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
+            self._refund(hold)
             raise
         return hold, max_tokens
 
@@ -283,7 +282,14 @@ class _Call:
         self._spend(hold, usage, is_kept=not self._request.aside)
 
     def _settle_failed(self, hold: Hold, error: BaseException, *, heard: bool = False) -> None:
-        """A request refused by the provider costs a call and nothing else; one cut off may have cost all it could."""
+        """Settle a request that brought no reply.
+
+        One that no provider can have received costs nothing. One that was refused by the provider costs a call. One
+        that was cut off may have cost all it could.
+        """
+        if isinstance(error, ModelFailed) and error.unsent and not heard and self._port._requests == 1:
+            self._refund(hold)
+            return
         refused = isinstance(error, ModelFailed) and error.status is not None and not heard
         if refused or isinstance(error, BudgetExceeded):
             usage = Usage(model_calls=hold.amount.model_calls)
@@ -295,6 +301,11 @@ class _Call:
                 estimated=True,
             )
         self._spend(hold, usage, is_kept=False)
+
+    def _refund(self, hold: Hold) -> None:
+        """Give back all of a reservation, on record: nothing was sent."""
+        hold.refund()
+        self._context.emit(ModelCharged, step_id=self._request.step, usage=NOTHING_USED)
 
     def _spend(self, hold: Hold, usage: Usage, *, is_kept: bool) -> None:
         """Count it. A reply that is kept goes on record with what it used; any other request's use does by itself."""

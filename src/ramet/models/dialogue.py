@@ -127,7 +127,8 @@ class Dialogue:
 def _step(steps: Sequence[Step], index: int, label: str) -> Step:
     if index < len(steps):
         return steps[index]
-    raise ModelFailed("scripted", f"{label} ended: step {index + 1} was asked for, it has {len(steps)}")
+    reason = f"{label} ended: step {index + 1} was asked for, it has {len(steps)}"
+    raise ModelFailed("scripted", reason, unsent=True)
 
 
 def _played(step: Step, messages: Sequence[BaseMessage]) -> Spoken:
@@ -160,7 +161,8 @@ def _opening(dialogues: Mapping[str, Sequence[Step]], messages: Sequence[BaseMes
                 return found, index
     if "" in dialogues:
         return "", 0
-    raise ModelFailed("scripted", f"no dialogue is for this request; there are: {', '.join(wanted) or 'none'}")
+    reason = f"no dialogue is for this request; there are: {', '.join(wanted) or 'none'}"
+    raise ModelFailed("scripted", reason, unsent=True)
 
 
 def _found(patterns: Sequence[str], message: BaseMessage) -> str | None:

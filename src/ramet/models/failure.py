@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Final
 
 from ramet.core.errors import ModelFailed
+from ramet.models.causes import description, is_malformed, is_of_program, was_never_sent
 
 #: Statuses after which the same request may succeed. 408 and 409 (lock timeout) are what the SDKs retry, too.
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
@@ -51,16 +52,22 @@ _WIRE: Final = frozenset(
 )
 
 
-def translate(error: Exception, model: str, now: datetime | None = None) -> ModelFailed:
+def translate(
+    error: Exception, model: str, now: datetime | None = None, *, has_waited: bool = True, asks_once: bool = True
+) -> ModelFailed:
     """`error` as ModelFailed: status, whether asking again may help, and how long the provider asked us to wait.
 
-    `now` is what an HTTP date in Retry-After is measured against.
+    `now` is what an HTTP date in Retry-After is measured against. `has_waited` is whether the model's code has given
+    way to the event loop: before that it cannot have had an answer. `asks_once` is whether it makes one request: of
+    several, `error` tells only of one.
     """
     words = tuple(_words(error))
     status = _status(error, words)
     retryable = _is_retryable(error, status, words)
     wait_s = retry_after_s(_headers(error), now or datetime.now(UTC)) if retryable else None
-    return ModelFailed(model, _reason(error), status=status, retryable=retryable, retry_after_s=wait_s)
+    unsent = status is None and ((asks_once and was_never_sent(error)) or not (has_waited or _is_of_wire(error)))
+    reason = _reason(error, status)
+    return ModelFailed(model, reason, status=status, retryable=retryable, retry_after_s=wait_s, unsent=unsent)
 
 
 def is_overflow(error: Exception) -> bool:
@@ -118,8 +125,12 @@ def _is_retryable(error: Exception, status: int | None, words: tuple[str, ...]) 
         return should == "true"
     if status is not None:
         return status in RETRYABLE_STATUSES or status >= 500
-    if getattr(error, "is_retryable", None) is True:  # langchain_core.exceptions.ModelError
-        return True
+    if is_malformed(error) or is_of_program(error):  # An SDK may have wrapped it as a connection's.
+        return False
+    return getattr(error, "is_retryable", None) is True or _is_of_wire(error)  # langchain_core.exceptions.ModelError
+
+
+def _is_of_wire(error: Exception) -> bool:
     names = {cls.__name__ for cls in type(error).__mro__}
     return not names.isdisjoint(_WIRE)
 
@@ -153,6 +164,7 @@ def _metadata(response: Mapping[str, object]) -> Mapping[str, object]:
     return metadata if isinstance(metadata, Mapping) else {}
 
 
-def _reason(error: Exception) -> str:
-    said = " ".join(str(error).split()) or "no further word"
+def _reason(error: Exception, status: int | None) -> str:
+    said = description(error) if status is None and (_is_of_wire(error) or was_never_sent(error)) else None
+    said = said or " ".join(str(error).split()) or "no further word"
     return f"{type(error).__name__}: {said[:500]}"

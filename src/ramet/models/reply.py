@@ -125,7 +125,7 @@ async def ask(
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _limited(bound, max_tokens)
-    cancelled = _Cancelled()
+    cancelled, waiting = _Cancelled(), _Waiting()
     try:
         if bound.runnable is not None:
             reply: object = await bound.runnable.ainvoke(list(messages), **kwargs)
@@ -136,7 +136,7 @@ async def ask(
     except RametError:
         raise
     except Exception as error:
-        raise translate(error, bound.name, clock.now()) from error
+        raise _failed(bound, error, clock, waiting) from error
     cancelled.check()
     if not isinstance(reply, AIMessage):
         raise ModelFailed(bound.name, f"it answered with {type(reply).__name__}, which is no AIMessage")
@@ -167,7 +167,7 @@ async def stream_reply(
     if asked_usage and usage:
         kwargs = {**kwargs, "stream_usage": True}
     provider, closed, size, heard = "", False, 0, False
-    cancelled = _Cancelled()
+    cancelled, waiting = _Cancelled(), _Waiting()
     try:
         async with aclosing(_pieces(bound, target, list(messages), kwargs)) as pieces:
             async for piece in pieces:
@@ -183,7 +183,7 @@ async def stream_reply(
     except RametError:
         raise
     except Exception as error:
-        failed = translate(error, bound.name, clock.now())
+        failed = _failed(bound, error, clock, waiting)
         if endpoint is not None and usage and not heard:
             failed = stream_usage.refusal(endpoint, error, failed) or failed
         raise failed from error
@@ -208,6 +208,27 @@ class _Cancelled:
         """Raise CancelledError if this task was cancelled since and was not told."""
         if self._task is not None and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
+
+
+class _Waiting:
+    """Finds out whether a request has given way to the event loop, without which no answer can have come.
+
+    What is put in line now runs before anything that the request may wait for.
+    """
+
+    __slots__ = ("has_waited",)
+
+    def __init__(self) -> None:
+        self.has_waited = False
+        asyncio.get_running_loop().call_soon(self._note)
+
+    def _note(self) -> None:
+        self.has_waited = True
+
+
+def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting) -> ModelFailed:
+    """What came of a request, as ModelFailed. A runnable around the model may have asked more than once."""
+    return translate(error, bound.name, clock.now(), has_waited=waiting.has_waited, asks_once=bound.runnable is None)
 
 
 async def _generated(

@@ -1,0 +1,181 @@
+"""What lies behind an exception of a provider's client: what went wrong, where, and whether a request was ever sent.
+
+SDKs wrap what their HTTP library raised, which wraps what the operating system said. The wrappers say "Connection
+error."; the causes say the rest. No package is imported for this: classes are known by package and name.
+
+A request was never sent if making the connection failed. That is believed only if every cause that Python keeps is one
+of making a connection: a client that has asked elsewhere before has another one among them, and what it sent there may
+have been received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from socket import gaierror
+from typing import Final
+from urllib.parse import urlsplit
+
+#: Exceptions considered of one failure: a chain is no longer, unless somebody makes it so.
+MAX_CAUSES: Final = 50
+_MAX_TEXT: Final = 300
+
+_HTTPX: Final = frozenset({"ConnectError", "ConnectTimeout", "InvalidURL", "PoolTimeout", "ProxyError"})
+_UNSUPPORTED: Final = frozenset({"UnsupportedProtocol"})
+#: Classes that say "there was no connection, or no request to send by it", by package.
+_BEFORE_SENDING: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("httpx", "httpx2", "httpcore", "httpcore2"), _HTTPX | _UNSUPPORTED),
+    "h11": frozenset({"LocalProtocolError"}),
+    "aiohttp": frozenset({"ClientConnectorError", "ConnectionTimeoutError", "InvalidURL"}),
+    "botocore": frozenset({"ConnectTimeoutError", "EndpointConnectionError", "NoCredentialsError"}),
+    "requests": frozenset({"ConnectTimeout", "InvalidSchema", "InvalidURL", "MissingSchema"}),
+    "urllib3": frozenset({"ConnectTimeoutError", "NameResolutionError", "NewConnectionError"}),
+}
+#: Of those, the ones that say so of the request or its address: no other attempt helps.
+_NO_REQUEST: Final = frozenset({"InvalidURL", "InvalidSchema", "LocalProtocolError", "MissingSchema"}) | _UNSUPPORTED
+#: Errors that a program makes, not a wire.
+_OF_PROGRAMS: Final = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError, TypeError)
+
+_TIMEOUTS: Final[Mapping[str, str]] = {
+    "ConnectTimeout": "no connection in time",
+    "ConnectTimeoutError": "no connection in time",
+    "PoolTimeout": "no connection of the client was free in time",
+    "ReadTimeout": "no answer in time",
+    "ReadTimeoutError": "no answer in time",
+    "WriteTimeout": "the request could not be written in time",
+}
+#: What SDKs say where only a cause says more.
+_EMPTY_WORDS: Final = frozenset({"", "Connection error.", "Request timed out.", "All connection attempts failed"})
+
+
+def was_never_sent(error: BaseException) -> bool:
+    """Whether no provider can have received the request, by what is known of the failure."""
+    return _is_of_connecting(error, set())
+
+
+def is_malformed(error: BaseException) -> bool:
+    """Whether the request or its address is none: a header that is not allowed, an address without a protocol."""
+    said = any(not _NO_REQUEST.isdisjoint(_before_sending(each)) for each in causes(error))
+    return said and was_never_sent(error)
+
+
+def is_of_program(error: BaseException) -> bool:
+    """Whether an error of a program's own code is at the bottom, whatever it was wrapped in since."""
+    for _ in range(MAX_CAUSES):
+        if error.__cause__ is None:
+            break
+        error = error.__cause__
+    return isinstance(error, _OF_PROGRAMS)
+
+
+def description(error: BaseException) -> str | None:
+    """What went wrong at the wire, and with which host, as in "Connection refused 127.0.0.1:9".
+
+    None where the causes say no more than `error` itself. Never what was sent: headers hold keys.
+    """
+    every = list(causes(error))
+    text = next((text for each in reversed(every) if (text := _text(each))), None)
+    host = next((host for each in reversed(every) if (host := _host(each))), None)
+    if text is None and host is None:
+        return None
+    said = " ".join(str(error).split())
+    quotes = any(type(each).__name__ == "LocalProtocolError" for each in every)
+    own = "" if quotes or said in _EMPTY_WORDS or (text and text in said) else said[:_MAX_TEXT]
+    found = " ".join(part for part in (text, host if host is None or host not in own else None) if part)
+    if not own:
+        return found
+    return f"{own} ({found})" if found else own
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and all that are known to be behind it, each once, the nearest first."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting and len(seen) < MAX_CAUSES:
+        each = waiting.pop(0)
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += _behind(each)
+
+
+def _behind(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    found += [each for each in (error.__cause__, error.__context__) if each is not None]
+    return found
+
+
+def _is_of_connecting(error: BaseException, seen: set[int]) -> bool:
+    """Whether each way from `error` down leads to an error of connecting, and below that to nothing else."""
+    if id(error) in seen or len(seen) >= MAX_CAUSES:
+        return len(seen) < MAX_CAUSES
+    seen.add(id(error))
+    behind = _behind(error)
+    if _before_sending(error):
+        return all(_is_part_of_connecting(each, seen) for each in behind)
+    return bool(behind) and all(_is_of_connecting(each, seen) for each in behind)
+
+
+def _is_part_of_connecting(error: BaseException, seen: set[int]) -> bool:
+    if id(error) in seen or len(seen) >= MAX_CAUSES:
+        return len(seen) < MAX_CAUSES
+    seen.add(id(error))
+    known = isinstance(error, OSError | EOFError | asyncio.CancelledError | BaseExceptionGroup)
+    own = _package(type(error)) in ("builtins", "socket", "ssl", "asyncio") and known
+    if not (own or _package(type(error)) in ("anyio", "trio") or _before_sending(error)):
+        return False
+    return all(_is_part_of_connecting(each, seen) for each in _behind(error))
+
+
+def _before_sending(error: BaseException) -> frozenset[str]:
+    """The names of the classes of `error` that say that nothing was sent."""
+    if isinstance(error, ConnectionRefusedError | gaierror | ssl.SSLCertVerificationError):
+        return frozenset({type(error).__name__})
+    nothing = frozenset[str]()
+    names = {cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _BEFORE_SENDING.get(_package(cls), nothing)}
+    return frozenset(names)
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _text(error: BaseException) -> str | None:
+    """What this one exception says, if it is one of the wire."""
+    name = type(error).__name__
+    if name == "LocalProtocolError" and _package(type(error)) == "h11":  # Its text quotes the header.
+        return "a header of the request is not allowed (has the key a blank or a newline in it?)"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS failed: the certificate is not trusted ({error.verify_message})"[:_MAX_TEXT]
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or 'no reason given').replace('_', ' ').lower()}"
+    if isinstance(error, gaierror):
+        return str(error.strerror)[:_MAX_TEXT]
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    if name in _TIMEOUTS:
+        return _TIMEOUTS[name]
+    if name in ("RemoteProtocolError", *_UNSUPPORTED):
+        return " ".join(str(error).split())[:_MAX_TEXT].rstrip(".") or None
+    if name == "BrokenResourceError":
+        return "the connection was lost"
+    return None
+
+
+def _host(error: BaseException) -> str | None:
+    """The host and port that this exception's request was for."""
+    request = getattr(error, "_request", None) or getattr(error, "__dict__", {}).get("request")
+    url = getattr(request, "url", None)
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(str(url))
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+    if not host or not host.isprintable():
+        return None
+    named = f"[{host}]" if ":" in host else host
+    return (named if port is None else f"{named}:{port}")[:_MAX_TEXT]
