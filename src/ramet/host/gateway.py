@@ -18,6 +18,7 @@ from ramet.core.budget import Amount, Hold
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed, Unknown
 from ramet.core.events import MessageDiscarded, ModelAsked, ModelCharged, ModelRetried
 from ramet.core.outcome import NOTHING_USED, Usage
+from ramet.models.credentials import check_key
 from ramet.models.gate import Gates, Retry, RetryPolicy
 from ramet.models.messages import input_bound
 from ramet.models.prices import PRICES, Price, cost_usd, most_usd, price_of
@@ -58,7 +59,7 @@ class Gateway:
     def port(self, model: str | BaseChatModel) -> ModelPort:
         """A model as runs reach it. Raises Unknown or MissingExtra for a name that leads nowhere.
 
-        Raises InvalidValue for one that is not accepted.
+        Raises InvalidValue for one that is not accepted, ModelFailed for one that has no key.
         """
         if isinstance(model, str):
             if self.accepted is not None and model not in self.accepted:
@@ -73,6 +74,7 @@ class Gateway:
         return ModelPort(found.ask, found.name, found.window)
 
     def _made(self, model: BaseChatModel) -> _Port:
+        check_key(model)
         return _Port(model, self._gates, self._prices, self._clock)
 
 
