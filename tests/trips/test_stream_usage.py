@@ -126,6 +126,17 @@ async def test_a_request_that_is_refused_for_another_reason_is_asked_twice_at_mo
     assert spent == 4
 
 
+async def test_later_attempts_of_the_call_are_made_without_as_well() -> None:
+    """An attempt that fails for another reason does not bring the refused field back."""
+    async with provider([Fail(500), "there"]) as server:
+        server.refusals["stream_options"] = "Bad Request"
+        async with Session(server.openai(), runtime=impatient(2), limits=LIMITS) as session:
+            result = await session.ask("Go.")
+
+    assert (result.value, result.usage.model_calls) == ("there", 3)
+    assert asked_usage(server) == [True, False, False]
+
+
 async def test_an_endpoint_that_gave_usage_once_is_not_suspected() -> None:
     """A refusal after that has another reason, and is not asked again."""
     async with provider(["Hello.", Fail(400)]) as server:

@@ -159,10 +159,11 @@ class _Port:
 class _Call:
     """One request of one run, over all its attempts."""
 
-    __slots__ = ("_context", "_port", "_request", "_shown", "pieces")
+    __slots__ = ("_context", "_port", "_request", "_shown", "_usage", "pieces")
 
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, shown: _Shown) -> None:
         self._port, self._context, self._request, self._shown = port, context, request, shown
+        self._usage = True  #: False once an attempt was refused that had asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
     async def whole(self, attempt: int) -> AIMessage:
@@ -186,9 +187,10 @@ class _Call:
             return await self._streamed(attempt)
         except UsageRefused as refused:
             self.note_retry(Retry(attempt, 0.0, refused))
-        return await self._streamed(attempt, usage=False)
+        self._usage = False
+        return await self._streamed(attempt)
 
-    async def _streamed(self, attempt: int, *, usage: bool = True) -> AIMessage:
+    async def _streamed(self, attempt: int) -> AIMessage:
         hold, max_tokens = await self._reserved(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
@@ -198,7 +200,7 @@ class _Call:
                 self._request.messages,
                 max_tokens=max_tokens,
                 clock=self._port._clock,
-                usage=usage,
+                usage=self._usage,
             ):
                 chunks.append(chunk)
                 self.pieces.put_nowait(chunk)
