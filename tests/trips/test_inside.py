@@ -36,9 +36,11 @@ from ramet.core.events import (
     encode,
 )
 from ramet.core.limits import SpawnLimits
-from ramet.core.outcome import Status
+from ramet.core.outcome import NOTHING_USED, Status
+from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.dialogue import Call, Fail, Hang, Say
+from ramet.models.gate import RetryPolicy
 from ramet.models.scripted import ScriptedModel
 from ramet.spawn import turn
 from ramet.spawn.inside import Conversation
@@ -455,6 +457,26 @@ async def test_a_failed_provider_fails_the_turn_and_the_next_one_works(inside: I
         assert failed.error.type == "ModelFailed"
         assert "401" in failed.error.message
         assert worked.value == "Better now."
+
+
+async def test_a_question_that_was_never_sent_is_refunded(inside: Inside, tmp_path: pathlib.Path) -> None:
+    """The host asks for the guest: what it could not send costs the agent nothing, and the guest is not told why."""
+    refused = Fail(ConnectionRefusedError(111, "Connection refused"))
+    limits = Limits(tokens=200_000, model_calls=20)
+    async with session([refused] * 4 + ["Better now."], tmp_path, limits=limits, runtime=impatient()) as talk:
+        failed, worked = await talk.ask("One."), await talk.ask("Two.")
+
+        assert failed.error is not None
+        assert "Connection refused" in failed.error.message
+        assert failed.usage == NOTHING_USED
+        assert (worked.value, worked.usage.model_calls, worked.usage.estimated) == ("Better now.", 1, False)
+        assert nothing_is_held(talk)
+    assert "refused" not in str(inside.last_words[0])
+
+
+def impatient() -> AgentRuntime:
+    """A runtime that asks again at once."""
+    return AgentRuntime(retry=RetryPolicy(base_s=0))
 
 
 async def test_a_turn_that_fails_keeps_its_newest_words(inside: Inside, tmp_path: pathlib.Path) -> None:
