@@ -209,6 +209,8 @@ class TreeStory:
             case MessageDiscarded():
                 pass  # What it cost is told by itself.
             case StateChanged():
+                if run.result is not None:  # Its conversation was opened again.
+                    self._back(run)
                 run.state = event.state
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
@@ -269,6 +271,14 @@ class TreeStory:
                 self._settle(run, None)
                 self.moves.append(Move(run.id, CLOSED))
 
+    def reopen(self) -> None:
+        """Open the root's conversation again, which has ended: it is between two turns, and its budget counts on."""
+        root = self.root
+        if root.result is not None:
+            root.turn_status = str(root.result.status)
+            self._back(root)
+            root.state = "idle" if root.turn else "starting"
+
     def close_open(self) -> None:
         """Put into order what was under way when a process ended.
 
@@ -310,7 +320,7 @@ class TreeStory:
 
     def _back(self, run: RunStory) -> None:
         """It had ended and was taken up again: its scope opens anew."""
-        run.result, run.lived, run.let_go = None, Lived(), True
+        run.result, run.lived, run.let_go = None, Lived(), bool(run.above)
         run.lives += 1
         above = self.runs.get(run.above)
         while above is not None and above.is_over:

@@ -24,6 +24,7 @@ from ramet.core.errors import Conflict, Damaged, OwnedElsewhere, RametError, Sto
 from ramet.core.events import Event, encode
 from ramet.core.story import TreeStory
 from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
+from ramet.host import session_ids
 from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
@@ -74,6 +75,7 @@ class Journal:
         self._opening: asyncio.Task[Store] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._has_indexed = False  #: every session is found by its id
         self._deaf: Callable[[], None] = lambda: None
         self._deaf_to_trees: Callable[[], None] = lambda: None
         self._pages: weakref.WeakValueDictionary[str, Page] = weakref.WeakValueDictionary()
@@ -140,10 +142,28 @@ class Journal:
         return Page(self, publish, about)
 
     async def trees(self, root: str | None = None) -> list[Document]:
-        """What was said about each tree that was not closed, by the id of its root; or about the one of that root."""
+        """Return the documents of all trees, or of the one with that root or of that session."""
         await self.open()
-        found = await self.store.get(TREES, root) if root is not None else None
-        return [found] if found is not None else await self.store.list(TREES)
+        return await self.store.list(TREES) if root is None else await self._named(root)
+
+    async def _named(self, name: str) -> list[Document]:
+        found = await self.store.get(TREES, name)
+        if found is None:
+            await self._index_sessions()
+            root, _ = await session_ids.root_of(self.store, name)
+            found = await self.store.get(TREES, root) if root else None
+        return [found] if found is not None else []
+
+    async def _index_sessions(self) -> None:
+        """Register the sessions of older versions, once: from then on each is found by its id."""
+        if self._has_indexed:
+            return
+        trees = list[tuple[Document, Mapping[str, Any]]]()
+        for each in await self.store.list(TREES):
+            with contextlib.suppress(Damaged):  # Said by who goes on with all trees.
+                trees.append((each, said_of(each)))
+        await session_ids.register_older(self.store, trees)
+        self._has_indexed = True
 
     async def story(self, root: str, at: int | None = None) -> TreeStory:
         """What is on record of a tree, up to an event's number. Raises InvalidValue for an event of a newer version."""
@@ -167,13 +187,15 @@ class Journal:
         first = await self.store.read(run=run, limit=1)
         return await self.story(first[0].tree, at) if first else None
 
-    def tree_over(self, root: str, now: datetime) -> None:
-        """No runtime has it any more, and it is over: from now on it is only looked at. Said in the background."""
+    def tree_over(self, root: str, now: datetime) -> asyncio.Task[None] | None:
+        """Note that a tree is over and that no runtime has it any more. Returns the task that does so, if any."""
         self.living.discard(root)
+        task = None
         if self.is_open:
             task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
             self._closing.add(task)
             task.add_done_callback(partial(self._closed, root))
+        return task
 
     def _closed(self, root: str, task: asyncio.Task[None]) -> None:
         self._closing.discard(task)
@@ -190,6 +212,12 @@ class Journal:
         """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
         await change_tree(self.store, root, as_owner=True, over=True, ended=now)
         await self.store.let_go(root)
+
+    async def reopen_tree(self, root: str) -> bool:
+        """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
+        if self._closing:
+            await asyncio.wait(list(self._closing))  # One of them may be its own end.
+        return await change_tree(self.store, root, as_owner=True, over=False, ended=None)
 
 
 def said_of(tree: Document) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class TreePlan:
     number: str = ""  #: of a tree that another process opened: where its transcripts are
     root: str = ""  #: the id of its root, of one who had to know it before
     repeatable: bool = True  #: its root, a function, is called again where it was cut off
+    conversation: bool = False  #: its root is that of a session, which can be opened again after its end
 
 
 class OpenTree(NamedTuple):
@@ -216,6 +217,7 @@ def about(plan: TreePlan, number: str) -> dict[str, Any]:
         **({"gated": True} if plan.gate is not None else {}),
         **({"permissions": to_data(plan.permissions.narrowing())} if plan.permissions else {}),
         **({"repeatable": False} if not plan.repeatable else {}),
+        **({"conversation": True} if plan.conversation else {}),
     }
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from ramet.agent.compaction import repair
+from ramet.agent.compaction import Compaction, repair
 from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
@@ -59,6 +59,8 @@ class Supplied:
     env_vars: Mapping[str, str]
     hooks: tuple[HookRunner | HookConfig, ...]
     gate: SafetyGate | None = None
+    approver: Callable[..., Any] | None = None
+    compaction: Compaction | Literal[False] | None = None
 
     def model(self, name: str) -> BaseChatModel:
         """The model object of that name. Raises DefinitionMissing."""
@@ -90,6 +92,8 @@ class Brought(TypedDict, total=False):
     env_vars: Mapping[str, str]
     hooks: Sequence[HookRunner | HookConfig]
     gate: SafetyGate | None
+    approver: Callable[..., Any] | None
+    compaction: Compaction | Literal[False] | None
 
 
 def supplied_by(
@@ -102,6 +106,8 @@ def supplied_by(
     env_vars: Mapping[str, str] | None = None,
     hooks: Sequence[HookRunner | HookConfig] = (),
     gate: SafetyGate | None = None,
+    approver: Callable[..., Any] | None = None,
+    compaction: Compaction | Literal[False] | None = None,
 ) -> Supplied:
     """What was brought along, with nothing for what was not."""
     return Supplied(
@@ -113,6 +119,8 @@ def supplied_by(
         env_vars=env_vars or {},
         hooks=tuple(hooks),
         gate=gate,
+        approver=approver,
+        compaction=compaction,
     )
 
 
@@ -129,13 +137,28 @@ class Left:
         """Whether a runtime of this process has it."""
         return self.root in self._journal.living
 
+    @property
+    def is_conversation(self) -> bool:
+        """Whether its root is that of a session. Older versions said so of those that have an id."""
+        return bool(self.about.get("conversation") or self.about["session"])
+
     async def story(self) -> TreeStory:
         """What is on record of it."""
         return await self._journal.story(self.root)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether every run of the tree has ended, and its document says so."""
+        return bool(self.about.get("over"))
+
     async def close(self, now: datetime) -> None:
         """Nothing is left to go on with."""
         await self._journal.close_tree(self.root, now)
+
+    async def reopen(self) -> None:
+        """Note that the tree is at work again. Raises Unknown if the tree was removed meanwhile, OwnedElsewhere."""
+        if not await self._journal.reopen_tree(self.root):
+            raise Unknown("session", self.about.get("session") or self.root)
 
     def plan(
         self, supplied: Supplied, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
@@ -153,6 +176,8 @@ class Left:
             spawn_limits=SpawnLimits(**about["spawn_limits"]),
             hooks=_hooks(about, supplied, project),
             session=about["session"],
+            approver=supplied.approver,
+            compaction=supplied.compaction,
             unattended=about["unattended"],
             omitted_type=about["omitted_type"],
             children=_policy(children, supplied) if children is not None else None,
@@ -161,6 +186,7 @@ class Left:
             permissions=_permissions(about, project),
             number=about["number"],
             repeatable=about.get("repeatable", True),
+            conversation=bool(about.get("conversation")),
         )
 
 
@@ -203,7 +229,7 @@ def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
 
 
 async def left_behind(journal: Journal | None, only: str | None = None) -> list[Left]:
-    """Trees that are not known to be over, or the one of that root or session.
+    """Trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
     One whose document cannot be read is logged, and left as it is.
     """
@@ -215,7 +241,9 @@ async def left_behind(journal: Journal | None, only: str | None = None) -> list[
             found.append(Left(each.key, said_of(each), journal))
         except Damaged as problem:
             _log.error("a tree cannot be gone on with: %s", problem)
-    return [each for each in found if not each.about.get("over") and only in (None, each.root, each.about["session"])]
+    if only is None:
+        return [each for each in found if not each.is_closed]
+    return [each for each in found if each.is_conversation or not each.is_closed]
 
 
 async def left_by_others(journal: Journal, roots: Sequence[str]) -> list[Left]:

@@ -15,8 +15,6 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.agent.composition.steps import levels
 from ramet.agent.definition import Agent
-from ramet.agent.hook_config import HookConfig
-from ramet.agent.hooks import HookRunner
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import OwnedElsewhere, StoreFailed, Unknown
@@ -396,38 +394,22 @@ class AgentRuntime:
     async def resume(
         self,
         *,
-        llm: BaseChatModel | None = None,
-        models: Mapping[str, BaseChatModel] | None = None,
-        tools: Sequence[BaseTool] = (),
-        agents: Sequence[Agent | Mapping[str, Any]] = (),
-        secrets: Mapping[str, str] | None = None,
-        env_vars: Mapping[str, str] | None = None,
-        hooks: Sequence[HookRunner | HookConfig] = (),
-        gate: SafetyGate | None = None,
         only: str | None = None,
         prepare: Callable[[Run], None] | None = None,
+        **brought: Unpack[Brought],
     ) -> list[Handle]:
         """Go on with every tree that a process which was killed left behind, or `only` one; handles on their roots.
 
         What a journal can only name is supplied: model objects (`llm` stands for all that `models` does not name),
         tools of a root, definitions that hold objects, hooks, a safety gate, values of secrets and of variables.
         `env_vars` has a variable by its name, or, for one run alone, by `path:NAME`. `only` is a root's id, or a
-        session's. Each root is shown to `prepare` before it is set to work. Raises DefinitionMissing for what is not
-        supplied; the trees before it go on.
+        session's; a conversation that was closed is opened again then, and waits for its next prompt. Each root is
+        shown to `prepare` before it is set to work. Raises DefinitionMissing for what is not supplied; the trees before
+        it go on.
         """
-        supplied = supplied_by(
-            llm=llm,
-            models=models,
-            tools=tools,
-            agents=agents,
-            secrets=secrets,
-            env_vars=env_vars,
-            hooks=hooks,
-            gate=gate,
-        )
         if self.journal is not None:
             self.journal.users.add(self)
-        taking = Taking(self, supplied, self._close_with, prepare)
+        taking = Taking(self, supplied_by(**brought), self._close_with, prepare, reopens=only is not None)
         return await resume_all(taking, self.journal, only=only)
 
     async def adopt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pathlib
@@ -24,14 +25,17 @@ from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
 from ramet.core.outcome import Result, Status, Usage
-from ramet.core.policy import Policy
+from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
+from ramet.host.conversations import Beginning, Conversation, resume
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
+from ramet.host.resuming import Brought
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
+from ramet.host.session_ids import checked_session_id
 from ramet.host.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
 from ramet.spawn.handle import Handle
@@ -105,17 +109,19 @@ class Session:
         self.project = project or self.runtime.open_project(self._cwd, call)
         definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
+        given_hooks = (hooks,) if hooks else ()
         if sync_tools not in ("thread", "process"):
             raise InvalidValue("sync_tools", sync_tools, "'thread' or 'process'")
         if sync_tools == "process":
             check_tools([*tools, *_brought_by(root, *definitions.values())])
-        self._opened: OpenTree = self.runtime.open_tree(
-            TreePlan(
+        self._beginning: Beginning | None = Beginning(
+            runtime=self.runtime,
+            plan=TreePlan(
                 definitions=definitions,
                 cwd=self._cwd,
                 spawn_limits=spawn_limits,
-                hooks=(*([hooks] if hooks else []), *self.project.hooks),
-                session=session_id,
+                hooks=(*given_hooks, *self.project.hooks),
+                session=checked_session_id(session_id),
                 approver=approver,
                 unattended=unattended,
                 omitted_type=omitted_type,
@@ -124,18 +130,28 @@ class Session:
                 sync_tools=sync_tools,
                 gate=gate,
                 permissions=self.project.permissions,
-            )
-        )
-        self._root: Run = self._opened.tree.spawner.root(
-            root,
+                conversation=True,
+            ),
+            agent=root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
-            cwd=self._cwd or pathlib.Path.cwd(),
             limits=root.limits.tightened(limits),
-            session=session_id,
-            persistent=True,
             request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy, shelf=shelf),
+            brought=Brought(
+                llm=llm if llm is not None else root.model if not isinstance(root.model, str) else None,
+                tools=tools,
+                agents=(*call, root),
+                secrets={**secrets_of(policy), **secrets_of(root_policy)},
+                env_vars={**variables_of(policy), **variables_of(root_policy)},
+                hooks=given_hooks,
+                gate=gate,
+                approver=approver,
+                compaction=compaction,
+            ),
         )
-        self.runtime.keep(self._opened, self._root)
+        self._conversation: Conversation | None = None
+        self._starting = asyncio.Lock()
+        if not self._beginning.may_be_on_record:
+            self._conversation = self._beginning.begin()
         self.result: Result | None = None  #: of the last turn
         self._closed = False
 
@@ -153,41 +169,71 @@ class Session:
         env_vars: Mapping[str, str] | None = None,
         hooks: Sequence[HookRunner | HookConfig] = (),
         gate: SafetyGate | None = None,
+        approver: Callable[..., Any] | None = None,
+        compaction: Compaction | Literal[False] | None = None,
         prepare: Callable[[Run], None] | None = None,
     ) -> Self:
-        """Go on with the conversation of a process that was killed, by its `session_id` or its root's id.
+        """Go on with a conversation on record, by its `session_id` or its root's id.
 
-        A turn that was under way goes on at once; `send` and `events` work meanwhile, a prompt must wait for its end.
-        Before that, `prepare` may change what is not on record of its root.
-        Raises Unknown, and DefinitionMissing for what the journal can only name and nobody supplies.
+        A conversation whose session was closed waits for its next prompt. One whose process was killed goes on in the
+        middle of its turn at once: `send`, `events` and `wait_for_turn` work meanwhile. Its agent, limits and policies
+        are those on record, and what it has used counts on. Before anything begins, `prepare` may change what is not
+        on record of its root.
+        Raises Unknown, which names the ids that are like it, BusyError or OwnedElsewhere if it is open already, and
+        DefinitionMissing for what the journal can only name and nobody supplies.
         """
         self = cls.__new__(cls)
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd)
+        self._beginning, self._starting = None, asyncio.Lock()
         try:
-            found = await self.runtime.resume(
+            self._conversation = await resume(
+                self.runtime,
+                session,
                 llm=llm,
                 tools=tools,
                 agents=agents,
-                secrets=secrets,
-                env_vars=env_vars,
+                secrets=secrets or {},
+                env_vars=env_vars or {},
                 hooks=hooks,
                 gate=gate,
-                only=session,
+                approver=approver,
+                compaction=compaction,
                 prepare=prepare,
             )
-            if not found:
-                raise Unknown("session", session)
         except BaseException:
             if self._own_runtime:
                 await self.runtime.stop()
             raise
-        self._root = found[0].run
-        self._opened = self.runtime.trees[self._root.info.id]
         self.project = self.runtime.open_project(self._cwd, tuple(map(as_agent, agents)))
         self.result, self._closed = None, False
         return self
+
+    async def start(self) -> Self:
+        """Begin the conversation, or go on with the one on record of this `session_id`; idempotent.
+
+        `async with` and the first prompt do this, too. Raises BusyError or OwnedElsewhere if the conversation is open
+        in this process or in another kernel, StoreInUse, and DefinitionMissing.
+        """
+        async with self._starting:
+            if self._conversation is None:
+                assert self._beginning is not None, "a session that was resumed has its conversation"
+                self._conversation = await self._beginning.open()
+        return self
+
+    @property
+    def _opened(self) -> OpenTree:
+        return self._talk().opened
+
+    @property
+    def _root(self) -> Run:
+        return self._talk().root
+
+    def _talk(self) -> Conversation:
+        if self._conversation is None:
+            raise RametError("it is not known yet whether this session_id is on record: use `async with` or start()")
+        return self._conversation
 
     # ---- talking
 
@@ -197,7 +243,9 @@ class Session:
         Leaving the iteration early interrupts the turn. `result` holds how it ended; a turn that failed can be followed
         by another. Raises BusyError while a turn is under way, InvalidValue for what is no prompt, Denied by a hook.
         """
-        run = self._ready(text)
+        _check_message(text)
+        await self.start()
+        run = self._check_free()
         brief = self._root.agent.initial_prompt if run.turns == 0 else ""
         said = await self._hooked(text)
         message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
@@ -226,6 +274,19 @@ class Session:
             return None
         return TurnStream(run, self._opened.recorder)
 
+    async def wait_for_turn(self) -> Result | None:
+        """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one.
+
+        Returns how the turn ended, or None if there is none.
+        """
+        if (turn := self.listen()) is None:
+            return None
+        async with aclosing(turn.items()) as items:
+            async for _ in items:
+                pass
+        self.result = turn.result or self._root.result
+        return self.result
+
     async def ask(self, text: str) -> Result:
         """Work on a prompt and return how it ended."""
         async with aclosing(self.submit_message(text)) as items:
@@ -250,18 +311,32 @@ class Session:
         return receipt
 
     async def close(self, reason: str = "the session was closed") -> None:
-        """End everything below and let all readers end; idempotent."""
-        context = self._root.context
+        """End the turn under way and all agents below, and let all readers end; idempotent.
+
+        The conversation rests on record: a session of its `session_id`, or `resume`, goes on with it, in any process,
+        until it is removed.
+        """
+        try:
+            if self._conversation is not None:
+                await self._end_talk(self._conversation.root, reason)
+        finally:
+            if self._own_runtime:
+                await self.runtime.stop()
+
+    async def _end_talk(self, root: Run, reason: str) -> None:
+        context = root.context
         if not self._closed and context.hooks is not None and context.hooks.listens("SessionEnd"):
             await context.hooks.fire("SessionEnd", context, {"reason": "other"}, matcher="other")
         self._closed = True
-        await self.runtime.close_tree(self._root.info.id, reason)
-        if self._own_runtime:
-            await self.runtime.stop()
+        await self.runtime.close_tree(root.info.id, reason)
 
     async def __aenter__(self) -> Self:
         await self.runtime.start()
-        return self
+        try:
+            return await self.start()
+        except BaseException:
+            await self.close("it could not be begun")
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -308,6 +383,7 @@ class Session:
 
         `deltas` adds the text of every agent as it streams.
         """
+        await self.start()
         run = None if tree else self._root.info.id
         reader = self._opened.recorder.subscribe(run=run, deltas=deltas)
         async with aclosing(reader.items()) as items:
@@ -326,6 +402,7 @@ class Session:
 
     async def spawn(self, request: SpawnRequest) -> Handle:
         """Start a child of the root from code. Raises SpawnRefused."""
+        await self.start()
         tree = self._opened.tree
         return tree.handle(await tree.spawner.spawn(self._root, request))
 
@@ -336,11 +413,6 @@ class Session:
         return changed
 
     # ----
-
-    def _ready(self, text: str) -> Run:
-        if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
-            raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
-        return self._check_free()
 
     def _check_free(self) -> Run:
         run = self._root
@@ -363,6 +435,11 @@ class Session:
         if decision.verdict == "deny":
             raise Denied("prompt", decision.reason or "a hook said no")
         return f"{text}\n\n{decision.context}" if decision.context else text
+
+
+def _check_message(text: str) -> None:
+    if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
+        raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
 
 
 def sandboxed_children(cwd: pathlib.Path | None) -> Policy:

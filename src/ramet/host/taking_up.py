@@ -12,7 +12,7 @@ from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
 from ramet.core.errors import RametError, StoreFailed
-from ramet.core.events import RunSpawned
+from ramet.core.events import RunSpawned, StateChanged
 from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
 from ramet.host.opening import OpenTree, TreePlan
@@ -23,6 +23,7 @@ from ramet.isolation.git import Git, NoWorktree
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
+from ramet.spawn.supervisor import MAX_WAKES
 
 _log = logging.getLogger("ramet.adopting")
 
@@ -51,6 +52,7 @@ class Taking:
     supplied: Supplied
     close_with: Callable[[Run], None]
     prepare: Callable[[Run], None] | None = None
+    reopens: bool = False  #: conversations that were closed, too
 
     async def take_up(self, trees: Sequence[Left]) -> list[Handle]:
         """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing."""
@@ -78,7 +80,10 @@ class Taking:
         story = await left.story()
         if left.is_alive:  # Somebody else took it up meanwhile.
             return None
-        if story.is_over:
+        reopens = self.reopens and story.is_over and _is_conversation(story)
+        if reopens:
+            story.reopen()
+        elif story.is_over:
             await left.close(owner.clock.now())
             return None
         await _restore_worktrees(story, git_of(owner.user_dir))
@@ -89,14 +94,24 @@ class Taking:
             root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)
+            if reopens:
+                await left.reopen()
         except BaseException:
             opened.close()
             raise
         owner.keep(opened, root)
+        if reopens:
+            root.wakes = MAX_WAKES  # Its next turn begins with a prompt: opening it costs nothing.
+            root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
         go_on(opened.tree, story)
         if not root.persistent:
             self.close_with(root)
         return opened.tree.handle(root)
+
+
+def _is_conversation(story: TreeStory) -> bool:
+    born = story.root.born.birth
+    return bool(born.get("persistent")) and not born.get("agent", {}).get("function")
 
 
 async def _restore_worktrees(story: TreeStory, git: Git) -> None:

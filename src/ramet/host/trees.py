@@ -115,12 +115,13 @@ class Trees:
         finally:
             opened.close()
             self._open.pop(root, None)
-            self._let_go(root)
+            noting = self._let_go(root)
             self._closing.pop(root, None)
+        if noting is not None:
+            await asyncio.wait({noting})  # From then on another kernel may open its conversation.
 
-    def _let_go(self, root: RunId) -> None:
-        if self._journal is not None:
-            self._journal.tree_over(root, self._clock.now())
+    def _let_go(self, root: RunId) -> asyncio.Task[None] | None:
+        return self._journal.tree_over(root, self._clock.now()) if self._journal is not None else None
 
     def leave(self, root: RunId) -> Run | None:
         """Let go of a tree in which nobody lives any more, else say who does; the newest stay to be asked for."""

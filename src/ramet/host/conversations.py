@@ -1,0 +1,135 @@
+"""The tree of a session: begun, or gone on with where it is on record under the session's id.
+
+A session id is the name of one conversation. Closing a session does not end the conversation: it rests on record, until
+it is opened again or removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+
+from ramet.agent.definition import Agent
+from ramet.core.budget import Limits
+from ramet.core.errors import BusyError, OwnedElsewhere, Unknown
+from ramet.host import session_ids
+from ramet.host.journal import Journal
+from ramet.host.opening import OpenTree, TreePlan
+from ramet.host.resuming import Brought, left_behind
+from ramet.spawn.run import Run
+from ramet.tools.context import SpawnRequest
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+    from ramet.host.runtime import AgentRuntime
+
+_MOST_NEAR = 5  #: ids that an error names
+
+
+class Conversation(NamedTuple):
+    """An open tree and its root, which a session talks with."""
+
+    opened: OpenTree
+    root: Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """All that a session begins a conversation with, or brings along to go on with one."""
+
+    runtime: AgentRuntime
+    plan: TreePlan
+    agent: Agent
+    tools: Sequence[BaseTool]
+    limits: Limits
+    request: SpawnRequest
+    brought: Brought
+
+    @property
+    def may_be_on_record(self) -> bool:
+        """Whether a conversation of its session id may be on record."""
+        return self.plan.session is not None and self.runtime.journal is not None
+
+    def begin(self) -> Conversation:
+        """Begin a conversation. Raises like `AgentRuntime.open_tree`, and like the birth of a root."""
+        opened = self.runtime.open_tree(self.plan)
+        root = opened.tree.spawner.root(
+            self.agent,
+            tools=self.tools,
+            cwd=self.plan.cwd or pathlib.Path.cwd(),
+            limits=self.limits,
+            session=self.plan.session,
+            persistent=True,
+            request=self.request,
+        )
+        self.runtime.keep(opened, root)
+        return Conversation(opened, root)
+
+    async def open(self) -> Conversation:
+        """Go on with the conversation of the session id, or begin it.
+
+        Raises BusyError or OwnedElsewhere where the conversation is open already, and DefinitionMissing.
+        """
+        session, journal = self.plan.session, self.runtime.journal
+        if session is None or journal is None:
+            return self.begin()
+        journal.users.add(self.runtime)
+        await journal.open()
+        while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
+            _, version = await session_ids.root_of(journal.store, session)
+            begun = self.begin()
+            if begun.opened.recorder.durable is not None:
+                await begun.opened.recorder.durable()  # Before its id: an id never leads to nothing but a removed tree.
+            root = begun.root.info.id
+            if await session_ids.register(journal.store, session, root, expected=version):
+                return begun
+            await self.runtime.close_tree(root, "another process began this conversation in the same moment")
+        return found
+
+
+async def resume(
+    runtime: AgentRuntime, session: str, *, prepare: Callable[[Run], None] | None = None, **brought: Unpack[Brought]
+) -> Conversation:
+    """Go on with the conversation of a session id, or of a root's id.
+
+    Raises Unknown, which names ids like it, BusyError or OwnedElsewhere where it is open already, DefinitionMissing.
+    """
+    journal = runtime.journal
+    found = None
+    if journal is not None:
+        found = await _resumed(runtime, journal, session, prepare, **brought)
+    if found is None:
+        raise Unknown("session", session, await _near(journal, session))
+    return found
+
+
+async def _resumed(
+    runtime: AgentRuntime,
+    journal: Journal,
+    session: str,
+    prepare: Callable[[Run], None] | None = None,
+    **brought: Unpack[Brought],
+) -> Conversation | None:
+    journal.users.add(runtime)
+    for left in await left_behind(journal, session):
+        if left.is_alive:
+            raise BusyError(f"the conversation {session!r} is open in this process already")
+        handles = await runtime.resume(only=left.root, prepare=prepare, **brought)
+        for handle in handles:
+            return Conversation(runtime.trees[handle.run.info.id], handle.run)
+        owner = await journal.store.owner_of(left.root)
+        if owner is not None and owner.alive and owner.name != journal.store.kernel:
+            raise OwnedElsewhere(left.root, owner.name, owner.address)
+    return None
+
+
+async def _near(journal: Journal | None, session: str) -> tuple[str, ...]:
+    """Ids on record that look like this one; where none does, the newest."""
+    if journal is None:
+        return ()
+    ids = [each.key for each in await journal.store.list(session_ids.SESSIONS)]
+    return tuple(difflib.get_close_matches(session, ids, _MOST_NEAR, 0.5) or ids[-_MOST_NEAR:])
