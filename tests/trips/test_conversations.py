@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from ramet import AgentRuntime, Limits, Session
 from ramet.core.errors import BusyError, InvalidValue, OwnedElsewhere, RametError, StoreInUse, Unknown
 from ramet.core.events import RunEnded, TurnStarted
 from ramet.core.outcome import Status
-from ramet.core.policy import Policy
+from ramet.core.policy import Isolation, Policy
 from ramet.host.records import Records
 from ramet.models.scripted import Call, Script, ScriptedModel
 from ramet.store.contract import Store
@@ -119,7 +120,7 @@ async def test_a_conversation_that_was_closed_in_a_turn_takes_the_next_prompt(ma
 async def test_ends_of_children_that_closing_stopped_wake_nobody(make: MakeStore) -> None:
     """Opening a conversation asks no model: the notice waits for the next prompt."""
     gate = Gate()
-    plan: dict[str, Script] = {"": [[background("wait", "worker")], "started"], "wait": [[Call("gate")]]}
+    plan: dict[str, Any] = {"": [[background("wait", "worker")], "started"], "wait": [[Call("gate")]]}
     async with (
         AgentRuntime(store=make(), grace_s=0.1) as runtime,
         Session(ScriptedModel(plan), [gate.tool], runtime=runtime, session_id="chat") as session,
@@ -231,11 +232,12 @@ async def test_a_folder_that_another_process_works_in_is_refused_by_its_process(
 
 async def test_a_folder_of_the_first_agent_is_there_again(tmp_path: pathlib.Path) -> None:
     """An agent in a sandbox finds the files that it wrote before its session was closed."""
-    policy = Policy(isolation="L1")
-    for script, expected in (
-        ([[Call("Write", {"file_path": "note.txt", "content": "kept"})], "written"], "written"),
-        ([[Call("Read", {"file_path": "note.txt"})], "read"], "read"),
-    ):
+    policy = Policy(isolation=Isolation.L1)
+    scripts: list[Script] = [
+        [[Call("Write", {"file_path": "note.txt", "content": "kept"})], "written"],
+        [[Call("Read", {"file_path": "note.txt"})], "read"],
+    ]
+    for script, expected in zip(scripts, ("written", "read"), strict=True):
         async with Session(
             ScriptedModel(script),
             workspace_tools(),
