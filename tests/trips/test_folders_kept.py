@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from langchain_core.messages import BaseMessage
 
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core import events
 from ramet.core.events import Event
-from ramet.isolation.folders import KEEP_COUNT, RunFolders
+from ramet.isolation.folder_retention import FolderLimits
+from ramet.isolation.folders import RunFolders
 from ramet.models.dialogue import Call, Spoken
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
@@ -23,6 +25,7 @@ from tests.trips.kit import of_kind, run_of
 __all__ = ["warm"]  # a fixture is used by its name
 pytestmark = pytest.mark.usefixtures("warm")
 
+KEEP_COUNT = FolderLimits().count or 0
 WRITES = Call("Write", {"file_path": "note.txt", "content": "to be kept"})
 READS = Call("Read", {"file_path": "note.txt"})
 LOST = "its folder is not there any more"
@@ -102,8 +105,8 @@ async def test_a_child_that_finished_has_its_files_when_mail_resumes_it(tmp_path
         kid = run_of(session, "main/kid").info.id
     many_that_ended(tmp_path)
 
-    def answer(messages: list[object]) -> Spoken:
-        newest = messages[-1].text  # type: ignore[attr-defined]  # a message
+    def answer(messages: list[BaseMessage]) -> Spoken:
+        newest = messages[-1].text
         return READS if "read it" in newest else f"read: {newest}" if "to be kept" in newest else "heard"
 
     model = ScriptedModel(answer)

@@ -14,6 +14,7 @@ from ramet.core.events import (
     ClampEvent,
     Compacted,
     Event,
+    FolderLost,
     HookFailed,
     ModelRetried,
     Notice,
@@ -76,6 +77,8 @@ def _said(event: Event, picture: Picture) -> Line | None:
             return Line(("allowed" if event.allowed else "not allowed") + why)
         case HookFailed():
             return Line(f"hook {one_line(event.hook, 80)} failed on {event.event}: {one_line(event.reason)}", True)
+        case FolderLost():
+            return Line(f"its {one_line(event.part, 20)} is not there any more: it goes on in an empty one", True)
         case Compacted():
             return Line(f"history shortened from {event.before_messages} to {event.after_messages} messages")
         case Notice():

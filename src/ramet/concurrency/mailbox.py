@@ -13,7 +13,9 @@ MAX_BYTES = 256 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024  #: of all unread mail together, notices aside
 _REMEMBERED = 4_096  #: ids kept to recognise a duplicate
 
-Kind = Literal["user", "agent", "notice"]
+#: A note is the host's own, like a notice: it is read with the next turn, and begins none.
+Kind = Literal["user", "agent", "notice", "note"]
+_OF_THE_HOST = ("notice", "note")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,7 @@ class Mailbox:
     def push(self, mail: Mail) -> bool:
         """Accept mail; False if this id was accepted before. Raises MailRefused when full, too large or closed.
 
-        A notice is never refused for size or number: the host makes one per end, and an end must not be lost.
+        A notice or a note is never refused for size or number: the host makes them, few, and none must be lost.
         """
         if self.closed is not None:
             raise MailRefused(self.owner, self.closed)
@@ -63,7 +65,7 @@ class Mailbox:
 
     def check_room(self, mail: Mail) -> int:
         """The bytes it would count, if there is room for it. Raises MailRefused, changing nothing."""
-        if mail.kind == "notice":
+        if mail.kind in _OF_THE_HOST:
             return 0
         size = len(mail.text.encode("utf-8", "surrogatepass"))
         if size > MAX_BYTES:
@@ -79,6 +81,11 @@ class Mailbox:
         return any(mail.kind == kind for mail in self._unread)
 
     @property
+    def wakes(self) -> bool:
+        """Whether something is unread for which a turn is begun: anything but notes."""
+        return any(mail.kind != "note" for mail in self._unread)
+
+    @property
     def unread(self) -> tuple[Mail, ...]:
         """What has not been read, oldest first; looking at it does not count as reading."""
         return tuple(self._unread)
@@ -88,7 +95,7 @@ class Mailbox:
         mail = next((each for each in self._unread if each.id == mail_id), None)
         if mail is not None:
             self._unread.remove(mail)
-            self._bytes -= 0 if mail.kind == "notice" else len(mail.text.encode("utf-8", "surrogatepass"))
+            self._bytes -= 0 if mail.kind in _OF_THE_HOST else len(mail.text.encode("utf-8", "surrogatepass"))
         return mail
 
     def drain(self) -> list[Mail]:
@@ -107,7 +114,7 @@ class Mailbox:
         self._seen |= dict.fromkeys(seen)
         for mail in unread:
             self._unread.append(mail)
-            self._bytes += 0 if mail.kind == "notice" else len(mail.text.encode("utf-8", "surrogatepass"))
+            self._bytes += 0 if mail.kind in _OF_THE_HOST else len(mail.text.encode("utf-8", "surrogatepass"))
 
     def reopen(self) -> None:
         """Accept mail again: the run was resumed."""

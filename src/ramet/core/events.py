@@ -274,6 +274,12 @@ class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
     adopted: bool = False  #: it was not started now, but had outlived the kernel that had started it
 
 
+class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
+    """The folder of a sandboxed run was not there any more; it goes on in an empty one, and its agent is told so."""
+
+    part: str = "folder"  #: all of it, with its checkpoint and what it had printed, or its "workspace"
+
+
 class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):
     """An attempt failed, and another is made in a new sandbox after `wait_s`."""
 
@@ -349,6 +355,7 @@ AnyEvent = (
     | HookFailed
     | Compacted
     | SandboxStarted
+    | FolderLost
     | RunRetried
     | ResultReused
     | ThresholdCrossed

@@ -240,7 +240,7 @@ class TreeStory:
             case MailPushed():
                 if event.asked:
                     self.mailed.add(event.asked)
-                if run.result is not None and event.kind != "notice":
+                if run.result is not None and event.kind not in ("notice", "note"):
                     self._back(run)
                     run.state = "idle"  # Its next turn has not begun.
                 if event.kind == "user" or run.born.path.startswith(f"{event.sender}/"):

@@ -26,6 +26,7 @@ PASSED_OVER = frozenset(
         events.IntentionRecorded,
         events.IntentionDecided,
         events.HookFailed,
+        events.FolderLost,
         events.ThresholdCrossed,
         events.EndpointAsked,
         events.CommandRun,

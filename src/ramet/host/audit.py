@@ -54,6 +54,7 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.IntentionDecided: frozenset(),
     events.HookFailed: frozenset(),
     events.SandboxStarted: frozenset(),
+    events.FolderLost: frozenset(),
     events.EndpointAsked: frozenset(),
     events.CommandRun: frozenset(),
     events.MailPushed: frozenset({"text"}),

@@ -58,6 +58,9 @@ class User(Protocol):
     def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
         """Another kernel owns that tree: end what is at work in it."""
 
+    def _can_go_on(self, root: str, run: str) -> bool | None:
+        """Whether a run of an open tree can have another turn; None for a tree that this runtime has not."""
+
 
 class Journal:
     """A store that is opened once, by whoever needs it first, and closed by whoever needs it last.
@@ -132,6 +135,11 @@ class Journal:
         self._deaf_to_trees()
         await self.store.close()
         self._loop = None
+
+    def can_go_on(self, root: str, run: str) -> bool:
+        """Whether a run of a tree that is at work here can have another turn; also of one that is being opened."""
+        said = [answer for user in list(self.users) if (answer := user._can_go_on(root, run)) is not None]
+        return any(said) or not said
 
     def keep_page(self, root: str, page: Page) -> None:
         """This is the page of that tree."""

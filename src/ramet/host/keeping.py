@@ -1,5 +1,7 @@
 """Trees whose time is up are removed by the kernel itself, at its beginning and now and then. Never what lives.
 
+So are folders of runs beyond those that are kept, but for those of runs that can go on.
+
 A tree's document says how long it is kept after its end, and whether somebody said that it is to be kept. What is
 removed leaves a note, so that whoever asks for its result is told why it is gone.
 """
@@ -10,16 +12,18 @@ import asyncio
 import contextvars
 import logging
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
 
 from ramet.concurrency.clock import Clock
-from ramet.core.errors import RametError
+from ramet.core.errors import InvalidValue, RametError
+from ramet.host.folder_needs import FolderNeeds
 from ramet.host.journal import TREES
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.retention import EXPIRED, Removal, Removed
+from ramet.isolation.folders import RunFolders
 from ramet.store.contract import Store
 
 LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
@@ -38,10 +42,17 @@ class Caretaker:
         clock: Clock,
         working_dir: pathlib.Path | None,
         transcripts: pathlib.Path | None,
+        *,
+        folders: RunFolders | None = None,
+        can_go_on: Callable[[str, str], bool] = lambda root, run: True,
     ) -> None:
-        """`living` are the roots of trees that this kernel has; it changes meanwhile."""
+        """`living` are the roots of trees that this kernel has; it changes meanwhile.
+
+        `folders` are those of runs, to be tidied; `can_go_on` says of a run of such a tree, by root and id, if it can.
+        """
         self._store, self._living, self._clock = store, living, clock
         self._removal = Removal(store, working_dir, transcripts)
+        self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
         self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
 
@@ -61,9 +72,20 @@ class Caretaker:
         while True:
             try:
                 await self.collect()
+                await self.tidy()
             except RametError as problem:
                 _log.warning("what has expired could not be removed: %s", problem)
             await asyncio.sleep(LOOK_S)
+
+    async def tidy(self) -> tuple[str, ...]:
+        """Remove folders of runs beyond what is kept, but for those that somebody needs; the ids of their runs."""
+        if self._folders is None:
+            return ()
+        try:
+            return await self._folders.tidy(self._needs)
+        except (OSError, InvalidValue) as problem:
+            _log.warning("the folders of runs could not be tidied: %s", problem)
+            return ()
 
     async def collect(self) -> list[str]:
         """Remove every tree whose time is up; the ids of their roots."""

@@ -46,6 +46,7 @@ from ramet.host.taking_up import Taking, claim_left, resume_all
 from ramet.host.telemetry import Telemetry
 from ramet.host.trees import Trees
 from ramet.isolation.contract import Backend
+from ramet.isolation.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
 from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
@@ -106,6 +107,7 @@ class AgentRuntime:
         store: Store | None = None,
         audit: Audit | None = None,
         keep_results_seconds: float | None = None,
+        keep_folders: FolderLimits | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
@@ -120,7 +122,9 @@ class AgentRuntime:
         self._entropy = entropy
         self._loop = HomeLoop()
         self.telemetry = Telemetry()
-        self.sandboxes = Sandboxes(self.working_dir, backend, self.telemetry.traceparent)
+        self.sandboxes = Sandboxes(
+            self.working_dir, backend, self.telemetry.traceparent, folder_limits=keep_folders, clock=self.clock
+        )
         self.journal = journal_of(self.working_dir, store)
         self.dynamic = DynamicAgents(self.open_store)
         self._memory: Store | None = None  #: what a runtime without a journal keeps, as long as it lives
@@ -128,7 +132,15 @@ class AgentRuntime:
             if journal.folder is not None and journal.door is None:
                 journal.door = Doorbell(journal.users, journal.folder, journal.store)
             if not journal.users:
-                journal.caretaker = Caretaker(journal.store, journal.living, self.clock, self.working_dir, kept_in)
+                journal.caretaker = Caretaker(
+                    journal.store,
+                    journal.living,
+                    self.clock,
+                    self.working_dir,
+                    kept_in,
+                    folders=self.sandboxes.folders if self.working_dir is not None else None,
+                    can_go_on=journal.can_go_on,
+                )
         opening = Opening(
             dynamic=self.dynamic,
             journal=self.journal,
@@ -546,6 +558,10 @@ class AgentRuntime:
     def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
         """Another kernel owns a tree, and goes on with it: end what is at work here. For the journal."""
         self._trees.fence_tree(root, error)
+
+    def _can_go_on(self, root: str, run: str) -> bool | None:
+        """Whether a run of an open tree can have another turn; None for a tree that is not here. For the journal."""
+        return self._trees.can_go_on(RunId(root), RunId(run))
 
     async def close_tree(self, root: RunId, reason: str) -> None:
         """End a tree, wait until it is gone, and let its readers end. Whoever gives up waiting does not stop that."""

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
@@ -22,6 +23,7 @@ from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
 from ramet.isolation.contract import Backend, ReservingBackend
+from ramet.isolation.folder_retention import FolderLimits
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.isolation.mounts import Roots, roots_of, sources_of
 from ramet.tools.context import RunInfo, ToolUseContext
@@ -38,10 +40,13 @@ class Sandboxes:
         working_dir: pathlib.Path | None,
         backend: BackendName | Backend | None,
         traceparent: Callable[[str], str] = lambda _: "",
+        folder_limits: FolderLimits | None = None,
+        clock: Clock | None = None,
     ) -> None:
         if isinstance(backend, str) and backend not in ("bwrap", "local"):
             raise InvalidValue("backend", backend, "'bwrap', 'local', None, or an object that is a backend")
         self._working_dir, self._wanted = working_dir, backend
+        self._folder_limits, self._clock = folder_limits, clock
         self.traceparent = traceparent
         #: Of folders that others than the operator may ask for: nothing below them is reached through a link.
         self.mount_rules: Roots = {}
@@ -68,7 +73,7 @@ class Sandboxes:
             where = self._working_dir
             if where is None:
                 where = self._temporary = pathlib.Path(tempfile.mkdtemp(prefix="ramet-"))
-            self._folders = RunFolders(where)
+            self._folders = RunFolders(where, limits=self._folder_limits, clock=self._clock)
         return self._folders
 
     def drop_shelves(self) -> None:
@@ -171,7 +176,6 @@ class Sandboxes:
             way_out = probe.remedy if wanted else f"{probe.remedy}, or say backend='local' and accept less"
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, way_out)
         await backend.reap()
-        await self.folders.tidy(living=())
         self._together = probe.together
         return backend
 

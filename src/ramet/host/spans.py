@@ -50,6 +50,7 @@ _NOTED: Mapping[type[Event], tuple[str, ...]] = {
     events.ResultReused: ("made_by",),
     events.RunRetried: ("attempt", "status", "wait_s"),
     events.SandboxStarted: ("backend", "level", "attempt"),
+    events.FolderLost: ("part",),
     events.ThresholdCrossed: ("resource", "used", "limit"),
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

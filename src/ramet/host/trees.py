@@ -56,6 +56,13 @@ class Trees:
             return opened.tree.handle(opened.tree.register.runs[RunId(run)])
         raise Unknown("run", run)
 
+    def can_go_on(self, root: RunId, run: RunId) -> bool | None:
+        """Whether a run of an open tree can have another turn; None for a tree that is not open."""
+        if (opened := self._open.get(root)) is None:
+            return None
+        found = opened.tree.register.runs.get(run)
+        return found is not None and found.can_go_on
+
     # ---- beginning
 
     def open(self, plan: TreePlan) -> OpenTree:

@@ -15,10 +15,10 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -32,8 +32,8 @@ from ramet.disk.regular_files import read_regular
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
 from ramet.isolation import checkpoint, trees
 from ramet.isolation.checkpoint import Checkpoint, OpenCheckpoint
+from ramet.isolation.folder_retention import Age, FolderLimits, expired
 
-KEEP_DAYS, KEEP_COUNT = 30.0, 1000
 _SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
 _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
@@ -146,6 +146,17 @@ class RunFolder:
                 with contextlib.suppress(OSError):  # Tried again the next time, and with the rest of the folder.
                     trees.remove(folder, each.name)
 
+    def restore_workspace(self) -> bool:
+        """Make the workspace if it is missing; True if what was in it is lost. Raises OSError.
+
+        A kernel that died while it replaced the workspace (`clear_workspace`) lost nothing that was to stay.
+        """
+        try:
+            self.workspace.mkdir(0o700)
+        except FileExistsError:
+            return False
+        return not any(self.path.glob(f"{_GOING}*"))
+
     def remove(self) -> None:
         """Remove all of it; nothing there is no error. Raises OSError for what stays: that is no run's folder then."""
         gone = self._set_aside()
@@ -172,7 +183,8 @@ class RunFolder:
             new.write(msgspec.json.encode(about))
         draft.replace(self.path / "run.json")
 
-    def _last_used(self) -> datetime:
+    def last_used(self) -> datetime:
+        """Return when the host last wrote to it: no guest can change that. Raises OSError."""
         times = [self.path.stat().st_ctime]
         for name in _OURS:
             with contextlib.suppress(OSError):
@@ -187,17 +199,12 @@ class RunFolders:
         self,
         working_dir: Path,
         *,
-        keep_days: float | None = KEEP_DAYS,
-        keep_count: int | None = KEEP_COUNT,
+        limits: FolderLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """What `tidy` removes: who ended more than `keep_days` ago, and all but the newest `keep_count`."""
-        if keep_days is not None and not keep_days >= 0:
-            raise InvalidValue("keep_days", keep_days, "days from 0, or None for no limit")
-        if keep_count is not None and keep_count < 0:
-            raise InvalidValue("keep_count", keep_count, "a number from 0, or None for no limit")
+        """`limits` say which folders `tidy` keeps."""
         self.root = state_folder(working_dir) / "runs"
-        self._keep_days, self._keep_count = keep_days, keep_count
+        self._limits = limits or FolderLimits()
         self._clock = clock or SystemClock()
         self._is_checked = False
 
@@ -228,7 +235,6 @@ class RunFolders:
         if folder is None:
             raise Unknown("run", run_id, tuple(each.id for each in self.list()))
         folder.check_entries()
-        folder.workspace.mkdir(0o700, exist_ok=True)  # Its last kernel may have died while it was being replaced.
         return folder
 
     def left_by(self, run_id: str) -> RunFolder | None:
@@ -260,18 +266,20 @@ class RunFolders:
         if _is_folder(shelves):
             _remove(shelves / checked_name("shelf", name) if name else shelves)
 
-    async def tidy(self, living: Collection[str]) -> tuple[str, ...]:
-        """Remove what retention no longer keeps; returns whose folders those were.
+    async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
+        """Remove what the limits do not keep; returns whose folders those were.
 
-        Never one of `living`, which is looked at again at the last moment, nor one marked to be kept. What an earlier
-        kernel was making or removing goes, too.
+        Never a folder that somebody needs, which is asked at the last moment, nor one marked to be kept. What an
+        earlier kernel was making or removing goes, too.
         """
         if not self._is_there():
             return ()
+        now = self._clock.now()
         removed: list[str] = []
-        set_aside = [path for path in self.root.iterdir() if _is_stale(path, self._clock.now())]
-        for folder in await in_thread(self._too_old, name="ramet-folder"):
-            if folder.id not in living and _may_go(folder):
+        set_aside = [path for path in self.root.iterdir() if _is_stale(path, now)]
+        for run in await in_thread(lambda: expired(_ages(self.list()), self._limits, now), name="ramet-folder"):
+            folder = self._folder(run)
+            if _may_go(folder) and not await is_needed(folder):
                 gone = folder._set_aside()
                 if gone is not None:
                     set_aside.append(gone)
@@ -279,17 +287,6 @@ class RunFolders:
         if set_aside:
             await to_its_end(in_thread(lambda: _remove_quietly(set_aside), name="ramet-folder"))
         return tuple(removed)
-
-    def _too_old(self) -> tuple[RunFolder, ...]:
-        """Whom retention does not keep, whether or not they live."""
-        ages = sorted(_ages(self.list()), reverse=True)
-        count = len(ages) if self._keep_count is None else self._keep_count
-        oldest = None if self._keep_days is None else self._clock.now() - timedelta(days=self._keep_days)
-        return tuple(
-            self._folder(run)
-            for number, (last, run) in enumerate(ages)
-            if number >= count or (oldest is not None and last < oldest)
-        )
 
     def _folder(self, run_id: str) -> RunFolder:
         return RunFolder(self.root / checked_name("run", run_id), self._clock)
@@ -313,18 +310,13 @@ class RunFolders:
         self._is_checked = True
 
 
-class _Age(NamedTuple):
-    last: datetime  #: when the run ended, or was last seen
-    run: str
-
-
-def _ages(folders: Collection[RunFolder]) -> Iterator[_Age]:
+def _ages(folders: Iterable[RunFolder]) -> Iterator[Age]:
     for folder in folders:
         with contextlib.suppress(OSError):  # Gone since.
-            last = folder._last_used()
+            last = folder.last_used()
             with contextlib.suppress(Damaged):
                 last = folder.about().ended or last
-            yield _Age(last, folder.id)
+            yield Age(last, folder.id, folder.path)
 
 
 def _may_go(folder: RunFolder) -> bool:

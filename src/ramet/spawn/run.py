@@ -106,6 +106,7 @@ class Run:
     lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that goes on has
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
+    is_folder_lost: bool = False  #: it goes on in an empty one, and its agent has not been told
     box: Sandbox | None = None  #: while a process of it lives
     outlives: bool = False  #: its kernel, in the sandbox that it is in: another one can go on with it there
     repeatable: bool = True  #: a function, it may be called again where nobody can go on in its middle
@@ -223,6 +224,11 @@ class Run:
             if self.deadline is not asyncio.current_task():
                 self.deadline.cancel()
             self.deadline = None
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it can have another turn: it lives, or is a conversation that mail brings back."""
+        return self.is_living or (self.state is State.ENDED and self.agent.function is None)
 
     def revive(self) -> None:
         """Forget the last end: it lives again."""

@@ -30,6 +30,7 @@ from ramet.spawn.answer import answer, has_answered
 from ramet.spawn.box import Inside, hear_out, how_it_ended, in_plain_words, leave, started
 from ramet.spawn.door import Door, Finished
 from ramet.spawn.errands import Errands
+from ramet.spawn.housing import house_again, tell_lost
 from ramet.spawn.inside import Conversation
 from ramet.spawn.private import masked_text, private_forms, secret_forms
 from ramet.spawn.run import Left, Run, Verdict
@@ -56,14 +57,15 @@ async def work_inside(
     Raises what the host itself could not do, such as IsolationUnavailable; what the guest did is in the verdict.
     """
     assert run.grant is not None, "who works inside has a grant"
-    assert run.folder is not None, "who works inside has a folder"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
     talk = Conversation(run, messages, feed) if run.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that it holds no slot while it waits for children.
     left, run.left_in = run.left_in, None
     attempt = run.attempt if run.resumes else 1
-    if run.turns > 1 or run.resumes:
+    if run.turns > 1 or run.resumes or run.folder is None:
+        house_again(run, placement)
+        assert run.folder is not None, "who works inside has a folder"
         run.folder.resumed()
     try:
         while True:
@@ -75,6 +77,7 @@ async def work_inside(
             try:
                 verdict = await _attempt(run, job, Errands(run, step, talk), at)
             except NotAdopted as why:
+                tell_lost(run)
                 if talk is not None and has_answered(run):
                     return Verdict(Status.COMPLETED, answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.begins_anew:

@@ -23,7 +23,7 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
-from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused, Unknown
+from ramet.core.errors import BudgetExceeded, InvalidValue, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
 from ramet.core.lifecycle import Fact
@@ -35,6 +35,7 @@ from ramet.models.messages import encode
 from ramet.spawn.admission import Place
 from ramet.spawn.births import described
 from ramet.spawn.granting import bound_of, capsule_of, mount_roots_of, with_time_of
+from ramet.spawn.housing import house, house_again
 from ramet.spawn.plan import Plan, check_tools, plan_birth, spawnable, system_messages
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
@@ -135,7 +136,7 @@ class Spawner:
         run = self._build(info, None, plan, self._register.admission.admit_root(), budget, self._register.abort.child())
         run.persistent = persistent
         run.context.history[:] = history
-        self._house(run)
+        house(run, self._services.placement)
         birth = self._described(run, agent.initial_prompt if persistent else request.prompt)
         self._register.enter(run)
         _record_birth(run, plan, birth)
@@ -204,14 +205,8 @@ class Spawner:
         run = self._build(info, parent, plan, place, budget, AbortController(above))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
-        self._house(run)
+        house(run, self._services.placement)
         return run
-
-    def _house(self, run: Run) -> None:
-        """Give a sandboxed run its folder."""
-        if run.grant is not None:
-            assert self._services.placement is not None, "a plan has no grant without a placement"
-            run.folder = self._services.placement.folder(run.info)
 
     def _build(
         self,
@@ -290,15 +285,8 @@ class Spawner:
         return self._build(info, parent, plan, place, budget, abort)
 
     def house_again(self, run: Run) -> None:
-        """Give a sandboxed run the folder that it has; where that is not, a new one, which is said on its record."""
-        if run.grant is None or not run.is_living:
-            return
-        assert self._services.placement is not None, "a plan has no grant without a placement"
-        try:
-            run.folder = self._services.placement.folder(run.info, is_there=True)
-        except Unknown:
-            run.folder = self._services.placement.folder(run.info)
-            run.context.emit(Notice, text="its folder is not here, or not any more: it goes on in an empty one")
+        """Give a run of another process the folder that it has: see `ramet.spawn.housing`."""
+        house_again(run, self._services.placement)
 
     def _waits(self, run: Run, waits: bool) -> None:
         self._supervisor.fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)

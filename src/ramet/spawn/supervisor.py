@@ -284,7 +284,7 @@ class Supervisor:
             return True
         if run.persistent:
             return False
-        return verdict.status is not Status.COMPLETED or not (len(run.context.mailbox) or run.bound_children())
+        return verdict.status is not Status.COMPLETED or not (run.context.mailbox.wakes or run.bound_children())
 
     def consider(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more."""
@@ -293,7 +293,7 @@ class Supervisor:
         held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
         if held and not run.context.mailbox.has("user"):
             return  # It was interrupted: a notice does not start it again, a user does.
-        if len(run.context.mailbox) and run.wakes < MAX_WAKES:
+        if run.context.mailbox.wakes and run.wakes < MAX_WAKES:
             run.wakes, run.waking = run.wakes + 1, True
             self.fact(run, Fact.WOKEN)
         elif not run.persistent and not run.bound_children():

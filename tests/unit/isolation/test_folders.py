@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.isolation.folders import RunFolders
+from ramet.isolation.folder_retention import FolderLimits
+from ramet.isolation.folders import RunFolder, RunFolders
 from tests.support.hostile import field, fill, make_immutable, mount_in
 
 DAY_S = 24 * 3600.0
@@ -216,7 +217,19 @@ def test_a_workspace_whose_replacing_was_cut_off_is_there_again(folders: RunFold
     folder = folders.create("run-1")
     folder.workspace.rename(folder.path / ".gone-1")
 
-    assert list(folders.find("run-1").workspace.iterdir()) == []
+    assert not folders.find("run-1").restore_workspace()
+    assert list(folder.workspace.iterdir()) == []
+
+
+def test_a_workspace_that_is_missing_is_made_again_and_said(folders: RunFolders) -> None:
+    """Once: what was in it is lost. One that is there stays as it is."""
+    folder = folders.create("run-1")
+    folder.workspace.rmdir()
+
+    assert folders.find("run-1").restore_workspace()
+    (folder.workspace / "file").write_text("new")
+    assert not folders.find("run-1").restore_workspace()
+    assert (folder.workspace / "file").read_text() == "new"
 
 
 def test_a_folder_goes_as_a_whole(wide: RunFolders, outside: Path) -> None:
@@ -243,6 +256,20 @@ def test_what_cannot_be_read_is_said_so(folders: RunFolders) -> None:
 # --- retention ------------------------------------------------------------------------------------------------------
 
 
+async def nobody(_: RunFolder) -> bool:
+    """Nobody needs any of them."""
+    return False
+
+
+def among(living: Container[str]) -> Callable[[RunFolder], Awaitable[bool]]:
+    """Those of these runs are needed."""
+
+    async def is_needed(folder: RunFolder) -> bool:
+        return folder.id in living
+
+    return is_needed
+
+
 async def ended_daily(folders: RunFolders, clock: FakeClock, count: int) -> None:
     """Runs 0, 1, …, each a day after the other."""
     for number in range(count):
@@ -252,35 +279,50 @@ async def ended_daily(folders: RunFolders, clock: FakeClock, count: int) -> None
 
 async def test_what_ended_long_ago_is_removed(tmp_path: Path, clock: FakeClock) -> None:
     """And nothing else."""
-    folders = RunFolders(tmp_path, keep_days=2.5, keep_count=None, clock=clock)
+    folders = RunFolders(tmp_path, limits=FolderLimits(days=2.5, count=None), clock=clock)
     await ended_daily(folders, clock, 5)
 
-    assert sorted(await folders.tidy(set())) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.tidy(nobody)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
-    assert await folders.tidy(set()) == ()
+    assert await folders.tidy(nobody) == ()
 
 
 async def test_only_the_newest_are_kept(tmp_path: Path, clock: FakeClock) -> None:
     """As many as were asked for."""
-    folders = RunFolders(tmp_path, keep_days=None, keep_count=2, clock=clock)
+    folders = RunFolders(tmp_path, limits=FolderLimits(days=None, count=2), clock=clock)
     await ended_daily(folders, clock, 5)
 
-    assert sorted(await folders.tidy(set())) == ["run-0", "run-1", "run-2"]
+    assert sorted(await folders.tidy(nobody)) == ["run-0", "run-1", "run-2"]
     assert ids(folders) == ["run-3", "run-4"]
+
+
+async def test_the_newest_are_kept_that_fit_into_a_size(tmp_path: Path, clock: FakeClock) -> None:
+    """All that a folder holds counts, what is needed too; links out of it do not."""
+    folders = RunFolders(tmp_path, limits=FolderLimits(days=None, count=None, bytes=3 << 20), clock=clock)
+    (tmp_path / "large").write_bytes(bytes(8 << 20))
+    for number in range(5):
+        folder = folders.create(f"run-{number}")
+        (folder.workspace / "file").write_bytes(os.urandom(1 << 20))
+        (folder.workspace / "link").symlink_to(tmp_path / "large")
+        folder.ended()
+        await clock.advance(DAY_S)
+
+    assert sorted(await folders.tidy(among({"run-0"}))) == ["run-1", "run-2"]
+    assert ids(folders) == ["run-0", "run-3", "run-4"]
 
 
 async def test_who_lives_or_is_marked_stays(tmp_path: Path, clock: FakeClock) -> None:
     """However old; and without limits nobody goes."""
     await ended_daily(RunFolders(tmp_path, clock=clock), clock, 4)
-    unlimited = RunFolders(tmp_path, keep_days=None, keep_count=None, clock=clock)
-    assert await unlimited.tidy(set()) == ()
+    unlimited = RunFolders(tmp_path, limits=FolderLimits(days=None, count=None), clock=clock)
+    assert await unlimited.tidy(nobody) == ()
     unlimited.find("run-1").keep()
-    strict = RunFolders(tmp_path, keep_days=0, keep_count=0, clock=clock)
+    strict = RunFolders(tmp_path, limits=FolderLimits(days=0, count=0), clock=clock)
 
-    assert sorted(await strict.tidy({"run-0"})) == ["run-2", "run-3"]
+    assert sorted(await strict.tidy(among({"run-0"}))) == ["run-2", "run-3"]
 
     strict.find("run-1").keep(False)
-    assert sorted(await strict.tidy(set())) == ["run-0", "run-1"]
+    assert sorted(await strict.tidy(nobody)) == ["run-0", "run-1"]
 
 
 def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
@@ -299,7 +341,7 @@ def test_a_word_to_keep_it_is_not_lost_to_its_end(tmp_path: Path) -> None:
 
 async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, clock: FakeClock) -> None:
     """The set of the living is asked at the last moment."""
-    folders = RunFolders(tmp_path, keep_count=0, clock=clock)
+    folders = RunFolders(tmp_path, limits=FolderLimits(count=0), clock=clock)
     for number in range(50):
         folders.create(f"run-{number}").ended()
 
@@ -309,14 +351,14 @@ async def test_who_comes_back_while_others_are_looked_at_stays(tmp_path: Path, c
             return super().__contains__(run)
 
     living = Waking()
-    await folders.tidy(living)
+    await folders.tidy(among(living))
 
     assert ids(folders) == ["run-7"]
 
 
 async def test_one_that_never_ended_is_as_old_as_its_last_word(tmp_path: Path) -> None:
     """Its kernel died. What a guest can set, the times of its workspace, does not count."""
-    folders = RunFolders(tmp_path, keep_count=1, keep_days=None)
+    folders = RunFolders(tmp_path, limits=FolderLimits(count=1, days=None))
     old, new = folders.create("run-old"), folders.create("run-new")
     for folder in (old, new):
         for each in (folder.path / "run.json", folder.workspace):
@@ -325,16 +367,16 @@ async def test_one_that_never_ended_is_as_old_as_its_last_word(tmp_path: Path) -
     new.stdout.write_text("its last word")
     os.utime(new.stdout, (2**32, 2**32))
 
-    assert await folders.tidy(set()) == ("run-old",)
+    assert await folders.tidy(nobody) == ("run-old",)
 
 
 async def test_a_damaged_one_goes_like_any_other(tmp_path: Path) -> None:
     """It does not keep retention from its work."""
-    folders = RunFolders(tmp_path, keep_count=0)
+    folders = RunFolders(tmp_path, limits=FolderLimits(count=0))
     folders.create("run-1").ended()
     (folders.create("run-2").path / "run.json").write_text("")
 
-    assert sorted(await folders.tidy(set())) == ["run-1", "run-2"]
+    assert sorted(await folders.tidy(nobody)) == ["run-1", "run-2"]
 
 
 async def test_what_dead_kernels_were_making_or_removing_goes(tmp_path: Path) -> None:
@@ -345,13 +387,13 @@ async def test_what_dead_kernels_were_making_or_removing_goes(tmp_path: Path) ->
         (folders.root / name).mkdir()
     os.utime(folders.root / ".new-run-2-aa", (1, 1))
 
-    assert await folders.tidy({"run-1"}) == ()
+    assert await folders.tidy(among({"run-1"})) == ()
 
     assert sorted(each.name for each in folders.root.iterdir()) == [".new-run-3-bb", ".somebody's", "run-1"]
 
 
-@pytest.mark.parametrize("options", [{"keep_days": -1}, {"keep_days": float("nan")}, {"keep_count": -1}])
-def test_limits_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
+@pytest.mark.parametrize("options", [{"days": -1}, {"days": float("nan")}, {"count": -1}, {"bytes": -1}])
+def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
     """By name."""
     with pytest.raises(InvalidValue, match=next(iter(options))):
-        RunFolders(tmp_path, **options)  # type: ignore[arg-type]  # as a caller without a checker would
+        FolderLimits(**options)

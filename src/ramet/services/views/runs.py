@@ -159,7 +159,7 @@ _BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed
 def _wakes(stored: Stored) -> bool:
     """Whether an event is mail that takes up again whoever has ended."""
     event = decode(stored.data) if stored.type == _TAGS[MailPushed] else None
-    return isinstance(event, MailPushed) and event.kind != "notice"
+    return isinstance(event, MailPushed) and event.kind not in ("notice", "note")
 
 
 def checked_limit(limit: int) -> int:
