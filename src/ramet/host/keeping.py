@@ -90,19 +90,21 @@ class Caretaker:
     async def collect(self) -> list[str]:
         """Remove every tree whose time is up; the ids of their roots."""
         now, gone = self._clock.now(), []
-        for each in await self._store.list(TREES):
-            lifetime = lifetime_of(each.data)
-            if each.key in self._living or not lifetime.has_expired(now):
+        lifetimes = {each.key: lifetime_of(each.data) for each in await self._store.list(TREES)}
+        over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
+        told = await self._removal.index() if over else None
+        for root in over:
+            if root in self._living:  # As it is now.
                 continue
             try:
-                if await self._removal.expire(each.key, lifetime, now):
-                    gone.append(each.key)
+                if await self._removal.expire(root, lifetimes[root], now, told or {}):
+                    gone.append(root)
             except OSError as problem:
-                _log.warning("%s could not be removed: %s", each.key, problem)
+                _log.warning("%s could not be removed: %s", root, problem)
         notes = {each.key: msgspec.json.decode(each.data, type=Removed) for each in await self._store.list(EXPIRED)}
         if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:
             try:
-                await self._removal.clear(others)
+                await self._removal.clear(others, told if told is not None else await self._removal.index())
             except OSError as problem:
                 _log.warning("what trees left here that are removed could not be: %s", problem)
         self._cleared = set(notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
-from ramet.core.events import decode
-from ramet.disk.regular_files import open_regular
 from ramet.disk.state_folder import state_folder
 from ramet.host.blobs import drop_blobs
 from ramet.host.journal import TREES
@@ -21,10 +19,13 @@ from ramet.host.kept_results import forget_results
 from ramet.host.lifetimes import Lifetime, lifetime_of
 from ramet.host.records import Records, RunRow
 from ramet.host.schedules.books import Books
+from ramet.host.transcript_index import transcripts_in
 from ramet.isolation import trees
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.store.contract import Store
 
+#: Folders of transcripts by the root of their tree.
+Transcripts = Mapping[str, list[pathlib.Path]]
 EXPIRED = "expired"  #: the kind of documents that say what outlived its time
 
 
@@ -59,7 +60,11 @@ class Removal:
         self._folders = RunFolders(working_dir) if working_dir is not None else None
         self._transcripts = transcripts
 
-    async def expire(self, root: str, lifetime: Lifetime, now: datetime) -> Gone | None:
+    async def index(self) -> Transcripts:
+        """Find out which transcripts are there, and of which trees: once for all trees that are to be removed."""
+        return await asyncio.to_thread(transcripts_in, self._transcripts)
+
+    async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> Gone | None:
         """Remove a tree whose time is up, and note that; None if it is to be kept, as somebody said meanwhile."""
         found = await self._store.get(TREES, root)
         rows = await self._records.rows(root)
@@ -67,23 +72,23 @@ class Removal:
             return None
         note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
-        return await self.remove(root, rows)
+        return await self.remove(root, rows, told)
 
-    async def clear(self, notes: Mapping[str, Removed]) -> None:
+    async def clear(self, notes: Mapping[str, Removed], told: Transcripts) -> None:
         """Remove what trees left here that another kernel removed, by its notes of their roots; not what is kept."""
-        await asyncio.to_thread(self._clear, {run for each in notes.values() for run in each.runs}, notes.keys())
+        runs = {run for each in notes.values() for run in each.runs}
+        transcripts = [path for root in told.keys() & notes.keys() for path in told[root]]
+        await asyncio.to_thread(self._clear, runs, transcripts)
 
-    def _clear(self, runs: Collection[str], roots: Collection[str]) -> None:
-        left = [each for each in self._left(runs) if not _is_kept(each)]
-        told = _transcripts(self._transcripts)
-        _remove(left, [path for root in told.keys() & roots for path in told[root]])
+    def _clear(self, runs: Collection[str], transcripts: list[pathlib.Path]) -> None:
+        _remove([each for each in self._left(runs) if not _is_kept(each)], transcripts)
 
-    async def remove(self, root: str, rows: list[RunRow], *, dry_run: bool = False) -> Gone | None:
+    async def remove(self, root: str, rows: list[RunRow], told: Transcripts, *, dry_run: bool = False) -> Gone | None:
         """Remove a tree, or say what would be; None if a folder of it is marked to be kept."""
         left = self._left(row.id for row in rows)
         if any(map(_is_kept, left)):
             return None
-        transcripts = (await asyncio.to_thread(_transcripts, self._transcripts)).get(root, [])
+        transcripts = told.get(root, [])
         events = 0
         if not dry_run:
             # Folders first, the document last: what is cut short here is found again, and finished, by the next one.
@@ -133,7 +138,7 @@ async def sweep(
     kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
     removal = Removal(store, working_dir, state_folder(working_dir) / "transcripts")
     known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
-    roots = await records.trees(ended=True)
+    roots, told = await records.trees(ended=True), await removal.index()
     await _drop_empty(store, set(known) - set(roots), before, dry_run=dry_run)
     for root in roots:
         lifetime = known.get(root)
@@ -147,13 +152,15 @@ async def sweep(
         if not rows or ended is None:
             continue
         if lifetime is None or lifetime.keep_s is None or now is None:
-            removed = await removal.remove(root, rows, dry_run=dry_run) if ended < before else None
+            removed = await removal.remove(root, rows, told, dry_run=dry_run) if ended < before else None
         else:  # Nobody may have noted its end: its kernel was killed.
             lifetime = replace(lifetime, over=True, ended=lifetime.ended or ended)
             removed = None
             if lifetime.has_expired(now):
-                removing = removal.remove(root, rows, dry_run=True) if dry_run else removal.expire(root, lifetime, now)
-                removed = await removing
+                if dry_run:
+                    removed = await removal.remove(root, rows, told, dry_run=True)
+                else:
+                    removed = await removal.expire(root, lifetime, now, told)
         gone += [removed] if removed is not None else []
     return gone
 
@@ -197,27 +204,6 @@ def _is_kept(folder: RunFolder) -> bool:
         return folder.about().keep
     except Damaged:
         return False
-
-
-def _transcripts(transcripts: pathlib.Path | None) -> dict[str, list[pathlib.Path]]:
-    """Folders of transcripts by the root of their tree, which the first line of its file tells."""
-    found: dict[str, list[pathlib.Path]] = {}
-    for root, folder in _told(transcripts) if transcripts is not None else ():
-        found.setdefault(root, []).append(folder)
-    return found
-
-
-def _told(transcripts: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    if not transcripts.is_dir() or transcripts.is_symlink():
-        return
-    for folder in sorted(transcripts.iterdir()):
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        try:
-            with open(open_regular(folder / "main.jsonl"), "rb") as lines:  # noqa: PTH123 - a descriptor
-                yield decode(lines.readline(1024 * 1024)).root, folder
-        except (OSError, InvalidValue, msgspec.DecodeError):
-            continue  # Not ours to judge.
 
 
 def _remove(folders: list[RunFolder], transcripts: list[pathlib.Path]) -> None:
