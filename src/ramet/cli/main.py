@@ -84,6 +84,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli import collecting
 
             return collecting.VERBS[options.command](options)
+        case "sessions":
+            from ramet.cli import sessions
+
+            return sessions.VERBS[options.verb](options)
         case "send" | "stop" | "approve" | "deny":
             from ramet.cli.steering import steer
 

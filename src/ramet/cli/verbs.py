@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ramet.cli.values import address, amount, folder, moment, name, span
+from ramet.cli.values import address, amount, folder, moment, name, span, whole
 
 Commands = Any  #: argparse's own type of what `add_subparsers` returns has no public name
 
 
 def add_verbs(commands: Commands, statuses: str) -> None:
     """Add them all."""
-    for add in (_looking, _reading, _working, _steering, _schedule, _serve):
+    for add in (_looking, _reading, _working, _sessions, _steering, _schedule, _serve):
         add(_adder(commands, statuses))
 
 
@@ -122,6 +122,21 @@ def _working(add: Add) -> None:
     keep = add("keep", f"ID [--off] {WHERE}", "keep the tree of a run on record, whatever its time is", anywhere=True)
     keep.add_argument("id", type=name, metavar="ID", help="any run of the tree")
     keep.add_argument("--off", action="store_true", help="no longer")
+
+
+def _sessions(add: Add) -> None:
+    verbs = add("sessions", "list|show|rm …", "conversations on record: list, show, remove", bare=True).add_subparsers(
+        dest="verb", metavar="VERB", title="verbs", prog="ramet sessions", required=True
+    )
+    each = _adder(verbs)
+    listing = each("sessions list", "[--limit N] [--dir DIR]", "list conversations, the newest first")
+    listing.add_argument("--limit", type=whole(0), default=50, metavar="N", help="at most (default: 50); 0: all")
+    for verb, words, more in (
+        ("show", "show what was said in a conversation", ""),
+        ("rm", "remove a conversation, with all that its agents left", "Its id is free again then."),
+    ):
+        known = each(f"sessions {verb}", "ID [--dir DIR]", words, more)
+        known.add_argument("id", type=name, metavar="ID", help="the session's id, or that of its root")
 
 
 def _steering(add: Add) -> None:

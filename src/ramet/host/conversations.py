@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from ramet.agent.definition import Agent
 from ramet.core.budget import Limits
-from ramet.core.errors import BusyError, OwnedElsewhere, Unknown
+from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
+from ramet.disk.state_folder import state_folder
 from ramet.host import session_ids
-from ramet.host.journal import Journal
+from ramet.host.journal import TREES, Journal
+from ramet.host.lifetimes import lifetime_of
 from ramet.host.opening import OpenTree, TreePlan
+from ramet.host.records import Records
 from ramet.host.resuming import Brought, left_behind
+from ramet.host.retention import Removal
+from ramet.host.session_rows import OPEN, session_row
 from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 
@@ -125,6 +130,23 @@ async def _resumed(
         if owner is not None and owner.alive and owner.name != journal.store.kernel:
             raise OwnedElsewhere(left.root, owner.name, owner.address)
     return None
+
+
+async def remove(records: Records, working_dir: pathlib.Path | None, session: str) -> str:
+    """Remove a conversation that no kernel has open, with all that its tree left; the id of its root.
+
+    Raises Unknown, BusyError for a conversation that is open, and Denied for one that is to be kept.
+    """
+    row, _ = await session_row(records, session)
+    if row.state == OPEN:
+        raise BusyError(f"the conversation {session!r} is open: close it first")
+    transcripts = state_folder(working_dir) / "transcripts" if working_dir is not None else None
+    removal = Removal(records.store, working_dir, transcripts)
+    found = await records.store.get(TREES, row.root)
+    is_kept = found is None or lifetime_of(found.data).keep
+    if is_kept or await removal.remove(row.root, await records.rows(row.root), await removal.index()) is None:
+        raise Denied("removal", f"the tree of {session!r} is to be kept (ramet keep --off {row.root})")
+    return row.root
 
 
 async def _near(journal: Journal | None, session: str) -> tuple[str, ...]:

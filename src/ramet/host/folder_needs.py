@@ -28,7 +28,8 @@ class FolderNeeds:
         """Say whether somebody may still look for a folder. Raises StoreFailed.
 
         Needed is the folder of a run whose tree is open, whoever has it: of a tree of this kernel only if the run can
-        have another turn. Needed is that of a tree that is to be kept, too, and one of which nothing is known yet.
+        have another turn. Needed is that of a tree that is to be kept, too, that of the first run of a conversation,
+        which may be opened again, and one of which nothing is known yet.
         """
         first = await self._store.read(run=folder.id, limit=1)
         if not first:
@@ -38,7 +39,7 @@ class FolderNeeds:
         if root in self._living:
             is_needed = self._can_go_on(root, folder.id)
         else:
-            is_needed = found is not None and not _is_over(found.data)
+            is_needed = found is not None and not _is_over(found.data, is_root=folder.id == root)
         return is_needed or (found is not None and _is_kept(found.data))
 
 
@@ -49,9 +50,10 @@ def _has_ended(folder: RunFolder) -> bool:
         return False
 
 
-def _is_over(document: bytes) -> bool:
+def _is_over(document: bytes, *, is_root: bool) -> bool:
     try:
-        return lifetime_of(document).over
+        lifetime = lifetime_of(document)
+        return lifetime.over and not (is_root and lifetime.conversation)
     except (msgspec.MsgspecError, UnicodeError):  # Nobody knows: it may be mended.
         return False
 

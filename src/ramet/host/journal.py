@@ -30,6 +30,7 @@ from ramet.store.contract import Document, Entry, Store
 _log = logging.getLogger("ramet.journal")
 
 TREES = "tree"  #: the kind of documents that say what trees are open
+REMOVING = "removing"  #: in such a document, of a tree that is being removed
 PAGE = 10_000  #: events that are read at once
 
 #: Those of working directories, as long as anybody has them.
@@ -225,7 +226,14 @@ class Journal:
         """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""
         if self._closing:
             await asyncio.wait(list(self._closing))  # One of them may be its own end.
-        return await change_tree(self.store, root, as_owner=True, over=False, ended=None)
+        while (found := await self.store.get(TREES, root)) is not None:
+            about = {**msgspec.json.decode(found.data), "over": False, "ended": None}
+            if REMOVING in about:
+                return False
+            with contextlib.suppress(Conflict):
+                await self.store.put(TREES, root, msgspec.json.encode(about), expected=found.version, tree=root)
+                return True
+        return False
 
 
 def said_of(tree: Document) -> dict[str, Any]:

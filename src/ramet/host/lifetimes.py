@@ -23,6 +23,8 @@ class Lifetime(Struct, frozen=True, kw_only=True):
     ended: datetime | None = None  #: when that was noted
     keep: bool = False  #: never removed, whatever its time is
     keep_s: float | None = None  #: seconds after its end; None: until somebody collects what is old
+    session: str | None = None  #: the id of its session, which is free again once it is removed
+    conversation: bool = False  #: it can be opened again after its end
 
     def expires(self) -> datetime | None:
         """When its time is up; None while it lives, or is kept, or has no time of its own."""

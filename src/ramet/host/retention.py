@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import pathlib
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
+from ramet.core.errors import Conflict, Damaged, InvalidValue, RametError, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host.blobs import drop_blobs
-from ramet.host.journal import TREES
+from ramet.host.journal import REMOVING, TREES
 from ramet.host.kept_results import forget_results
 from ramet.host.lifetimes import Lifetime, lifetime_of
 from ramet.host.records import Records, RunRow
 from ramet.host.schedules.books import Books
+from ramet.host.session_ids import unregister
 from ramet.host.transcript_index import transcripts_in
 from ramet.isolation import trees
 from ramet.isolation.folders import RunFolder, RunFolders
-from ramet.store.contract import Store
+from ramet.store.contract import Document, Store
 
 #: Folders of transcripts by the root of their tree.
 Transcripts = Mapping[str, list[pathlib.Path]]
@@ -65,14 +67,24 @@ class Removal:
         return await asyncio.to_thread(transcripts_in, self._transcripts)
 
     async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> Gone | None:
-        """Remove a tree whose time is up, and note that; None if it is to be kept, as somebody said meanwhile."""
+        """Remove a tree whose time is up, and note that; None if it is kept, or was opened again meanwhile."""
         found = await self._store.get(TREES, root)
         rows = await self._records.rows(root)
         if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
             return None
+        if not await self._mark(found):
+            return None
         note = Removed(runs=tuple(row.id for row in rows), ended=lifetime.ended, keep_s=lifetime.keep_s, at=now)
         await self._store.put(EXPIRED, root, msgspec.json.encode(note))
         return await self.remove(root, rows, told)
+
+    async def _mark(self, tree: Document) -> bool:
+        """Note that a tree is being removed, so that nobody opens it again; False if its document has changed."""
+        about = {**msgspec.json.decode(tree.data), REMOVING: True}
+        with suppress(Conflict):
+            await self._store.put(TREES, tree.key, msgspec.json.encode(about), expected=tree.version)
+            return True
+        return False
 
     async def clear(self, notes: Mapping[str, Removed], told: Transcripts) -> None:
         """Remove what trees left here that another kernel removed, by its notes of their roots; not what is kept."""
@@ -95,7 +107,10 @@ class Removal:
             await asyncio.to_thread(_remove, left, transcripts)
             await drop_blobs(self._store, root)
             events = await self._store.forget(root)
-            await self._store.delete(TREES, root)
+            if (found := await self._store.get(TREES, root)) is not None:
+                if session := lifetime_of(found.data).session:
+                    await unregister(self._store, session, root)
+                await self._store.delete(TREES, root)
         return Gone(
             root=root,
             path=rows[0].path if rows else "",

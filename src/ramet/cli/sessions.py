@@ -1,0 +1,107 @@
+"""`ramet sessions`: conversations on record are listed, shown, and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from ramet.cli import figures
+from ramet.cli.answer import print_text
+from ramet.cli.clean import one_line
+from ramet.cli.consoles import console
+from ramet.cli.looking import print_table
+from ramet.host.conversations import remove
+from ramet.host.records import Records, journal_in, records_of
+from ramet.host.session_rows import SessionRow, session_row, sessions
+from ramet.models.messages import decode
+from ramet.store.sqlite import SqliteStore
+
+_ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
+
+
+def list_sessions(options: Namespace) -> int:
+    """List them, the newest first."""
+    rows, more = asyncio.run(_rows(options))
+    if options.json:
+        for row in rows:
+            print(msgspec.json.encode(row).decode())
+        return 0
+    lines = [
+        (
+            one_line(row.id, 60),
+            row.state,
+            str(row.turns),
+            f"{row.began:%Y-%m-%d %H:%M}" if row.began is not None else "",
+            f"{figures.tokens(row.usage.tokens)} tokens, {figures.money(row.usage.usd)}",
+            one_line(row.first_prompt, 60),
+        )
+        for row in rows
+    ]
+    print_table(("SESSION", "STATE", "TURNS", "BEGAN (UTC)", "USAGE", "FIRST PROMPT"), lines)
+    if more:
+        _aside(f"{more} older; ramet sessions list --limit 0 lists all")
+    elif not rows:
+        _aside("no conversation is on record here")
+    return 0
+
+
+def show(options: Namespace) -> int:
+    """Show what was said in one."""
+    row, messages = asyncio.run(_shown(options))
+    if options.json:
+        print(msgspec.json.encode(row).decode())
+        for each in messages:
+            print(json.dumps(each, ensure_ascii=True))
+        return 0
+    out = console(sys.stdout)
+    _aside(f"{one_line(row.id)}: {row.state}, {figures.count(row.turns, 'turn')}, root {row.root}")
+    for each in messages:
+        message = decode(each)
+        text = str(message.text)
+        calls = [one_line(call["name"], 60) for call in getattr(message, "tool_calls", ())]
+        out.print(Text(f"{_ROLES.get(message.type, message.type)}:", "bold"), soft_wrap=True)
+        if text:
+            print_text(out, text)
+        if calls:
+            out.print(Text(f"[calls {', '.join(calls)}]", "dim"), soft_wrap=True)
+    return 0
+
+
+def rm(options: Namespace) -> int:
+    """Remove one, with all that its tree left."""
+    root = asyncio.run(_removed(options))
+    if options.json:
+        print(json.dumps({"session": options.id, "root": root}, ensure_ascii=True))
+    else:
+        _aside(f"removed {one_line(options.id)}")
+    return 0
+
+
+async def _rows(options: Namespace) -> tuple[list[SessionRow], int]:
+    async with await records_of(options.dir) as records:
+        return await sessions(records, options.limit)
+
+
+async def _shown(options: Namespace) -> tuple[SessionRow, list[dict[str, Any]]]:
+    async with await records_of(options.dir) as records:
+        return await session_row(records, options.id)
+
+
+async def _removed(options: Namespace) -> str:
+    store = SqliteStore(journal_in(options.dir))
+    async with Records(store, ()) as records:
+        return await remove(records, options.dir, options.id)
+
+
+def _aside(text: str) -> None:
+    console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
+
+
+VERBS: dict[str, Callable[[Namespace], int]] = {"list": list_sessions, "show": show, "rm": rm}

@@ -1,0 +1,96 @@
+"""Conversations on record, for those who only look: rows for listings, and what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ramet.core.errors import Damaged, Unknown
+from ramet.core.outcome import Usage
+from ramet.core.story import RunStory, TreeStory
+from ramet.host import session_ids
+from ramet.host.journal import TREES, said_of
+from ramet.host.lifetimes import lifetime_of
+from ramet.host.records import INTERRUPTED, Records
+from ramet.store.contract import Document
+
+OPEN: Final = "open"  #: a kernel has it
+CLOSED: Final = "closed"  #: it rests until it is opened again
+_MOST_SHOWN = 200  #: characters of a first prompt
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """One conversation."""
+
+    id: str  #: of the session; that of the root where the session has none
+    root: str
+    state: str  #: open | interrupted | closed
+    agent: str
+    began: datetime | None
+    ended: datetime | None  #: when it was closed last
+    turns: int
+    usage: Usage  #: of the whole tree
+    first_prompt: str  #: at most 200 characters
+
+
+async def sessions(records: Records, limit: int = 0) -> tuple[list[SessionRow], int]:
+    """Return the newest conversations, the newest first, and how many more there are; without a limit all of them."""
+    found = list[tuple[str, Document, Mapping[str, Any]]]()
+    for each in await records.store.list(TREES):
+        try:
+            about = said_of(each)
+        except Damaged:  # Said by who goes on with it.
+            continue
+        if about.get("conversation") or about.get("session"):
+            found.append((str(about.get("began", "")), each, about))
+    found.sort(key=lambda each: each[0], reverse=True)
+    shown = found[:limit] if limit else found
+    rows = [await _row(records, document, about) for _, document, about in shown]
+    return rows, len(found) - len(shown)
+
+
+async def session_row(records: Records, name: str) -> tuple[SessionRow, list[dict[str, Any]]]:
+    """Return one conversation, by the session's id or its root's, and its messages as data. Raises Unknown."""
+    for root in (name, (await session_ids.root_of(records.store, name))[0]):
+        found = await records.store.get(TREES, root) if root else None
+        if found is not None:
+            row = await _row(records, found, said_of(found))
+            story = await _story(records, found.key)
+            return row, story.root.messages if story.runs else []
+    known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
+    raise Unknown("session", name, known)
+
+
+async def _row(records: Records, document: Document, about: Mapping[str, Any]) -> SessionRow:
+    lifetime, story = lifetime_of(document.data), await _story(records, document.key)
+    root = story.root if story.runs else None
+    is_closed = lifetime.over or story.is_over
+    return SessionRow(
+        id=about.get("session") or document.key,
+        root=document.key,
+        state=CLOSED if is_closed else OPEN if records.lives(document.key) else INTERRUPTED,
+        agent=root.born.agent if root is not None else "",
+        began=lifetime.began,
+        ended=lifetime.ended,
+        turns=root.turn if root is not None else 0,
+        usage=root.subtree if root is not None else Usage(),
+        first_prompt=_first_prompt(root),
+    )
+
+
+async def _story(records: Records, root: str) -> TreeStory:
+    story = TreeStory()
+    async for event in records.events(root):
+        story.tell(event)
+    return story
+
+
+def _first_prompt(root: RunStory | None) -> str:
+    for each in root.said if root is not None else ():
+        if each.kind == "human":
+            content = each.data.get("content")
+            return content[:_MOST_SHOWN] if isinstance(content, str) else ""
+    return ""
