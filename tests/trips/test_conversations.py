@@ -261,6 +261,59 @@ async def test_ids_and_values_before_it_is_known_whether_it_is_on_record(tmp_pat
             Session(ScriptedModel([]), cwd=tmp_path, session_id=bad)
 
 
+async def test_a_turn_that_goes_on_after_a_kill_can_be_waited_for(make: MakeStore) -> None:
+    """A prompt is refused until then; of a conversation at rest there is no turn to wait for."""
+    gate = Gate()
+    async with lost(make()) as runtime:
+        session = Session(ScriptedModel([[Call("gate")], "no"]), [gate.tool], runtime=runtime, session_id="chat")
+        turn = asyncio.create_task(session.ask("first"))
+        await gate.entered.wait()
+    turn.cancel()
+
+    model = ScriptedModel([[Call("gate")], "the turn is over", "two"])
+    gate = Gate()
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("chat", model, [gate.tool], runtime=runtime)
+        waiting = asyncio.create_task(session.wait_for_turn())
+        await gate.entered.wait()
+        with pytest.raises(BusyError):
+            await session.ask("too early")
+        gate.open.set()
+        result = await waiting
+
+        assert result is not None
+        assert result.value == "the turn is over"
+        assert session.result == result
+        assert await session.wait_for_turn() is None
+        assert (await session.ask("second")).value == "two"
+
+
+async def test_a_fork_is_a_conversation_of_its_own(make: MakeStore) -> None:
+    """It knows what was said until then, goes on by an id of its own, and the old one sees nothing of it."""
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(ScriptedModel(["one", "two"]), runtime=runtime, session_id="chat") as session,
+    ):
+        await session.ask("first")
+        model = ScriptedModel(["other"])
+        async with await Session.fork(session.id, model, runtime=runtime, session_id="what-if") as fork:
+            assert (await fork.ask("And if not?")).value == "other"
+            assert [message.text for message in model.requests[0].messages] == ["first", "one", "And if not?"]
+        with pytest.raises(BusyError, match="'what-if' is on record already"):
+            await Session.fork(session.id, model, runtime=runtime, session_id="what-if")
+        await session.ask("second")
+        assert [message.text for message in session.messages] == ["first", "one", "second", "two"]
+
+    model = ScriptedModel(["again"])
+    async with (
+        AgentRuntime(store=make()) as runtime,
+        Session(model, runtime=runtime, session_id="what-if") as fork,
+    ):
+        await fork.ask("Go on.")
+        said = [message.text for message in model.requests[0].messages]
+        assert said == ["first", "one", "And if not?", "other", "Go on."]
+
+
 async def test_its_record_tells_that_it_ended_and_lives_again(make: MakeStore) -> None:
     """Whoever looks at the journal sees it at rest, not over."""
     async with AgentRuntime(store=make()) as runtime:

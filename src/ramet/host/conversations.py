@@ -28,6 +28,7 @@ from ramet.spawn.run import Run
 from ramet.tools.context import SpawnRequest
 
 if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
     from ramet.host.runtime import AgentRuntime
@@ -53,6 +54,7 @@ class Beginning:
     limits: Limits
     request: SpawnRequest
     brought: Brought
+    history: Sequence[BaseMessage] = ()  #: that a conversation begins with
 
     @property
     def may_be_on_record(self) -> bool:
@@ -70,6 +72,7 @@ class Beginning:
             session=self.plan.session,
             persistent=True,
             request=self.request,
+            history=self.history,
         )
         self.runtime.keep(opened, root)
         return Conversation(opened, root)
@@ -84,6 +87,8 @@ class Beginning:
             return self.begin()
         journal.users.add(self.runtime)
         await journal.open()
+        if self.history and await left_behind(journal, session):
+            raise BusyError(f"the conversation {session!r} is on record already: it has a history of its own")
         while (found := await _resumed(self.runtime, journal, session, **self.brought)) is None:
             _, version = await session_ids.root_of(journal.store, session)
             begun = self.begin()

@@ -39,7 +39,7 @@ from ramet.host.opening import Opening, OpenTree, TreePlan
 from ramet.host.portal import HomeLoop, refuse_in_loop
 from ramet.host.project import Project
 from ramet.host.results import result_on_record, see_that_it_is_kept
-from ramet.host.resuming import Brought, left_by_others, point_of, point_of_run, supplied_by
+from ramet.host.resuming import Brought, Point, Supplied, left_by_others, point_of, point_of_run, supplied_by
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
 from ramet.host.taking_up import Taking, claim_left, resume_all
@@ -505,14 +505,9 @@ class AgentRuntime:
         that of the tree, if it is here. Raises Unknown for a run that is not on record, DefinitionMissing for what it
         needs and nobody supplies, InvalidValue for a run without a conversation.
         """
-        gate = gate or next((opened.gate for opened in self._trees.of(run)), None)
+        gate = gate or self._gate_of(run)
         supplied = supplied_by(llm=llm, tools=tools, agents=agents, gate=gate)
-        if self.journal is None:
-            point = point_of_run(self.get(run).run, at)
-        else:
-            with suppress(Unknown):
-                await self.get(run).run.context.settled()
-            point = await point_of(self.journal, run, at, supplied)
+        point = await self._point(run, at, supplied)
         return await self.spawn(
             point.agent,
             prompt,
@@ -523,6 +518,18 @@ class AgentRuntime:
             history=point.messages,
             gate=gate,
         )
+
+    async def _point(self, run: str, at: int | None, supplied: Supplied) -> Point:
+        """Return what a run had said and heard up to an event's number. Raises like `fork`."""
+        if self.journal is None:
+            return point_of_run(self.get(run).run, at)
+        with suppress(Unknown):
+            await self.get(run).run.context.settled()
+        return await point_of(self.journal, run, at, supplied)
+
+    def _gate_of(self, run: str) -> SafetyGate | None:
+        """Return the gate of a run's tree, if the tree is here."""
+        return next((opened.gate for opened in self._trees.of(run)), None)
 
     def open_project(self, folder: pathlib.Path | None, call: Sequence[Agent] = ()) -> Project:
         """Read what a folder brings to a session, and what of the user's this runtime tells its agents.

@@ -31,7 +31,7 @@ from ramet.host.conversations import Beginning, Conversation, resume
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
-from ramet.host.resuming import Brought
+from ramet.host.resuming import Brought, supplied_by
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName
@@ -47,6 +47,7 @@ from ramet.tools.sending import check_tools
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
 _log = logging.getLogger("ramet.session")
@@ -66,7 +67,8 @@ class Session:
     With `sync_tools="process"` each call of a synchronous tool, of an agent that works here, is a process of its own,
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
 
-    Every tool call of the tree must pass the `gate`, if there is one.
+    Every tool call of the tree must pass the `gate`, if there is one. A `history` is what a new conversation knows from
+    the beginning; with one, a `session_id` that is on record is refused.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Session:
         shelf: pathlib.Path | None = None,
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
+        history: Sequence[BaseMessage] = (),
     ) -> None:
         self._cwd = _folder(cwd)
         self._own_runtime = runtime is None
@@ -136,6 +139,7 @@ class Session:
             tools=(*tools, *(spawning_tools() if spawn else ())),
             limits=root.limits.tightened(limits),
             request=SpawnRequest(name=ROOT_NAME, description=root.description, policy=root_policy, shelf=shelf),
+            history=tuple(history),
             brought=Brought(
                 llm=llm if llm is not None else root.model if not isinstance(root.model, str) else None,
                 tools=tools,
@@ -209,6 +213,42 @@ class Session:
         self.project = self.runtime.open_project(self._cwd, tuple(map(as_agent, agents)))
         self.result, self._closed = None, False
         return self
+
+    @classmethod
+    async def fork(
+        cls,
+        run: str,
+        llm: BaseChatModel | None = None,
+        tools: Sequence[BaseTool] = (),
+        *,
+        runtime: AgentRuntime,
+        at: int | None = None,
+        agents: Sequence[Agent | Mapping[str, Any]] = (),
+        gate: SafetyGate | None = None,
+        session_id: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Begin a conversation that knows what an old run had said and heard, up to the event numbered `at`.
+
+        The old run, at work or over, sees nothing of it. `options` are those of `Session`; the agent, the tools and the
+        folder are those of the old run. Raises Unknown for a run that is not on record, BusyError for a `session_id`
+        that is, DefinitionMissing for what is needed and not supplied, InvalidValue for a run without a conversation.
+        """
+        gate = gate or runtime._gate_of(run)
+        point = await runtime._point(run, at, supplied_by(llm=llm, tools=tools, agents=agents, gate=gate))
+        session = cls(
+            llm,
+            point.tools,
+            agent=point.agent,
+            agents=agents,
+            cwd=point.cwd,
+            runtime=runtime,
+            gate=gate,
+            session_id=session_id,
+            history=point.messages,
+            **options,
+        )
+        return await session.start()
 
     async def start(self) -> Self:
         """Begin the conversation, or go on with the one on record of this `session_id`; idempotent.
