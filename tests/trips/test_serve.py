@@ -12,8 +12,10 @@ import ramet
 from ramet.core.errors import Gone
 from ramet.services.client.client import Client
 from ramet.services.contract import Chunk
+from tests.support.kernels import ENTRY_POINTS
 from tests.support.parrot_agents import said
 from tests.support.serve_process import plugin, serve
+from tests.support.turns import counting
 
 
 async def an_agent(client: Client, agent_type: str) -> tuple[str, str]:
@@ -81,6 +83,34 @@ async def test_a_turn_that_is_under_way_is_told_of_the_stop(folder: pathlib.Path
         assert await first.process.wait() == 0
     async with serve(folder), ramet.connect(socket) as client:
         assert await client.say(agent, b"two", key=nonce) == b"two"
+
+
+@pytest.mark.parametrize("agent_type", ["slow", "slow-function"])
+async def test_a_turn_that_a_stop_cuts_goes_on_at_the_next_start(folder: pathlib.Path, agent_type: str) -> None:
+    """As after a kill: its reader is told so, and the answer is in the history when the turn is over."""
+    plugin(folder, ENTRY_POINTS)
+    socket = folder / ".ramet" / "serve.sock"
+    async with serve(folder) as first, ramet.connect(socket) as client:
+        team = await client.create_team({"agents": 1}, name="red")
+        info = {"function": "tests.support.slow_functions:counts"} if agent_type == "slow-function" else None
+        spawned = await client.spawn_agent("red", "bob", agent_type, info, key=team.key)
+        agent, nonce = spawned.agent.id, spawned.nonce
+        chunks: list[Chunk] = []
+        async for chunk in client.turn(agent, counting(3, 2, folder), key=nonce):
+            if not chunks:
+                first.process.terminate()
+            chunks.append(chunk)
+        assert await first.process.wait() == 0
+        assert chunks[-1].kind == "error"
+        assert b"goes on at the next start" in chunks[-1].body
+
+    (folder / "go").touch()
+    async with serve(folder), ramet.connect(socket) as client:
+        await client.say(agent, counting(1, 0, folder), key=nonce)  # It waits for the end of the other one.
+        history = await client.history(agent, key=nonce)
+    answers = [each["content"] for each in history if each["role"] == "assistant"]
+    assert [each.split("\n")[0] for each in answers] == ["1 2 3 ", "1 "]
+    assert len([each for each in history if each["role"] == "user"]) == 2
 
 
 async def test_a_second_server_is_refused_and_says_why(folder: pathlib.Path) -> None:

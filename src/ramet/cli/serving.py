@@ -55,7 +55,7 @@ async def _serve(config: Config) -> None:
             if server.kernels is not None:
                 await server.hand_over()
             else:
-                await server.rest()
+                await server.rest(ends_process=True)
             # Not closed: a conversation that was closed is over, and these are to be gone on with. Whatever they have
             # started ends with this process.
             sys.stdout.flush()

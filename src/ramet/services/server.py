@@ -101,6 +101,7 @@ class Server:
         self.runtime.gateway.accepted = self._rules.models
         self.operator = ""
         self.leaves = False  #: it takes no new work
+        self._leaves_turns = False
         self.lost = asyncio.Event()  #: its store is lost for good: all that is left for its process is to end
         self.kernels: Kernels | None = None  #: where there may be several
         self._leaving: AsyncExitStack | None = None
@@ -162,7 +163,7 @@ class Server:
             self._http_server = http = self._http(packaging, scheduler, metrics)
             resting.push_async_callback(http.stop)
             resting.callback(self._parts.streams.end)
-            resting.push_async_callback(self.agents.close, "the server stops")
+            resting.push_async_callback(self._end_turns)
             resting.callback(http.end)
             await http.start()
             if self.kernels is not None:
@@ -200,13 +201,15 @@ class Server:
         with contextlib.suppress(RametError):
             await self.runtime.journal.store.close()  # With it goes its seat: the others hear of that.
 
-    async def rest(self) -> None:
+    async def rest(self, *, ends_process: bool = False) -> None:
         """Answer no more: end the turns, and have on record all there is. Agents stay, for `stop`, or for who comes.
 
-        A process that ends now, in whatever way, leaves every agent to be gone on with. Idempotent.
+        A process that ends now, in whatever way, leaves every agent to be gone on with. With `ends_process`, turns that
+        go on at the next start are not ended, as if the process were killed. Idempotent.
         """
         if self._resting is None:
             return
+        self._leaves_turns = ends_process
         resting, self._resting = self._resting, None
         await to_its_end(resting.aclose())
         await self._put_on_record()
@@ -267,6 +270,9 @@ class Server:
             return False
         owner = await self.runtime.journal.store.owner_of(tree)
         return owner is not None and owner.alive and owner.name != self.runtime.journal.store.kernel
+
+    async def _end_turns(self) -> None:
+        await self.agents.close("the server stops", leaves_turns=self._leaves_turns)
 
     async def _put_on_record(self) -> None:
         """All that was said and done in its trees."""

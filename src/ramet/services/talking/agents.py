@@ -102,10 +102,13 @@ class AgentService:
         self._keeping: set[asyncio.Task[None]] = set()
         self._to_keep: set[Living] = set()
 
-    async def close(self, reason: str = "the server stops") -> None:
-        """End all turns, but no agent, and return when what has changed is on record; idempotent."""
+    async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
+        """End all turns, but no agent, and return when what has changed is on record; idempotent.
+
+        With `leaves_turns`, those that go on at the next start are left in their middle: for who ends the process.
+        """
         for talk in list(self._talks):
-            await talk.close(reason)
+            await talk.close(reason, leaves_turn=leaves_turns)
         while self._keeping:
             await asyncio.wait(list(self._keeping))
 

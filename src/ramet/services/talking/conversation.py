@@ -199,11 +199,20 @@ class Conversation:
             self._withdraw_if_lost(turn)
         self._go_on()
 
-    async def close(self, reason: str = "the conversation was closed") -> None:
-        """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is."""
+    async def close(self, reason: str = "the conversation was closed", *, leaves_turn: bool = False) -> None:
+        """End every turn, and return when none is under way; idempotent. Readers read to the end of what there is.
+
+        With `leaves_turn`, the turn under way is left in its middle if its agent goes on with it at the next start: for
+        who ends the process.
+        """
         self._served.ended.remove_done_callback(self._agent_ended)
         self._known.shut()
         self._finish(Gone(reason))
+        if leaves_turn and isinstance(self._served, GoesOn) and self._now is not None and self._stopping is None:
+            self._has_left = True
+            self._over_with(self._now, Gone(f"{reason}; the turn goes on at the next start"))
+            await self._known.close()
+            return
         ours = [task for task in (self._stopping, self._answering) if task is not None]
         for task in ours:
             task.cancel()
@@ -314,11 +323,12 @@ class Conversation:
         said = size = 0
         try:
             async for piece in pieces:
-                turn.put(piece)
-                if turn.said == 1:
-                    self._heard("answering")
-                if turn.unkept:
-                    await self._writer.room(turn)
+                if not turn.is_over:  # Else it was left: what comes is on record, and nobody reads it here.
+                    turn.put(piece)
+                    if turn.said == 1:
+                        self._heard("answering")
+                    if turn.unkept:
+                        await self._writer.room(turn)
                 said, size = said + 1, size + len(piece)
                 if said >= _BREATH or size >= _BREATH_BYTES:  # One that never waits would let nobody read.
                     said = size = 0
@@ -335,7 +345,8 @@ class Conversation:
             )
         # An agent that ended during a turn had not come to the turn's end, whatever its type made of that.
         told = problem if isinstance(problem, RametError) and not task.cancelled() else None
-        self._over_with(turn, turn.stopped or told or self._closed or problem)
+        if not turn.is_over:
+            self._over_with(turn, turn.stopped or told or self._closed or problem)
         self._now = self._answering = None
         self._heard("over")
         self._go_on()

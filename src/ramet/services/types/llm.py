@@ -100,9 +100,9 @@ class LlmType:
     async def open(self, opening: Opening) -> Served:
         """One that waits for its first turn, or goes on where another server left it. Raises like `check`.
 
-        After a server that was killed it is the same run, in the middle of its turn if it was in one; after one that
-        was stopped a new run that knows what was said, and has what the limits leave it. In a sandbox that one has a
-        new folder.
+        After a server that was killed or stopped it is the same run, in the middle of its turn if it was in one. After
+        one of an older version that closed its agents it is a new run that knows what was said, and has what the limits
+        leave it. In a sandbox that one has a new folder.
         """
         policy = self._policy(opening)
         isolation = await isolation_of(opening.runtime, policy)
@@ -142,7 +142,7 @@ class LlmType:
     async def _taken_up(self, opening: Opening, policy: Policy | None, over: TreesOver) -> tuple[Session, Outfit]:
         try:
             return await self._resumed(opening, policy)
-        except Unknown:  # It was closed with its server.
+        except Unknown:  # An older version closed it with its server.
             gate = await gate_of(opening.runtime, opening.info.gate)
             said = await said_before(opening, over, self.model(opening.info.model), await _tools(opening), gate)
             session = await self._begun(opening, policy, over)
