@@ -21,6 +21,18 @@ def remembers(text: str, history: list[dict[str, str]]) -> str:
     return " | ".join([*(f"{each['role']}: {each['content']}" for each in history), text])
 
 
+def measures(text: str, history: list[dict[str, str]]) -> str:
+    """How long what was said before is, and what was said first of that; then a text as long as this one."""
+    first = history[0]["content"][:20] if history else ""
+    return f"{len(history)} messages, {sum(len(each['content']) for each in history)} characters, {first!r}\n{text}"
+
+
+async def measures_and_waits(text: str, history: list[dict[str, str]]) -> AsyncIterator[str]:
+    """The same, and go on for long."""
+    yield measures(text, history)
+    await asyncio.sleep(600)
+
+
 def prints(text: str) -> dict[str, Any]:
     """Print each word; data comes back."""
     for word in text.split():
