@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import signal
 import sqlite3
+from typing import Any
 
 import pytest
 
 import ramet
-from ramet import AgentRuntime
+from ramet import AgentRuntime, Policy
 from ramet.core import events
+from ramet.core.errors import DefinitionMissing
 from ramet.core.events import Notice
 from ramet.core.outcome import Status
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
+from ramet.services.types import calling
 from ramet.services.types.function_agent import FunctionAgent
 from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
+from ramet.spawn.run import Run
 from tests.support.serve_process import serve
 from tests.support.tars import tar
 from tests.support.turns import Reader
@@ -67,12 +73,12 @@ async def test_what_a_turn_puts_on_record_does_not_grow_with_the_turns_before(
             for number in range(8):
                 answer = await say(agent, message(number))
                 assert answer.startswith(f"{2 * number} messages")
-                transcripts = (tmp_path / ".ramet" / "transcripts" / agent.run).rglob("*.jsonl")
                 await runtime.get(agent.run).run.context.settled()
+                transcripts = (tmp_path / ".ramet" / "transcripts").rglob("*.jsonl")
                 sizes.append((await on_record(runtime, agent.run), sum(each.stat().st_size for each in transcripts)))
-    for at in range(2):
-        first, last = sizes[0][at], sizes[-1][at]
-        assert 0 < last < first + SIZE // 2, sizes
+    events_of_turns, transcripts_so_far = zip(*sizes, strict=True)
+    assert events_of_turns[-1] < events_of_turns[0] + SIZE // 2, sizes
+    assert SIZE < transcripts_so_far[-1] < len(sizes) * (transcripts_so_far[0] + SIZE // 2), sizes
 
 
 @places
@@ -132,6 +138,58 @@ async def test_a_history_that_is_too_long_is_told_from_its_newest_end_with_a_not
     assert len(notices) == 1
     assert "4 of 16 messages" in notices[0]
     assert len([each for each in caplog.records if "a-1" in each.getMessage()]) == 1
+
+
+@places
+async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
+    tmp_path: pathlib.Path, backend: Backend | None
+) -> None:
+    """There it was among the arguments on record. Its call is made again with those, and no others."""
+    policy, history = policy_for(backend), [{"role": "user", "content": "before"}]
+    called = function_agents.measures_and_waits
+
+    async def call(text: str, history: calling.History) -> Any:
+        await asyncio.sleep(600)
+
+    async with lost(tmp_path, backend) as runtime:
+        run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
+        await turns.write(FunctionTurn(number=1, run=run, asked="go"))
+        call.__name__ = called.__name__
+        old = (calling.call_inside, (called, "go", history)) if policy is not None else (call, ("go", history))
+        await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.settled()
+    async with restarted(tmp_path, backend) as runtime:
+        start = function("measures_and_waits", policy=policy, run=run)
+        again = await OURS.open(opening(runtime, tmp_path / "ada", **start))
+        assert isinstance(again, FunctionAgent)
+        await eventually(lambda: again._call is not None and again._call._said)
+        await again.close("it is over")
+        assert (await again.history())[-1]["content"].startswith("1 messages, 6 characters")
+
+
+async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pathlib.Path) -> None:
+    """Whoever goes on with its run and does not supply them is refused; whoever does goes on."""
+    async with lost(tmp_path, "local") as runtime:
+        args = (function_agents.measures_and_waits, "go")
+        handle = await runtime.spawn(
+            calling.call_inside, args=args, late_args=lambda: ([],), policy=Policy(), run=runtime.mint()
+        )
+        await handle.run.context.settled()
+        run = handle.id
+    async with restarted(tmp_path, "local") as runtime:
+        with pytest.raises(DefinitionMissing, match="late arguments"):
+            await runtime.resume(only=run)
+        said = list[str]()
+
+        def supply(run: Run) -> None:
+            late = [{"role": "user", "content": "before"}]
+            run.request = dataclasses.replace(
+                run.request, late_args=lambda: (late,), on_output=lambda _, text: said.append(text)
+            )
+
+        (handle,) = await runtime.resume(only=run, prepare=supply)
+        await eventually(lambda: said)
+        await handle.cancel("it is over")
+    assert "".join(said).startswith("1 messages, 6 characters")
 
 
 async def test_sixty_turns_of_a_served_function_grow_the_journal_by_what_is_new(folder: pathlib.Path) -> None:

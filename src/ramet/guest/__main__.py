@@ -10,6 +10,8 @@ import sys
 import types
 from typing import Any
 
+import msgspec
+
 from ramet.agent import performing
 from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
@@ -38,9 +40,9 @@ def main(channel: socket.socket) -> int:
     start = requests.from_host(frame.control)
     match start:
         case StartFunction():
-            capsule = [frame.body]
+            body = [frame.body]
             del frame
-            return _work(end, start, capsule)
+            return _work(end, start, body)
         case StartConversation():
             from ramet.guest.serve import serve
 
@@ -57,15 +59,15 @@ def _import_from_image() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
 
 
-def _work(end: Channel, start: StartFunction, capsule: list[bytes]) -> int:
-    """`capsule` is taken out of its list: once it is open, nothing else may keep its memory."""
+def _work(end: Channel, start: StartFunction, body: list[bytes]) -> int:
+    """`body` is taken out of its list: once its capsule is open, nothing else may keep its memory."""
     reserve = [mmap.mmap(-1, _RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
     connect(end)
     performing.instead("ramet.guest.authoring", "GUEST")
     value, problem = _NOTHING, None
     done = Done(ok=False, oom=True, error=ErrorInfo(type="MemoryError", message="it ran out of memory"))
     try:
-        value = encode(_result(start, capsule), max_bytes=start.max_result_bytes)
+        value = encode(_result(start, body), max_bytes=start.max_result_bytes)
         done = Done(ok=True, json_size=value.json_size)
     except MemoryError:
         reserve.pop().close()
@@ -85,9 +87,15 @@ def _work(end: Channel, start: StartFunction, capsule: list[bytes]) -> int:
     return 0 if done.ok else 1
 
 
-def _result(start: StartFunction, capsule: list[bytes]) -> Any:
-    opened = unpack(capsule.pop(), start.capsule_tag)
-    result = opened.function(*opened.args, **opened.kwargs)
+def _result(start: StartFunction, body: list[bytes]) -> Any:
+    late: list[Any] = []
+    if start.late_size:
+        late = msgspec.json.decode(memoryview(body[0])[-start.late_size :], type=list[Any])
+        body[0] = body[0][: -start.late_size]
+    opened = unpack(body.pop(), start.capsule_tag)
+    args = (*opened.args, *late)
+    del late
+    result = opened.function(*args, **opened.kwargs)
     if isinstance(result, types.CoroutineType):
         import asyncio
 

@@ -223,6 +223,7 @@ class AgentRuntime:
         *,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
+        late_args: Callable[[], tuple[Any, ...]] | None = None,
         tools: Sequence[BaseTool] = (),
         agents: Mapping[str, Agent] | None = None,
         cwd: pathlib.Path | None = None,
@@ -241,8 +242,9 @@ class AgentRuntime:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
         With a policy it works in a sandbox, which imports from the `shelf`, too. `history` is a conversation that it
-        goes on with. Every tool call of the tree must pass the `gate`, if there is one. `run` is the id that its root
-        is to have, of `mint`. A function that is not `repeatable` ends as lost where it was cut off with its process.
+        goes on with. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass the
+        `gate`, if there is one. `run` is the id that its root is to have, of `mint`. A function that is not
+        `repeatable` ends as lost where it was cut off with its process.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable.
         """
@@ -266,6 +268,7 @@ class AgentRuntime:
             name="main",
             args=args,
             kwargs=kwargs or {},
+            late_args=late_args,
             policy=policy,
             returns=returns,
             on_output=on_output,

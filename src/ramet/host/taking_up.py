@@ -11,7 +11,7 @@ from typing import Protocol
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
-from ramet.core.errors import RametError, StoreFailed
+from ramet.core.errors import DefinitionMissing, RametError, StoreFailed
 from ramet.core.events import RunSpawned, StateChanged
 from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
@@ -20,6 +20,7 @@ from ramet.host.project import Project, git_of
 from ramet.host.resuming import Left, Supplied, left_behind, take_up
 from ramet.isolation import worktree
 from ramet.isolation.git import Git, NoWorktree
+from ramet.spawn.births import missing_late_args
 from ramet.spawn.handle import Handle
 from ramet.spawn.reviving import go_on
 from ramet.spawn.run import Run
@@ -94,6 +95,8 @@ class Taking:
             root.repeatable = plan.repeatable
             if self.prepare is not None:
                 self.prepare(root)
+            if root.request.late_args is missing_late_args:
+                raise DefinitionMissing("late arguments", f"of {root.path}")
             if reopens:
                 await left.reopen()
         except BaseException:

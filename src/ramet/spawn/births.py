@@ -54,6 +54,8 @@ def described(
         birth |= {"shared": shared, "answers": list(answers)}
     if agent.function is not None and run.capsule is None:
         birth["args"], birth["kwargs"] = _data("args", list(request.args)), _data("kwargs", dict(request.kwargs))
+    if request.late_args is not None:
+        birth["late_args"] = True
     if run.grant is not None:
         birth["grant"] = _without_values(run, run.grant)
     if run.bound is not None:
@@ -118,9 +120,15 @@ def request_of(
         description=description,
         args=tuple(_value(each, placed[at] if at < len(placed) else None) for at, each in enumerate(args)),
         kwargs={key: _value(each, named.get(key)) for key, each in kwargs.items()},
+        late_args=missing_late_args if birth.get("late_args") else None,
         branch="begins_at" in birth,
         begins_at=birth.get("begins_at", ""),
     )
+
+
+def missing_late_args() -> tuple[Any, ...]:
+    """Stand for the late arguments of a run on record, until they are supplied again. Raises DefinitionMissing."""
+    raise DefinitionMissing("late arguments", "of its function")
 
 
 def limits_of(birth: Mapping[str, Any]) -> Limits:

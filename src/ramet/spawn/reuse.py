@@ -90,10 +90,13 @@ async def reused(
 def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
     """What equal calls of one definition have in common; None for a call that is like no other.
 
-    Such are the ones with a conversation behind them or before them, and those whose inputs are no data.
+    Such are the ones with a conversation behind them or before them, those with late arguments, and those whose inputs
+    are no data.
     """
     agent, request, context = run.agent, run.request, run.context
     if run.persistent or run.resumes or run.turns > 1 or context.history or run.worktree is not None:
+        return None
+    if request.late_args is not None:  # Read when the function is called, which is later.
         return None
     policy = run.grant or run.bound
     tools = [[tool.name, tool.description] for tool in context.tools] if agent.function is None else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.concurrency.deadline import to_its_end
@@ -144,18 +145,21 @@ class FunctionJob:
         self._run = run
 
     def start(self) -> tuple[Told, bytes]:
-        """The first word, with the capsule."""
+        """The first word, with the capsule and the late arguments."""
         run, capsule, grant = self._run, self._run.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is in a capsule"
         assert grant is not None, "who works inside has a grant"
+        late = run.request.late_args
+        behind = msgspec.json.encode(late()) if late is not None else b""
         start = StartFunction(
             run=run.info.id,
             path=run.info.path,
             name=capsule.name,
             capsule_tag=capsule.tag,
             max_result_bytes=grant.max_output_bytes,
+            late_size=len(behind),
         )
-        return start, capsule.data
+        return start, capsule.data + behind if behind else capsule.data
 
     def finish(self, done: Done, body: bytes) -> Any:
         """The value, as the type that the host itself knows it to be. Raises the guest's error, ProtocolError."""

@@ -118,6 +118,8 @@ async def _call(run: Run, messages: Sequence[BaseMessage]) -> Any:
     prompt = messages[0].text if messages else request.prompt
     if not arguments and not request.kwargs and prompt and takes_one(function):
         arguments = (str.__str__(prompt),)
+    if request.late_args is not None:
+        arguments = (*arguments, *request.late_args())
     await run.context.settled()
     step = run.context.next_step()
     run.context.slot.begin_calls()  # It counts as one call, so that it holds no slot while it waits for children.

@@ -74,6 +74,8 @@ class SpawnRequest:
     agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
     args: tuple[Any, ...] = ()  #: for functions
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    #: For functions, behind `args`: data that is read at each attempt and not recorded. Who resumes supplies it again.
+    late_args: Callable[[], tuple[Any, ...]] | None = None
     mode: Mode | None = None
     model: str | None = None
     background: bool | None = None  #: None follows the definition

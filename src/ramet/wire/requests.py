@@ -242,13 +242,14 @@ class Told(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=Tr
 
 
 class StartFunction(Told, frozen=True, kw_only=True, tag="start_function"):
-    """The first word to a function agent. Body: the capsule, function and arguments inside."""
+    """The first word to a function agent. Body: the capsule, function and arguments inside, then late arguments."""
 
     run: str
     path: str
     name: str
     capsule_tag: str = ""
     max_result_bytes: int = 16 * 1024 * 1024
+    late_size: Count = 0  #: bytes of the late arguments: a JSON array of what goes behind the capsule's arguments
 
 
 class Room(Struct, frozen=True, kw_only=True):

@@ -37,11 +37,16 @@ def call(function: Callable[..., Any], text: str, history: History, out: Callabl
 
 def begin(function: Callable[..., Any], text: str, history: History) -> Any:
     """Call it with the text, and with the history if it takes a second argument by its place."""
+    return function(text, [dict(each) for each in history]) if takes_history(function) else function(text)
+
+
+def takes_history(function: Callable[..., Any]) -> bool:
+    """Whether it takes a second argument by its place."""
     try:
         inspect.signature(function).bind("", [])
     except (TypeError, ValueError):
-        return function(text)
-    return function(text, [dict(each) for each in history])
+        return False
+    return True
 
 
 async def finish(result: Any, out: Callable[[str], None]) -> Any:

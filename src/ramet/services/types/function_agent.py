@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from ramet.agent.definition import Agent, as_agent
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import Aborted, Bug, BusyError, DefinitionMissing, Expired, MailRefused, RametError, Unknown
+from ramet.core.events import Notice
 from ramet.core.outcome import NOTHING_USED, ErrorInfo, Result, Status
 from ramet.core.policy import Policy, grant_root, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
@@ -23,11 +25,13 @@ from ramet.services.types import calling, loading
 from ramet.services.types.again import left_of
 from ramet.services.types.ends import as_spent
 from ramet.services.types.function_call import Call
-from ramet.services.types.function_turns import FunctionTurn, FunctionTurns
+from ramet.services.types.function_turns import HISTORY_BYTES, FunctionTurn, FunctionTurns
 from ramet.services.types.imports import Reference
 from ramet.services.types.loading import LoadBundle, UnloadBundle
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
+
+_log = logging.getLogger("ramet.services")
 
 #: Why nobody can go on with a call, which is not called again either.
 _LEFT = (DefinitionMissing, BusyError, Expired)
@@ -49,6 +53,8 @@ class FunctionAgent:
         self.isolation, self.run, self._gate = isolation, opening.run, gate
         self._opening, self._function, self._policy = opening, function, policy
         self._turns = turns
+        self._takes_history = isinstance(function, Reference) or calling.takes_history(function)
+        self._has_warned = False  #: that a part of its history is not told
         self._usage = NOTHING_USED
         self._call: Call | None = None  #: the newest
         self._left: Call | None = None  #: that another kernel had begun, until its turn is gone on with
@@ -61,8 +67,7 @@ class FunctionAgent:
 
         Raises StoreFailed, Damaged.
         """
-        await self._turns.read()
-        for turn in self._turns.over:
+        for turn in await self._turns.read():
             self._usage += turn.used
             self.run = turn.run
         if self._turns.under_way is not None:
@@ -99,15 +104,15 @@ class FunctionAgent:
         """Go on with a turn that another kernel had begun: its function goes on, is called again, or had ended.
 
         Yields what comes behind the chunks that were `said`. Leaving the iteration interrupts the turn. Raises like
-        `turn`, and Aborted for one that cannot be gone on with.
+        `turn`, and Aborted for one that cannot be gone on with, Damaged, StoreFailed.
         """
-        shape, left, over = format_of(format), self._left, self._turns.of(number)
+        shape, left = format_of(format), self._left
         self._left = None
         if number > self._turns.taken:  # It had not come to its call.
             answer = self._begun(body, shape, said)
         elif left is not None and left.turn.number == number:
             answer = self._answered(left, shape, said)
-        elif over is not None:
+        elif (over := await self._turns.of(number)) is not None:
             answer = self._answered(Call.known(over), shape, said)
         else:
             raise Bug(f"turn {number} is not on record, and later ones are")
@@ -134,8 +139,8 @@ class FunctionAgent:
     # ---- looking
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation: `role` (user, assistant) and `content` of each message."""
-        return self._turns.history()
+        """Its conversation: `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""
+        return await self._turns.history()
 
     def spent(self) -> Mapping[str, float]:
         """What it and what it started has used: tokens, usd, model_calls, tool_calls, agents."""
@@ -165,6 +170,7 @@ class FunctionAgent:
             with suppress(RametError):
                 await to_its_end(self._turns.forget(turn))
             raise
+        self._note_omission(handle)
         call.begun(handle)
         self._call, self.run = call, turn.run
         async with aclosing(self._answered(call, shape, said)) as chunks:
@@ -201,13 +207,14 @@ class FunctionAgent:
     async def _started(self, call: Call) -> Handle:
         spawn, function, run = self._opening.runtime.spawn, self._function, call.turn.run
         limits = left_of(self._opening.limits, self._usage)  # Each turn is a tree, with a budget of its own.
-        told = (call.turn.asked, self._turns.history())
+        text, late = call.turn.asked, self._late_args
         if self._policy is None:
-            return await spawn(self._in_the_host(call), args=told, limits=limits, run=run)
+            return await spawn(self._in_the_host(call), args=(text,), late_args=late, limits=limits, run=run)
         is_named = isinstance(function, Reference)
         return await spawn(
             calling.call_named if is_named else calling.call_inside,
-            args=(*(function if isinstance(function, Reference) else (function,)), *told),
+            args=(*function, text) if isinstance(function, Reference) else (function, text),
+            late_args=late,
             policy=self._policy,
             limits=limits,
             on_output=call.pieces.printed,
@@ -243,13 +250,35 @@ class FunctionAgent:
         return call
 
     def _prepare(self, run: Run, call: Call) -> None:
-        """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders."""
+        """Have a run that goes on heard here, with what it may see as it is here: other kernels have other folders.
+
+        One of an older ramet has its history in its arguments.
+        """
+        if run.request.late_args is not None:
+            run.request = dataclasses.replace(run.request, late_args=self._late_args)
         if self._policy is not None and run.grant is not None:
             shelf = self._opening.shelf.folder if self._opening.shelf is not None else None
             run.grant = grant_root(self._policy)
             placement = self._opening.runtime.sandboxes.placement()
             run.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
+
+    def _late_args(self) -> tuple[calling.History]:
+        """What its function is told of the turns before, which the record of each turn's tree does not repeat."""
+        return (self._turns.recent_history() if self._takes_history else [],)
+
+    def _note_omission(self, handle: Handle) -> None:
+        """Say on the record of a turn, and once in the log, that its function is not told all of the history."""
+        omitted = self._turns.omitted if self._takes_history else 0
+        if not omitted:
+            return
+        whole = omitted + len(self._turns.recent_history())
+        most = f"as many of the newest as have {HISTORY_BYTES} bytes"
+        text = f"its function is told {whole - omitted} of {whole} messages of its history, {most}"
+        handle.run.context.emit(Notice, text=text)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("agent %s (%s): %s", self._opening.id, self._opening.path, text)
 
     def _in_the_host(self, call: Call) -> Agent:
         assert not isinstance(self._function, Reference), "the code of an image is called in a sandbox"
