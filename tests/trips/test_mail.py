@@ -457,6 +457,39 @@ async def test_unread_mail_survives_into_the_next_turn() -> None:
         assert said(session.messages)[-2:] == [("human", "a word"), ("ai", "two")]
 
 
+async def test_mail_before_the_first_prompt_wakes_a_session() -> None:
+    """It is read in a turn of its own, behind the words that a definition begins with; a prompt follows it."""
+    model = ScriptedModel(["I have read it.", "yes"])
+    async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
+        session.send("a word")
+        await eventually(lambda: is_idle(session))
+        assert said(session.messages) == [("human", "Be brief."), ("human", "a word"), ("ai", "I have read it.")]
+        assert (await session.ask("Read?")).value == "yes"
+        assert said(session.messages)[3:] == [("human", "Read?"), ("ai", "yes")]
+
+
+async def test_a_first_prompt_joins_the_turn_that_mail_began() -> None:
+    """Both are answered, in the order in which they came, and the words of the definition are said once."""
+    model = ScriptedModel(["both"])
+    async with Session(model, agent=Agent(name="clerk", initial_prompt="Be brief.")) as session:
+        session.send("a word")
+        assert (await session.ask("And my question?")).value == "both"
+        heard = [text for kind, text in said(session.messages) if kind == "human"]
+    assert heard == ["Be brief.", "a word", "And my question?"]
+
+
+async def test_a_notice_before_the_first_prompt_waits_for_it() -> None:
+    """Children that code has started are no word to their parent: what it is to do is not known yet."""
+    model = ScriptedModel({"toil": ["found"], "": ["noted"]})
+    async with Session(model) as session:
+        child = await session.spawn(SpawnRequest(prompt="toil", mode="fresh", background=True))
+        await child.result()
+        await eventually(lambda: len(run_of(session, "main").context.mailbox) == 1)
+        assert run_of(session, "main").turns == 0
+        await session.ask("Go.")
+        assert len(notices(session.messages)) == 1
+
+
 async def test_a_prompt_joins_the_turn_that_a_notice_began() -> None:
     """A user who speaks while a notice is being worked on is heard in that turn; no BusyError, no lost word."""
     gate, hold = Gate(), Gate("hold")

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
-from ramet.core.events import Event, RunEnded, RunResumed, TurnEnded, TurnStarted
+from ramet.core.events import Event, MailPushed, RunEnded, RunResumed, TurnEnded, TurnStarted
 from ramet.core.outcome import Status
 from ramet.models.scripted import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
@@ -22,6 +22,7 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite import SqliteStore
 from ramet.tools.context import SpawnRequest, calling
+from tests.support.cut import cut_behind
 from tests.support.empty_places import place_of
 from tests.support.places import KINDS, store_at
 from tests.support.waiting import eventually
@@ -182,6 +183,36 @@ async def test_unread_mail_is_read(make: MakeStore) -> None:
         await again.result()
 
         assert any("second log" in message.text for message in model.requests[0].messages)
+
+
+async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> None:
+    """It was accepted, and the turn that it began is not on record."""
+    clerk, store = Agent(name="clerk", initial_prompt="Be brief."), MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        gone = Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk")
+        gone.send("a word")
+        await eventually(lambda: bool(gone.messages) and gone.messages[-1].type == "ai")
+    left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+
+    model = ScriptedModel(["I have read it."])
+    async with AgentRuntime(store=left) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        await eventually(lambda: bool(session.messages) and session.messages[-1].type == "ai")
+        assert [each.text for each in session.messages] == ["Be brief.", "a word", "I have read it."]
+
+
+async def test_what_a_definition_begins_with_is_said_once_after_a_kill(make: MakeStore) -> None:
+    """The session had had no prompt."""
+    clerk = Agent(name="clerk", initial_prompt="Be brief.")
+    async with lost(make()) as runtime:
+        Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk")
+
+    model = ScriptedModel(["yes"])
+    async with AgentRuntime(store=make()) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        await session.ask("a word")
+        said = [each.text for each in session.messages if each.type == "human"]
+    assert "\n\n".join(said) == "Be brief.\n\na word"
 
 
 async def test_a_notice_comes_once(make: MakeStore) -> None:

@@ -445,6 +445,20 @@ async def test_mail_is_read_at_the_next_step(tmp_path: pathlib.Path) -> None:
         await agent.mail("too late")
 
 
+@pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
+async def test_mail_before_the_first_turn_is_read(tmp_path: pathlib.Path, backend: Backend | None) -> None:
+    """An agent that has had no turn is at rest: it is woken as well."""
+    kind = llm(["I have read it.", "Hello."])
+    async with AgentRuntime(tmp_path, backend=backend) as runtime:
+        start = opening(runtime, tmp_path / "ada", LlmInfo(), policy=policy_for(backend))
+        async with opened(kind, start) as agent:
+            await agent.mail("a letter")
+            await eventually(lambda: runtime.get(agent.run).run.state == "idle")
+            assert await say(agent, "Hi") == "Hello."
+            texts = [each["content"] for each in await agent.history()]
+    assert texts == ["a letter", "I have read it.", "Hi", "Hello."]
+
+
 async def test_an_agent_whose_tree_was_ended_says_so(tmp_path: pathlib.Path) -> None:
     """It is told of through `ended`, and takes no turn any more."""
     kind = llm(["Hello.", "never said"])
