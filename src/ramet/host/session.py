@@ -286,10 +286,13 @@ class Session:
         _check_message(text)
         await self.start()
         run = self._check_free()
-        brief = self._root.agent.initial_prompt if run.turns == 0 else ""
         said = await self._hooked(text)
-        message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
+        if run.waking:  # Readers hear of events once they are on record: those of a turn before are not of this one.
+            await run.context.settled()
         self._check_free()  # Another prompt may have come in while the hooks looked at this one.
+        # After a kill it is pending already.
+        brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
+        message = HumanMessage(content=f"{brief}\n\n{said}".strip() if brief else said)
         turn = TurnStream(run, self._opened.recorder, self._turn_over)
         if run.state is State.IDLE or run.turns == 0:
             self._opened.tree.supervisor.prompt(run, message)
@@ -336,7 +339,7 @@ class Session:
         return self.result
 
     def send(self, text: str) -> None:
-        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it."""
+        """Put a user's word into the root's mailbox: it is read at its next step, or wakes it, before a prompt, too."""
         self._opened.tree.post.deliver(self._root, text, sender="user", kind="user")
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:

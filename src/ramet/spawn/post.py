@@ -47,7 +47,7 @@ class Post:
             self._push(run, mail, asked)
             self._supervisor.fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it goes on with your message in the background."
-        idle = run.state is State.IDLE and run.wakes < MAX_WAKES
+        idle = run.awaits_prompt or (run.state is State.IDLE and run.wakes < MAX_WAKES)
         self._push(run, mail, asked)
         self._supervisor.consider(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."

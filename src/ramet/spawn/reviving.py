@@ -93,6 +93,8 @@ def go_on(tree: RunTree, story: TreeStory) -> None:
         elif each.is_in_turn or each.turn == 0 or _left_nothing(run, each):
             if not run.persistent or each.is_in_turn:
                 tree.supervisor.go_on(run, began=each.turn > 0)
+            else:
+                tree.supervisor.rest(run)  # It has had no prompt, but perhaps mail.
         else:
             tree.supervisor.rest(run)
 

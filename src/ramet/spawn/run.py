@@ -128,6 +128,11 @@ class Run:
         return self.state in LIVING
 
     @property
+    def awaits_prompt(self) -> bool:
+        """Whether it is the root of a session that has had no turn yet."""
+        return self.persistent and self.turns == 0 and self.state is State.STARTING
+
+    @property
     def begins_anew(self) -> bool:
         """Whether only its sandbox knows how far it is: a function, of which nothing is on record until it returns."""
         return self.agent.function is not None and not isinstance(self.agent.function, Composed)

@@ -287,8 +287,18 @@ class Supervisor:
         return verdict.status is not Status.COMPLETED or not (run.context.mailbox.wakes or run.bound_children())
 
     def consider(self, run: Run) -> None:
-        """Wake an idle run that has mail, or end it if nothing can come any more."""
-        if run.state is not State.IDLE or self._register.loop_is_ending:
+        """Wake an idle run that has mail, or end it if nothing can come any more.
+
+        A session that has had no prompt is woken by mail, too, but not by a notice: it has no task to go on with.
+        """
+        if self._register.loop_is_ending:
+            return
+        if run.awaits_prompt and any(each.kind != "notice" for each in run.context.mailbox.unread):
+            if run.agent.initial_prompt and not run.pending:
+                run.pending.append(HumanMessage(content=run.agent.initial_prompt))
+            run.waking = True
+            self.start_turn(run)
+        if run.state is not State.IDLE:
             return
         held = run.persistent and run.verdict is not None and run.verdict.status is Status.CANCELLED
         if held and not run.context.mailbox.has("user"):
