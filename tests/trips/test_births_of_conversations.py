@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 import pytest
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core.errors import MailRefused
@@ -17,7 +17,7 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from tests.support.cut import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kit import newest_human, run_of
+from tests.trips.kit import run_of
 
 MOST = 2
 POLICY = Policy(allow_sub_agents=True, max_sub_agents=MOST, memory_mb=1024, cpu_cores=8)
@@ -30,17 +30,18 @@ def agent(prompt: str, **more: object) -> Call:
 
 
 def answer(messages: list[BaseMessage]) -> Spoken:
-    """Do what the newest word says: "start a b" starts two agents, one after the other, "begin a b" in the background.
+    """Do what the newest word of a user says: "start a b" starts two agents, "begin a b" two in the background.
 
     One that is told "sit…" hangs, all others say that they are done.
     """
-    word, *names = newest_human(messages).split()
+    at, (word, *names) = max(
+        (at, each.text.split()) for at, each in enumerate(messages) if each.type == "human" and "<" not in each.text
+    )
     if word.startswith("sit"):
         return Hang(0)
-    since = len(messages) - max(at for at, each in enumerate(messages) if each.type == "human")
-    done = since // 2  # Each call has an answer.
-    if word in ("start", "begin") and done < len(names):
-        return agent(names[done], **({"run_in_background": True} if word == "begin" else {}))
+    asked = sum(isinstance(each, AIMessage) and bool(each.tool_calls) for each in messages[at:])
+    if word in ("start", "begin") and asked < len(names):
+        return agent(names[asked], **({"run_in_background": True} if word == "begin" else {}))
     return "done"
 
 

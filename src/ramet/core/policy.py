@@ -78,7 +78,8 @@ class Policy(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     secrets: Mapping[str, str | None] | Sequence[str] | None = None  #: files in /run/secrets; None: the parent's value
     allow_sub_agents: bool | None = None
     max_sub_agent_depth: int | None = None  #: levels below this run
-    max_sub_agents: int | None = None  #: children that this run may start in its life
+    #: Children that this run may start in its life; a conversation in one turn, of which no more live at once.
+    max_sub_agents: int | None = None
     isolation: Isolation | None = None  #: the least that is accepted
     retry_count: int | None = None  #: further attempts after one that failed
     retry_delay_seconds: float | None = None

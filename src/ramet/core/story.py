@@ -77,6 +77,7 @@ class RunStory:
     turn_began_at: int = 0  #: place in its conversation
     steps: int = 0  #: the newest one's number
     births: int = 0
+    births_before: int = 0  #: of these, those before its newest turn
     lives: int = 1
     let_go: bool = False  #: nobody waits for it by the call that it was born by: a notice tells of its end
     wakes: int = 0  #: turns that mail began since the last word from above
@@ -218,6 +219,7 @@ class TreeStory:
                 run.sandbox = run.sandbox if stays else None
                 run._attempt_began_at, run._is_retried = len(run.said), False
                 if isinstance(event, TurnStarted):
+                    run.births_before = run.births
                     run.wakes += event.turn > 1  # Until a prompt is heard in it.
                     run.turn_began_at, run.attempt, run.replies = len(run.said), 1, 0
                     run.objections = 0

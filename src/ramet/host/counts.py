@@ -62,11 +62,16 @@ class Counts:
         self.usd = 0.0
         self.asked = self.retried = 0  #: requests to models
         self.refused: Counter[str] = Counter()  #: budgets by resource
+        self.spawn_refusals: Counter[str] = Counter()  #: births by what stood against them
         self.gate: Counter[str] = Counter()  #: intentions: committed | refused
         self.approvals: Counter[str] = Counter()  #: asked | allowed | denied
         self.sandboxes: Counter[str] = Counter()  #: by backend
         self.starts = Histogram(START_S)  #: from a run's birth to its first turn
         self.lag = Histogram(LAG_S)  #: from when an event happened to when it was on record for good
+
+    def spawn_refused(self, limit: str) -> None:
+        """Count a birth that this limit stood against."""
+        _count(self.spawn_refusals, limit)
 
     def attach(self, recorder: Recorder) -> Listening:
         """Count what a tree does from now on, until it closes."""

@@ -182,6 +182,7 @@ class Opening:
             read_roots=spill.roots,
             follow=recorder.follow,
             hooks=hooks_of,
+            refused=self.telemetry.spawn_refused,
             approve=inbox.ask,
             safety=plan.gate,
             permissions=plan.permissions or NO_PERMISSIONS,

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ramet.core.errors import SpawnRefused
 from ramet.host.counts import Counts
 from ramet.host.listening import Listening, listen
 from ramet.host.recorder import Recorder
@@ -48,6 +49,11 @@ class Telemetry:
 
         spans = TreeSpans(provider.get_tracer("ramet"), _outside(), self._runs)
         return listen(recorder, spans.take, spans.close)
+
+    def spawn_refused(self, refusal: SpawnRefused) -> None:
+        """Count a birth that was refused: no event tells of it."""
+        if self.counts is not None:
+            self.counts.spawn_refused(refusal.limit)
 
     def traceparent(self, run: str) -> str:
         """The W3C header that puts what another process does below a run's span; empty where there is none."""

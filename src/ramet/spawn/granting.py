@@ -27,14 +27,29 @@ class Clamp(NamedTuple):
     given: float
 
 
-def check_may_spawn(grant: Grant, asked: int) -> None:
+def check_may_spawn(parent: Run, grant: Grant) -> None:
     """Refuse a birth that the parent's policy rules out. Raises SpawnRefused."""
     if not grant.allow_sub_agents:
         raise SpawnRefused("policy.allow_sub_agents", "this agent may not start others", free=0)
     if grant.max_sub_agent_depth < 1:
         raise SpawnRefused("policy.max_sub_agent_depth", "no level below this agent is allowed", free=0)
+    asked = parent.asked - (parent.births_before if parent.persistent else 0)
     if asked >= grant.max_sub_agents:
-        raise SpawnRefused("policy.max_sub_agents", f"{grant.max_sub_agents} is all it may start in its life", free=0)
+        span = "one turn" if parent.persistent else "its life"
+        reason = f"{grant.max_sub_agents} is all it may start in {span}"
+        raise SpawnRefused("policy.max_sub_agents", reason, free=0)
+    check_room_below(parent, coming=parent.asked - parent.births)
+
+
+def check_room_below(parent: Run, *, coming: int = 0) -> None:
+    """Refuse one more living child of a conversation; `coming` are being born. Raises SpawnRefused.
+
+    Any other run has no more children in its life than may live at once.
+    """
+    grant = parent.grant
+    if parent.persistent and grant is not None and len(parent.children) + coming >= grant.max_sub_agents:
+        reason = f"{grant.max_sub_agents} is all that may live at once; wait until one has ended"
+        raise SpawnRefused("policy.max_sub_agents", reason, free=0)
 
 
 def granted(

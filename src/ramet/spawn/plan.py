@@ -68,7 +68,7 @@ def plan_birth(parent: Run, request: SpawnRequest, services: Services, limits: S
     a function that cannot travel into its sandbox.
     """
     if parent.grant is not None:
-        check_may_spawn(parent.grant, parent.asked)
+        check_may_spawn(parent, parent.grant)
     if parent.info.depth >= limits.depth:
         raise SpawnRefused("depth", f"agents may stand {limits.depth} levels deep; do this yourself", free=0)
     agent, is_fork = _definition(parent, request, services)

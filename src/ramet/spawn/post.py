@@ -9,6 +9,7 @@ from ramet.concurrency.mailbox import Kind, Mail
 from ramet.core.errors import BudgetExceeded, MailRefused, SpawnRefused
 from ramet.core.events import MailPushed
 from ramet.core.lifecycle import OVER, Fact, State
+from ramet.spawn.granting import check_room_below
 from ramet.spawn.register import Register
 from ramet.spawn.run import Run
 from ramet.spawn.supervisor import MAX_WAKES, Supervisor
@@ -83,6 +84,7 @@ class Post:
         if not run.context.cwd.is_dir():
             raise MailRefused(run.info.path, f"the folder it worked in is gone: {run.context.cwd}")
         try:
+            check_room_below(above)
             place = self._register.admission.admit_nowait(above, run.place.share)
         except SpawnRefused as refusal:
             raise MailRefused(run.info.path, str(refusal)) from refusal

@@ -194,7 +194,8 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
     run.max_turns = birth.get("max_turns", run.max_turns)
     run.own_budget = budget if birth.get("owns") else None
     run.turns, run.lives, run.wakes = story.turn, story.lives, story.wakes
-    run.births = run.asked = story.births
+    run.births, run.births_before = story.births, story.births_before
+    run.asked = run.births
     run.aged_s, run.replied, run.objected = story.lived.seconds, story.replies, story.objections
     run.subtree, run.context.usage, run.context.steps = story.subtree, story.usage, story.steps
     for each in story.said:

@@ -89,6 +89,7 @@ class Run:
     lives: int = 1  #: a finished agent that gets mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living ones
     births: int = 0
+    births_before: int = 0  #: of these, those before its newest turn
     subtree: Usage = NOTHING_USED
     verdict: Verdict | None = None  #: of the last turn
     cut: Verdict | None = None  #: what it was stopped with, while stopping

@@ -13,7 +13,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.concurrency.clock import Clock
 from ramet.core.agentref import AgentRef
-from ramet.core.errors import RametError
+from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.events import Event
 from ramet.core.ids import RunId
 from ramet.core.permissions import NO_PERMISSIONS, Permissions
@@ -127,6 +127,7 @@ class Services:
     hooks: Callable[
         [Agent, tuple[HookConfig, ...], bool], Hooks | None
     ]  #: of a definition, and whether it runs as a child
+    refused: Callable[[SpawnRefused], None] = lambda refusal: None  #: told of each birth that a limit stood against
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent asks for; None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run

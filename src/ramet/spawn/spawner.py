@@ -63,6 +63,13 @@ class Spawner:
         Raises SpawnRefused when a limit stands against it, Unknown for a type or model that is not there, InvalidValue
         for what cannot be, NoToolsLeft when its tools resolve to nothing.
         """
+        try:
+            return await self._spawn(parent, request, slot)
+        except SpawnRefused as refusal:
+            self._services.refused(refusal)
+            raise
+
+    async def _spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None) -> Run:
         plan = plan_birth(parent, request, self._services, self._register.limits)
         with ExitStack() as undo:
             parent.asked += 1

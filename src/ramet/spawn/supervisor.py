@@ -147,6 +147,7 @@ class Supervisor:
             change, run.change = run.change, None
             change()
         run.turns += 1
+        run.births_before = run.births
         run.spawned.clear()
         run.context.exhausted = run.cut = None
         run.turn_began_at = len(run.context.history)
@@ -173,9 +174,9 @@ class Supervisor:
         else:
             self.start_turn(run)
             return
-        at, exhausted = run.turn_began_at, run.context.exhausted
+        at, exhausted, births = run.turn_began_at, run.context.exhausted, run.births_before
         self.start_turn(run)
-        run.turn_began_at, run.context.exhausted = at, exhausted
+        run.turn_began_at, run.context.exhausted, run.births_before = at, exhausted, births
 
     def end(self, run: Run) -> None:
         """End a run as its verdict says, before it was set to work here."""

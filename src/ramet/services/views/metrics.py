@@ -116,6 +116,12 @@ def _totals(counts: Counts) -> Iterator[Family]:
     yield Family(
         "ramet_budget_refusals_total", "counter", "What budgets refused, by resource.", by("resource", counts.refused)
     )
+    yield Family(
+        "ramet_spawn_refusals_total",
+        "counter",
+        "Births that were refused, by limit.",
+        by("limit", counts.spawn_refusals),
+    )
     yield Family("ramet_gate_decisions_total", "counter", "Of safety gates, by decision.", by("decision", counts.gate))
     yield Family("ramet_approvals_total", "counter", "Questions to people, by step.", by("step", counts.approvals))
     yield Family("ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", by("backend", counts.sandboxes))
