@@ -166,6 +166,15 @@ async def test_a_turn_that_an_older_ramet_began_has_its_history_once(
         assert (await again.history())[-1]["content"].startswith("1 messages, 6 characters")
 
 
+async def test_late_arguments_of_a_sandboxed_function_are_data(tmp_path: pathlib.Path) -> None:
+    """What JSON cannot hold is refused by name, as the result of the run that would have been given it."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        handle = await runtime.spawn(function_agents.shout, late_args=lambda: (object(),), policy=Policy())
+        error = (await handle.result()).error
+    assert error is not None
+    assert (error.type, "late_args" in error.message) == ("InvalidValue", True)
+
+
 async def test_a_function_is_not_called_without_its_late_arguments(tmp_path: pathlib.Path) -> None:
     """Whoever goes on with its run and does not supply them is refused; whoever does goes on."""
     async with lost(tmp_path, "local") as runtime:

@@ -16,7 +16,15 @@ import msgspec
 from langchain_core.messages import AIMessageChunk, BaseMessage
 
 from ramet.concurrency.deadline import to_its_end
-from ramet.core.errors import Aborted, BudgetExceeded, DefinitionMissing, ProtocolError, RametError, Unknown
+from ramet.core.errors import (
+    Aborted,
+    BudgetExceeded,
+    DefinitionMissing,
+    InvalidValue,
+    ProtocolError,
+    RametError,
+    Unknown,
+)
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import Artifact, ErrorInfo, Status
 from ramet.core.policy import describe
@@ -150,7 +158,7 @@ class FunctionJob:
         assert capsule is not None, "a function in a sandbox is in a capsule"
         assert grant is not None, "who works inside has a grant"
         late = run.request.late_args
-        behind = msgspec.json.encode(late()) if late is not None else b""
+        behind = _as_json(late()) if late is not None else b""
         start = StartFunction(
             run=run.info.id,
             path=run.info.path,
@@ -172,6 +180,14 @@ class FunctionJob:
         if len(body) > most:
             raise ProtocolError(f"a result of {len(body)} bytes; policy.max_output_bytes is {most}")
         return values.decode(body, done.json_size, returns=_returns(self._run))
+
+
+def _as_json(late_args: tuple[Any, ...]) -> bytes:
+    """Raises InvalidValue for what is no data."""
+    try:
+        return msgspec.json.encode(late_args)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidValue("late_args", type(late_args).__name__, f"data that JSON can hold ({problem})") from None
 
 
 async def _attempt(run: Run, job: FunctionJob | Conversation, errands: Errands, at: _Attempt) -> Verdict:
