@@ -135,6 +135,7 @@ class FunctionAgent:
             self.ended.set_result(None)
         if self._call is not None:
             await self._call.cancel(reason)
+        self._turns.close()
 
     # ---- looking
 

@@ -99,6 +99,11 @@ class FunctionTurns:
             self._version = (0, 0)
             await self._store.delete(KIND, self._key(turn.number))
 
+    def close(self) -> None:
+        """Keep none in memory: trees that are over are kept for a while, and they know of this."""
+        self._recent.clear()
+        self._recent_size = 0
+
     async def of(self, number: int) -> FunctionTurn | None:
         """The one of that number, if it is over. Raises Damaged, StoreFailed."""
         found = await self._store.get(KIND, self._key(number))
