@@ -5,9 +5,12 @@ from __future__ import annotations
 import pathlib
 
 from ramet import Agent, Limits, ScriptedModel
+from ramet.core.errors import SpawnRefused
+from ramet.core.limits import SpawnLimits
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.dialogue import Call, Script
+from ramet.tools.context import SpawnRequest, current
 from tests.support.prometheus import Scrape, scrape
 from tests.support.serving import Served, serving
 from tests.trips.safety_kit import Deeds
@@ -76,6 +79,25 @@ async def test_a_refusing_budget_is_counted(served: Served) -> None:
 
     found = await scraped(served, served.server.operator)
     assert found.value("ramet_budget_refusals_total", resource="model_calls") >= 1
+
+
+async def digs() -> str:
+    """Start another of its kind, as deep as may be."""
+    context = current()
+    assert context.tree is not None, "it is in a tree"
+    try:
+        return str((await (await context.tree.spawn(context, SpawnRequest(agent=digs))).result()).value)
+    except SpawnRefused as refusal:
+        return refusal.limit
+
+
+async def test_a_birth_that_is_refused_is_counted(served: Served) -> None:
+    """By the limit that stood against it."""
+    result = await (await served.server.runtime.spawn(digs, spawn_limits=SpawnLimits(depth=1))).result()
+
+    found = await scraped(served, served.server.operator)
+    assert result.value == "depth"
+    assert found.value("ramet_spawn_refusals_total", limit="depth") == 1
 
 
 async def test_requests_are_counted_by_their_routes(served: Served) -> None:
