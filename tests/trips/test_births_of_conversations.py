@@ -112,7 +112,7 @@ async def test_the_births_of_a_turn_are_counted_on_after_a_kill(tmp_path: pathli
         await talk.ask("start z")
         await talk.ask("start a b c")
     left = await cut_behind(store, lambda event: isinstance(event, RunEnded) and event.path == "main/b")
-    async with opened(tmp_path / "two", left) as runtime:
+    async with opened(tmp_path / "one", left) as runtime:
         talk = await Session.resume("talk", ScriptedModel(answer), agents=[READER], runtime=runtime)
         root = run_of(talk, "main")
         await eventually(lambda: root.state == "idle")
