@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -46,6 +46,41 @@ async def test_a_run_has_the_time_that_is_left_of_it() -> None:
         [again] = await runtime.resume(llm=model, tools=tools)
         await gates[0].entered.wait()
         await clock.advance(9)
+        assert again.run.is_living
+        await clock.advance(1)
+        await eventually(lambda: not again.run.is_living)
+        assert (await again.result()).status is Status.TIMEOUT
+
+
+class SettableClock(FakeClock):
+    """One whose time of day somebody sets."""
+
+    def set_on(self, seconds: float) -> None:
+        """Set the time of day forward, or back."""
+        self._start += timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("step", [86_400, -86_400, 0.6], ids=["a day on", "a day back", "a little"])
+async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> None:
+    """Of 100 s, 60 go by under a kernel whose machine's clock is set meanwhile, and which is killed then."""
+    store, clock, gates = MemoryStore(), SettableClock(), (Gate("first"), Gate("second"))
+    model, tools = ScriptedModel([[Call("first")], [Call("second")], "never"]), [each.tool for each in gates]
+    async with lost(store, clock) as runtime:
+        await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
+        await gates[0].entered.wait()
+        await clock.advance(30)
+        for _ in range(1 if abs(step) > 1 else 200):  # Many small steps are one large one.
+            clock.set_on(step)
+        await clock.advance(30)
+        gates[0].open.set()
+        await gates[1].entered.wait()
+
+    clock, gates = SettableClock(), (Gate("first"), Gate("second"))
+    async with AgentRuntime(store=store, clock=clock, grace_s=0.05) as runtime:
+        model, tools = ScriptedModel([[Call("first")], "never"]), [each.tool for each in gates]
+        [again] = await runtime.resume(llm=model, tools=tools)
+        await gates[0].entered.wait()
+        await clock.advance(39)
         assert again.run.is_living
         await clock.advance(1)
         await eventually(lambda: not again.run.is_living)
