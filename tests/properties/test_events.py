@@ -106,8 +106,8 @@ def test_every_event_of_the_module_is_in_the_vocabulary() -> None:
 def test_event_types_are_stable_names() -> None:
     """The names in journals: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
-        """agent_created approval_answered approval_asked budget_refused clamped command_run compacted endpoint_asked
-        folder_lost hook_failed intention_decided intention_recorded
+        """agent_created approval_answered approval_asked budget_refused clamped clock_stepped command_run compacted
+        endpoint_asked folder_lost hook_failed intention_decided intention_recorded
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
         result_reused run_ended run_resumed
         run_retried run_spawned sandbox_started state_changed state_committed text_delta threshold_crossed tool_ended

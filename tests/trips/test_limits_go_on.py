@@ -60,7 +60,7 @@ class SettableClock(FakeClock):
         self._start += timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("step", [86_400, -86_400, 0.6], ids=["a day on", "a day back", "a little"])
+@pytest.mark.parametrize("step", [86_400, -86_400], ids=["a day on", "a day back"])
 async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> None:
     """Of 100 s, 60 go by under a kernel whose machine's clock is set meanwhile, and which is killed then."""
     store, clock, gates = MemoryStore(), SettableClock(), (Gate("first"), Gate("second"))
@@ -69,8 +69,7 @@ async def test_a_clock_that_is_set_takes_no_time_and_gives_none(step: float) -> 
         await runtime.spawn(Agent(name="slow", model=model), "go", tools=tools, limits=Limits(seconds=100))
         await gates[0].entered.wait()
         await clock.advance(30)
-        for _ in range(1 if abs(step) > 1 else 200):  # Many small steps are one large one.
-            clock.set_on(step)
+        clock.set_on(step)
         await clock.advance(30)
         gates[0].open.set()
         await gates[1].entered.wait()

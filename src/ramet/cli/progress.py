@@ -12,6 +12,7 @@ from ramet.core.events import (
     ApprovalAsked,
     BudgetRefused,
     ClampEvent,
+    ClockStepped,
     Compacted,
     Event,
     FolderLost,
@@ -79,6 +80,8 @@ def _said(event: Event, picture: Picture) -> Line | None:
             return Line(f"hook {one_line(event.hook, 80)} failed on {event.event}: {one_line(event.reason)}", True)
         case FolderLost():
             return Line(f"its {one_line(event.part, 20)} is not there any more: it goes on in an empty one", True)
+        case ClockStepped():
+            return Line(f"the machine's clock was set by {event.by_s:+g} s", True)
         case Compacted():
             return Line(f"history shortened from {event.before_messages} to {event.after_messages} messages")
         case Notice():

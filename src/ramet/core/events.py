@@ -280,6 +280,12 @@ class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
     part: str = "folder"  #: all of it, with its checkpoint and what it had printed, or its "workspace"
 
 
+class ClockStepped(Event, frozen=True, kw_only=True, tag="clock_stepped"):
+    """Somebody set the machine's clock since the event before: times on both sides of this are of two clocks."""
+
+    by_s: float  #: forward; back if it is negative
+
+
 class RunRetried(Event, frozen=True, kw_only=True, tag="run_retried"):
     """An attempt failed, and another is made in a new sandbox after `wait_s`."""
 
@@ -356,6 +362,7 @@ AnyEvent = (
     | Compacted
     | SandboxStarted
     | FolderLost
+    | ClockStepped
     | RunRetried
     | ResultReused
     | ThresholdCrossed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass
@@ -24,6 +24,12 @@ class Lived:
     def begin(self, at: datetime | None, *, anew: bool = False) -> None:
         """A process sets it to work; `anew`: its time begins with that."""
         self._before, self._since, self._seen = 0.0 if anew else self.seconds, at, at
+
+    def step(self, by_s: float) -> None:
+        """The clock was set by so much: from now on it tells other times of the same moments."""
+        by = timedelta(seconds=by_s)
+        if self._since is not None and self._seen is not None:
+            self._since, self._seen = self._since + by, self._seen + by
 
     def seen(self, at: datetime | None) -> None:
         """It did something there."""

@@ -16,6 +16,7 @@ from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
     BudgetRefused,
+    ClockStepped,
     Compacted,
     Event,
     MailDelivered,
@@ -180,6 +181,10 @@ class TreeStory:
         self.seq = max(self.seq, event.seq)
         if isinstance(event, RunSpawned):
             return self._born(event)
+        if isinstance(event, ClockStepped):  # Of all runs, whoever was the first to notice.
+            for each in self.runs.values():
+                each.lived.step(event.by_s)
+            return
         run = self.runs.get(event.run)
         if run is None:
             return

@@ -55,6 +55,7 @@ _TOLD: Mapping[type[Event], frozenset[str]] = {
     events.HookFailed: frozenset(),
     events.SandboxStarted: frozenset(),
     events.FolderLost: frozenset(),
+    events.ClockStepped: frozenset(),
     events.EndpointAsked: frozenset(),
     events.CommandRun: frozenset(),
     events.MailPushed: frozenset({"text"}),

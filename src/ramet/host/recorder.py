@@ -13,13 +13,14 @@ import pathlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import force_setattr
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
-from ramet.core.events import Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+from ramet.core.events import ClockStepped, Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
 from ramet.disk.state_folder import ignore, opened_folder
 from ramet.host.journal import After, Journal, Page
 from ramet.host.kept_events import KeptEvents
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.recorder")
 #: Events that a reader may lag behind before it loses the oldest and is told so.
 MAX_LAG = 100_000
+#: Seconds between two clocks of a machine from which one of them was set; below that they drift, or are slewed.
+STEP_S = 0.5
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
 
@@ -112,6 +115,7 @@ class Recorder:
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.kept = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0
+        self._offset: float | None = None  #: of the time of day to the clock that nobody sets, at the last step
         self._readers: list[Subscription] = []
         self._closed = False
         self._files = _Transcripts(transcripts) if transcripts is not None else None
@@ -132,9 +136,21 @@ class Recorder:
 
     def append(self, event: Event) -> Event:
         """Number an event, put it on record, and publish it as soon as that is for good."""
+        now = self._clock.now()
+        offset = now.timestamp() - self._clock.monotonic()
+        if self._offset is None:
+            self._offset = offset
+        elif abs(stepped := offset - self._offset) > STEP_S:
+            # Before the event, so that no two times of different clocks are compared.
+            self._offset = offset
+            stamp = {name: getattr(event, name) for name in Event.__struct_fields__}
+            self._put(ClockStepped(**stamp, by_s=stepped), now)
+        return self._put(event, now)
+
+    def _put(self, event: Event, now: datetime) -> Event:
         self._count += 1
         force_setattr(event, "seq", self._count)
-        force_setattr(event, "at", self._clock.now())
+        force_setattr(event, "at", now)
         if self._page is None:
             self._publish(event)
         else:
