@@ -12,7 +12,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from ramet.agent.performing import performer
 from ramet.agent.task import Task
@@ -47,13 +47,18 @@ class Declares:
         primer: str
         instructions: str
         model: str | BaseChatModel | None
-        tools: Sequence[str | BaseTool] | None
+        tools: Sequence[str | BaseTool | Callable[..., Any]] | None
         limits: Limits
         setup: str
         capabilities: tuple[Capability, ...]
         tasks: Mapping[str, Task]
         types: Types
         ref: AgentRef | None
+
+    @property
+    def tool_entries(self) -> tuple[str | BaseTool, ...] | None:
+        """`tools`, in which every function is a tool by now."""
+        return cast("tuple[str | BaseTool, ...] | None", self.tools)
 
     def module(
         self,
@@ -90,7 +95,7 @@ class Declares:
     def tool(self, tool: T, *, visibility: Visibility = "medium") -> T:
         """Let it use a tool, an object or a name. Raises InvalidValue."""
         add(self, capability_of("tool", tool, visibility=visibility))
-        object.__setattr__(self, "tools", (*(self.tools or ()), tool))
+        object.__setattr__(self, "tools", (*(self.tool_entries or ()), tool))
         return tool
 
     def task(self, function: Callable[..., Any]) -> Task:
@@ -180,7 +185,7 @@ def recipe_of(agent: Declares) -> Recipe:
     """An agent as data. Raises InvalidValue for what cannot be written down."""
     model = agent.model if isinstance(agent.model, str) else None
     limits = {name: value for name, value in dataclasses.asdict(agent.limits).items() if value is not None}
-    tools = [each if isinstance(each, str) else each.name for each in agent.tools or ()]
+    tools = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
     tools = [name for name in tools if name not in {each.name for each in agent.capabilities if each.type == "tool"}]
     return Recipe(
         name=agent.name,

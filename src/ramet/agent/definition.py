@@ -36,8 +36,9 @@ MEMORY_SCOPES = ("user", "project", "local")
 class Agent(Declares):
     """A definition: who it is, what it may use, how long it may go on.
 
-    `tools=None` inherits the parent's, an empty tuple means none; entries are tools, or names, or `Agent(a, b)` to say
-    which types it may spawn. `model=None` inherits. `function` makes it a plain (async) function instead of a model.
+    `tools=None` inherits the parent's, an empty tuple means none; entries are tools, functions with a docstring, names
+    of the parent's tools, or `Agent(a, b)` to say which types it may spawn. `model=None`
+    inherits. `function` makes it a plain (async) function instead of a model.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Agent(Declares):
     primer: str = ""  #: stands before the instructions; who it is, in an agent that was written by another
     instructions: str = ""
     model: str | BaseChatModel | None = None
-    tools: Sequence[str | BaseTool] | None = None
+    tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
     disallowed_tools: Sequence[str] = ()
     read_only: bool = False  #: keeps only tools that say they read: a file's `permissionMode: plan`
     max_turns: int | None = None
@@ -81,6 +82,8 @@ class Agent(Declares):
                 if isinstance(entries, str):
                     raise InvalidValue(each, entries, "a list of names")
                 object.__setattr__(self, each, tuple(entries))
+        if self.tools is not None and not all(isinstance(each, str) for each in self.tools):
+            object.__setattr__(self, "tools", _brought(self.tools))
         if self.model == "inherit":  # as agent files spell it
             object.__setattr__(self, "model", None)
         if self.max_turns is not None and (
@@ -189,6 +192,15 @@ class Agent(Declares):
 
 #: What `resources` and `with_resources` may say, as a policy spells it.
 RESOURCE_FIELDS = ("cpu_cores", "memory_mb", "pids", "tmpfs_size_mb", "workspace_size_mb", "max_output_bytes")
+
+
+def _brought(entries: Sequence[Any]) -> tuple[str | BaseTool, ...]:
+    """The entries, in which every function is a tool. Raises InvalidValue for what cannot be one."""
+    from ramet.tools.functions import as_tool  # Only now: it is costly, and most definitions bring names.
+
+    return tuple(
+        entry if isinstance(entry, str) else as_tool(entry, f"tools[{place}]") for place, entry in enumerate(entries)
+    )
 
 
 def resource_fields(cpu: float | None, fields: Mapping[str, Any]) -> dict[str, Any]:

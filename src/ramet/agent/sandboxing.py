@@ -22,4 +22,4 @@ def needs_sandbox(agent: Agent) -> bool:
         return True
     if agent.tools is None or any(map(is_code, agent.capabilities)):
         return True
-    return any(not isinstance(each, str) or parse_entry(each).name not in HARMLESS for each in agent.tools)
+    return any(not isinstance(each, str) or parse_entry(each).name not in HARMLESS for each in agent.tool_entries or ())

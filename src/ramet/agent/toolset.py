@@ -56,7 +56,7 @@ def resolve_tools(
         else:
             withheld.append(name)
     if agent.tools and not tools.keys() & chosen.keys():
-        raise NoToolsLeft(agent.name, tuple(_shown(entry) for entry in agent.tools))
+        raise NoToolsLeft(agent.name, tuple(_shown(entry) for entry in agent.tool_entries or ()))
     return Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
 
 
@@ -108,7 +108,7 @@ def _allowances(agent: Agent, here: Mapping[str, BaseTool], *, is_child: bool) -
     chosen: dict[str, BaseTool] = {}
     types: set[str] | None = None
     unknown: list[str] = []
-    for each in agent.tools:
+    for each in agent.tool_entries or ():
         if not isinstance(each, str):
             tool = _brought(agent, each, here, is_child=is_child)
         else:

@@ -51,7 +51,7 @@ def _functions(agent: Agent) -> Iterator[Callable[..., Any]]:
             yield from _functions(part)
     elif function is not None:
         yield function
-    for tool in agent.tools or ():
+    for tool in agent.tool_entries or ():
         for name in ("func", "coroutine"):
             own = getattr(tool, name, None)
             if callable(own):

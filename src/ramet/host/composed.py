@@ -79,7 +79,7 @@ def _step(agent: Agent, recipe: Recipe) -> dict[str, Any]:
         data["isolation"] = agent.isolation
     if agent.policy is not None:
         data["policy"] = msgspec.to_builtins(agent.policy) if _is_open(agent.policy) else {"@object": agent.name}
-    objects = [each.name for each in agent.tools or () if not isinstance(each, str)]
+    objects = [each.name for each in agent.tool_entries or () if not isinstance(each, str)]
     return data | ({"tools": objects} if objects else {})
 
 
@@ -87,7 +87,7 @@ def _again(data: Mapping[str, Any], made: Made) -> Agent:
     agent, policy = made(data["agent"]), data.get("policy")
     if isinstance(policy, Mapping) and "@object" in policy:
         raise DefinitionMissing("policy of", policy["@object"])
-    here = {each if isinstance(each, str) else each.name: each for each in agent.tools or ()}
+    here = {each if isinstance(each, str) else each.name: each for each in agent.tool_entries or ()}
     for name in data.get("tools", ()):
         if isinstance(here.get(name, name), str):
             raise DefinitionMissing("tool", f"{name} of {agent.name}")

@@ -39,7 +39,7 @@ def recipe(agent: Agent) -> dict[str, Any]:
     if agent.ref is not None:
         data["ref"] = str(agent.ref)
     if agent.tools is not None:
-        data["tools"] = [each if isinstance(each, str) else each.name for each in agent.tools]
+        data["tools"] = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
     if agent.model is not None:
         data["model"] = agent.model if isinstance(agent.model, str) else {"@object": model_name(agent.model)}
     if agent.function is not None:
@@ -67,7 +67,9 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
         fields["ref"] = AgentRef.parse(data["ref"])
     known = agents.get(data["name"])
     if "tools" in data:
-        own = {} if known is None else {each.name: each for each in known.tools or () if not isinstance(each, str)}
+        own = (
+            {} if known is None else {each.name: each for each in known.tool_entries or () if not isinstance(each, str)}
+        )
         fields["tools"] = tuple(own.get(name, name) for name in data["tools"])
     if "model" in data:
         said = data["model"]

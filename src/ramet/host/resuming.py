@@ -32,6 +32,7 @@ from ramet.spawn.plan import as_agent
 from ramet.spawn.reviving import Supplies, revive
 from ramet.spawn.run import Run
 from ramet.tools.agents import spawning_tools
+from ramet.tools.functions import as_tools
 from ramet.tools.permitting import ruling_on
 from ramet.tools.stock import stock_tools
 
@@ -86,7 +87,7 @@ class Brought(TypedDict, total=False):
 
     llm: BaseChatModel | None
     models: Mapping[str, BaseChatModel]
-    tools: Sequence[BaseTool]
+    tools: Sequence[BaseTool | Callable[..., Any] | str]
     agents: Sequence[Agent | Mapping[str, Any]]
     secrets: Mapping[str, str]
     env_vars: Mapping[str, str]
@@ -100,7 +101,7 @@ def supplied_by(
     *,
     llm: BaseChatModel | None = None,
     models: Mapping[str, BaseChatModel] | None = None,
-    tools: Sequence[BaseTool] = (),
+    tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
     agents: Sequence[Agent | Mapping[str, Any]] = (),
     secrets: Mapping[str, str] | None = None,
     env_vars: Mapping[str, str] | None = None,
@@ -113,7 +114,7 @@ def supplied_by(
     return Supplied(
         llm=llm,
         models=models or {},
-        tools=tools,
+        tools=as_tools(tools, "tools"),
         agents=tuple(map(as_agent, agents)),
         secrets=secrets or {},
         env_vars=env_vars or {},

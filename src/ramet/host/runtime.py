@@ -56,6 +56,7 @@ from ramet.store.memory import MemoryStore
 from ramet.store.state.versioned import Versioned
 from ramet.tools.agents import spawning_tools
 from ramet.tools.context import SpawnRequest
+from ramet.tools.functions import as_tools
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -224,7 +225,7 @@ class AgentRuntime:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
         late_args: Callable[[], tuple[Any, ...]] | None = None,
-        tools: Sequence[BaseTool] = (),
+        tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         agents: Mapping[str, Agent] | None = None,
         cwd: pathlib.Path | None = None,
         limits: Limits | None = None,
@@ -276,7 +277,7 @@ class AgentRuntime:
         )
         root = opened.tree.spawner.root(
             definition,
-            tools=(*tools, *spawning_tools()),
+            tools=(*as_tools(tools, "tools"), *spawning_tools()),
             cwd=cwd or pathlib.Path.cwd(),
             limits=limits or definition.limits,
             persistent=False,
@@ -497,7 +498,7 @@ class AgentRuntime:
         *,
         at: int | None = None,
         llm: BaseChatModel | None = None,
-        tools: Sequence[BaseTool] = (),
+        tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         limits: Limits | None = None,
         gate: SafetyGate | None = None,

@@ -43,6 +43,7 @@ from ramet.spawn.plan import as_agent
 from ramet.spawn.run import Run
 from ramet.tools.agents import spawning_tools
 from ramet.tools.context import RunView, SpawnRequest, StopReceipt, ToolUseContext
+from ramet.tools.functions import as_tools
 from ramet.tools.sending import check_tools
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Session:
     """Talks with one agent over many turns, one at a time; it remembers, and may start others below it.
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
-    and, unless `spawn=False`, the tools that lead sub-agents. `limits` bound the whole tree: what it may use, in all.
+    (LangChain tools, functions with a docstring, names of ramet's own tools) and, unless `spawn=False`, the tools that
+    lead sub-agents. `limits` bound the whole tree: what it may use, in all.
     With a `backend` ("bwrap", "local", or an object) or a `policy` every agent below the first works in a sandbox of
     its own; without a `policy` it may read `cwd`, write to a folder of its own, and start others. With a `root_policy`
     the first works in a sandbox, too: a process for each turn, which finds what the turns before it left in its folder,
@@ -74,7 +76,7 @@ class Session:
     def __init__(
         self,
         llm: BaseChatModel | None = None,
-        tools: Sequence[BaseTool] = (),
+        tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         *,
         model: str | None = None,
         agent: Agent | Mapping[str, Any] | str | None = None,
@@ -102,6 +104,7 @@ class Session:
         history: Sequence[BaseMessage] = (),
     ) -> None:
         self._cwd = _folder(cwd)
+        tools = as_tools(tools, "tools")
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd, backend=backend)
         if runtime is not None and backend is not None:
@@ -164,7 +167,7 @@ class Session:
         cls,
         session: str,
         llm: BaseChatModel | None = None,
-        tools: Sequence[BaseTool] = (),
+        tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         *,
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         cwd: str | os.PathLike[str] | None = None,
@@ -219,7 +222,7 @@ class Session:
         cls,
         run: str,
         llm: BaseChatModel | None = None,
-        tools: Sequence[BaseTool] = (),
+        tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         *,
         runtime: AgentRuntime,
         at: int | None = None,
@@ -492,7 +495,7 @@ def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
 
 def _brought_by(*agents: Agent) -> list[BaseTool]:
     """The tools that definitions bring along themselves, not by name."""
-    return [entry for agent in agents for entry in agent.tools or () if not isinstance(entry, str)]
+    return [entry for agent in agents for entry in agent.tool_entries or () if not isinstance(entry, str)]
 
 
 def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:

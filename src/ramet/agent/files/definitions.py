@@ -244,7 +244,7 @@ def _assemble(candidates: Sequence[Agent], problems: list[Problem], notes: list[
 
 
 def _spawn_types(agent: Agent) -> Iterator[str]:
-    for text in agent.tools or ():
+    for text in agent.tool_entries or ():
         if isinstance(text, str):
             try:
                 entry = parse_entry(text)
