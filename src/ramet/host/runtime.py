@@ -34,6 +34,7 @@ from ramet.host.gateway import Gateway
 from ramet.host.journal import journal_of
 from ramet.host.keeping import Caretaker
 from ramet.host.kept_results import KeptResults
+from ramet.host.library_logs import show_logs
 from ramet.host.lifetimes import checked_keep, set_keep
 from ramet.host.opening import Opening, OpenTree, TreePlan
 from ramet.host.portal import HomeLoop, refuse_in_loop
@@ -111,6 +112,7 @@ class AgentRuntime:
         keep_folders: FolderLimits | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
+        show_logs()
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
             kept_in: pathlib.Path | None = state_folder(self.working_dir) / "transcripts"

@@ -29,6 +29,7 @@ from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
 from ramet.host.conversations import Beginning, Conversation, resume
 from ramet.host.dynamic.agents import ref_of
+from ramet.host.library_logs import show_logs
 from ramet.host.opening import OpenTree, SyncTools, TreePlan, may_read
 from ramet.host.project import Project
 from ramet.host.resuming import Brought, supplied_by
@@ -70,7 +71,7 @@ class Session:
     which a cancel ends; it may do what `policy` says, else read `cwd`. NotShippable for a tool that cannot run there.
 
     Every tool call of the tree must pass the `gate`, if there is one. A `history` is what a new conversation knows from
-    the beginning; with one, a `session_id` that is on record is refused.
+    the beginning; with one, a `session_id` that is on record is refused. `verbose` shows what agents do on stderr.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class Session:
         sync_tools: SyncTools = "thread",
         gate: SafetyGate | None = None,
         history: Sequence[BaseMessage] = (),
+        verbose: bool = False,
     ) -> None:
+        if verbose:
+            show_logs(verbose=True)
         self._cwd = _folder(cwd)
         tools = as_tools(tools, "tools")
         self._own_runtime = runtime is None

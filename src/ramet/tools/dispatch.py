@@ -16,12 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
+from pydantic import ValidationError
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
@@ -38,6 +40,8 @@ from ramet.tools.sync import run_in_thread
 
 if TYPE_CHECKING:
     from langchain_core.messages import ToolCall
+
+_log = logging.getLogger("ramet.tools")
 
 PREVIEW_CHARS = 2_000
 #: What a model is told of a call of which nobody knows whether it took effect.
@@ -257,6 +261,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     limit = None if declares(tool, "waits") else declares(tool, "timeout_s", context.tool_timeout_s)
     ours = asyncio.timeout(limit)
     current = CurrentCall(context, CallId(call["id"] or ""), step)
+    _log.debug("%s calls %s with %.2000r", context.run.path, tool.name, call["args"])
     token = current_call.set(current)
     try:
         request = {**call, "type": "tool_call"}
@@ -279,6 +284,8 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     except (Exception, SystemExit) as error:
         if isinstance(error, TimeoutError) and ours.expired():
             return _error(call, f"{tool.name} did not finish within {limit:g} s and was stopped.")
+        if not _is_of_arguments(error, tool):
+            _log.warning("the tool %s of %s failed", tool.name, context.run.path, exc_info=error)
         return _error(call, f"{type(error).__name__}: {error}")
     finally:
         current_call.reset(token)
@@ -286,6 +293,11 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         returned.tool_call_id = call["id"] or ""  # A tool may answer with a message of its own, for this call only.
         return returned
     return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
+
+
+def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:
+    """Whether the model's arguments did not fit: the tool was not called."""
+    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
 async def _tell_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall, answer: ToolMessage) -> None:

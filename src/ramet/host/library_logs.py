@@ -1,0 +1,32 @@
+"""Log records of ramet on stderr, for programs that import it and set up no logging of their own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Final
+
+from ramet.core.errors import InvalidValue
+
+LOG_LEVEL: Final = "RAMET_LOG_LEVEL"
+
+
+def show_logs(*, verbose: bool = False) -> None:
+    """Show ramet's log records from RAMET_LOG_LEVEL on, with `verbose` all of them; without either nothing changes.
+
+    Where the program has handlers of its own, records go there alone. Idempotent. Raises InvalidValue for a level that
+    there is not.
+    """
+    named = os.environ.get(LOG_LEVEL, "").strip().upper()
+    if named and named not in logging.getLevelNamesMapping():
+        raise InvalidValue(LOG_LEVEL, named, "DEBUG, INFO, WARNING, ERROR or CRITICAL")
+    level = "DEBUG" if verbose else named
+    if not level:
+        return
+    logger = logging.getLogger("ramet")
+    logger.setLevel(level)
+    if not logger.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
