@@ -8,6 +8,9 @@ import pathlib
 import sys
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from ramet.cli.main import main
 from ramet.core import events
 from ramet.core.events import Notice, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status
@@ -15,6 +18,7 @@ from ramet.disk.state_folder import state_folder
 from ramet.host.journal import TREES
 from ramet.store.contract import Entry
 from ramet.store.sqlite import SqliteStore
+from tests.unit.store.test_sqlite_space import made_as_before
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 COUNTING = """
@@ -83,6 +87,26 @@ async def test_each_transcript_is_opened_once_for_all_trees(tmp_path: pathlib.Pa
 
     assert await collected(tmp_path) == "0 40 1"
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["new", "older"])
+async def test_the_journal_is_as_large_as_what_is_left_in_it(
+    tmp_path: pathlib.Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that an older version made, which gives nothing back by itself."""
+    journal = state_folder(tmp_path) / "journal.db"
+    if kind == "older":
+        journal.parent.mkdir(mode=0o700, parents=True)
+        made_as_before(journal)
+    await with_trees(tmp_path, 60, texts=20)
+    assert journal.stat().st_size > 3 << 20
+
+    status = await asyncio.to_thread(main, ["gc", "--older-than", "0", "--dir", str(tmp_path)])
+
+    assert status == 0
+    assert "60 trees removed" in (said := capsys.readouterr().err)
+    assert "the journal is" in said
+    assert journal.stat().st_size < 3 << 19
 
 
 async def test_a_transcript_with_a_long_first_line_goes_with_its_tree(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,232 @@
+"""A journal becomes smaller when much was removed from it, beside whoever writes; its log is empty at rest."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+# ruff: noqa: ASYNC240
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import StoreInUse
+from ramet.store import schema
+from ramet.store.compaction import compact
+from ramet.store.contract import Entry
+from ramet.store.sqlite import SqliteStore
+from tests.support.waiting import eventually
+
+needs_root = pytest.mark.skipif("os.getuid() != 0", reason="only root can mount")
+ROOT = Path(__file__).parents[3]
+BODY = b'{"said":"' + b"x" * 3_000 + b'"}'
+LARGE = 1_500  #: events of the tree that goes
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from ramet.store.compaction import compact
+from ramet.store.sqlite import SqliteStore
+
+async def shrink(path):
+    store = await SqliteStore(path).open()
+    print("begins", flush=True)
+    await store.shrink()
+    await store.close()
+
+path = Path(sys.argv[2])
+if sys.argv[1] == "compact":
+    print("begins", flush=True)
+    compact(path)
+else:
+    asyncio.run(shrink(path))
+"""
+
+NO_ROOM = """
+import asyncio, shutil, sys
+from pathlib import Path
+from ramet.core.errors import StoreFailed
+from ramet.store.compaction import compact
+from tests.unit.store.test_sqlite_space import check_content, fill, made_as_before
+
+folder = Path(sys.argv[1])
+path = folder / "journal.db"
+made_as_before(path)
+size = asyncio.run(fill(path))
+(folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free - 500_000))
+try:
+    compact(path)
+except StoreFailed as problem:
+    print(problem)
+assert path.stat().st_size == size
+asyncio.run(check_content(path))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@asynccontextmanager
+async def opened(path: Path, *, read_only: bool = False) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, read_only=read_only)
+    try:
+        yield await store.open()
+    finally:
+        await store.close()
+
+
+async def fill(path: Path) -> int:
+    """Write a tree that stays in part behind one that is large and goes; the size of the file before that."""
+    async with opened(path) as store:
+        for number in range(LARGE):
+            ticket = store.append(Entry("goes", "goes", number + 1, "notice", BODY))
+            if number % 10 == 0:
+                ticket = store.append(Entry("stays", "stays", number // 10 + 1, "notice", BODY))
+        await store.durable(ticket)
+    size = path.stat().st_size
+    async with opened(path) as store:
+        assert await store.forget("goes") == LARGE
+        await store.put("kind", "key", b"kept")
+    return size
+
+
+def made_as_before(path: Path) -> None:
+    """A journal as older versions made them: what is free in it is never given back."""
+    path.touch(0o600)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    schema.migrate(connection, 0)
+    assert connection.execute("PRAGMA auto_vacuum").fetchone() == (0,)
+    connection.close()
+
+
+async def check_content(path: Path) -> None:
+    """All that was to stay is there, and the file is sound."""
+    async with opened(path, read_only=True) as store:
+        found = await store.read(tree="stays", limit=10_000)
+        assert [each.seq for each in found] == [*range(1, LARGE // 10 + 1)]
+        assert {each.data for each in found} == {BODY}
+        assert await store.read(tree="goes") == []
+        document = await store.get("kind", "key")
+        assert document is not None
+        assert document.data == b"kept"
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+async def test_a_journal_becomes_smaller_beside_its_writer(path: Path) -> None:
+    """While others read and write; what stays is as it was."""
+    size = await fill(path)
+    async with opened(path) as store, opened(path, read_only=True) as reader:
+        shrinking = asyncio.ensure_future(store.shrink())
+        tickets = [store.append(Entry("new", "new", number + 1, "notice", b"{}")) for number in range(100)]
+        await store.durable(tickets[-1])
+        assert len(await reader.read(tree="stays", limit=10_000)) == LARGE // 10
+        space = await shrinking
+        assert space.surplus == 0
+        await eventually(lambda: path.stat().st_size < size / 3)
+        assert len(await reader.read(tree="new", limit=1_000)) == 100
+    await check_content(path)
+
+
+async def test_the_log_of_a_journal_at_rest_is_empty(path: Path) -> None:
+    """Its kernel lives, and has nothing to write: the log takes no room."""
+    log = path.with_name("journal.db-wal")
+    async with opened(path) as store:
+        for number in range(LARGE):
+            ticket = store.append(Entry("tree", "run", number + 1, "notice", BODY))
+        await store.durable(ticket)
+        assert log.stat().st_size > 0
+        await eventually(lambda: log.stat().st_size == 0)
+        await store.durable(store.append(Entry("tree", "run", LARGE + 1, "notice", BODY)))
+        assert await store.head() == LARGE + 1
+
+
+async def test_a_reader_is_never_told_of_damage_while_the_file_becomes_smaller(path: Path) -> None:
+    """Others open it at every moment of that, also when its kernel closes it and cuts the log."""
+    size = await fill(path)
+    is_over = asyncio.Event()
+
+    async def read() -> int:
+        count = 0
+        while not is_over.is_set() or not count:
+            async with opened(path, read_only=True) as reader:
+                assert len(await reader.read(tree="stays", limit=10_000)) == LARGE // 10
+                count += 1
+        return count
+
+    reading = asyncio.ensure_future(read())
+    async with opened(path) as store:
+        await store.shrink()
+    is_over.set()
+    assert await reading > 0
+    async with opened(path):
+        pass  # A reader may have been the last to let go of it.
+    assert path.stat().st_size < size / 3
+
+
+async def test_an_older_journal_stays_as_large_beside_its_writer(path: Path) -> None:
+    """It works as it did, and says that it gives nothing back; rewritten once, it does from then on."""
+    made_as_before(path)
+    size = await fill(path)
+    async with opened(path) as store:
+        space = await store.shrink()
+        assert not space.gives_back
+        assert space.surplus > 0
+        with pytest.raises(StoreInUse):
+            await asyncio.to_thread(compact, path)
+    assert path.stat().st_size == size
+
+    assert await asyncio.to_thread(compact, path) > size / 2
+
+    await check_content(path)
+    assert await asyncio.to_thread(compact, path) == 0
+    async with opened(path) as store:
+        assert (await store.shrink()).gives_back
+
+
+@needs_root
+async def test_a_journal_is_not_rewritten_where_there_is_no_room(tmp_path: Path) -> None:
+    """On a small disk that is nearly full: it is as it was then."""
+    script = 'mount -t tmpfs -o size=32m none "$0" && exec "$@"'
+    command = ("unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, "-c", NO_ROOM, str(tmp_path))
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+
+    said, _ = await process.communicate()
+
+    assert process.returncode == 0
+    assert b"bytes to make it smaller, and the disk has" in said
+
+
+@pytest.mark.parametrize("deed", ["compact", "shrink"])
+async def test_a_kill_in_the_middle_loses_nothing(path: Path, deed: str) -> None:
+    """At ever later moments; the next one brings it to its end."""
+    if deed == "compact":
+        made_as_before(path)
+    size = await fill(path)
+    for pause_ms in (0, 3, 10, 30, 60):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", KILLED, deed, str(path), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await process.stdout.readline()
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=pause_ms / 1000)
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.communicate()
+        await check_content(path)
+
+    if deed == "compact":
+        await asyncio.to_thread(compact, path)
+    else:
+        async with opened(path) as store:
+            await store.shrink()
+    assert path.stat().st_size < size / 3
+    await check_content(path)
