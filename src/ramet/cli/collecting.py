@@ -19,11 +19,12 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import Unknown
+from ramet.core.errors import StoreFailed, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host.records import Records, journal_in
 from ramet.host.retention import Gone, sweep
 from ramet.host.scrubbing import scrub
+from ramet.store.compaction import compact
 from ramet.store.sqlite import SqliteStore
 
 _MOST_NAMED = 20  #: transcripts that were passed over; of others only the number is said
@@ -31,7 +32,7 @@ _MOST_NAMED = 20  #: transcripts that were passed over; of others only the numbe
 
 def gc(options: Namespace) -> int:
     """Remove, or say what would be removed."""
-    gone, scrubbed, passed_over = asyncio.run(_sweep(options))
+    gone, scrubbed, passed_over, freed = asyncio.run(_sweep(options))
     out, err = console(sys.stdout), console(sys.stderr)
     for each in gone:
         if options.json:
@@ -46,6 +47,8 @@ def gc(options: Namespace) -> int:
         if scrubbed:
             said = f"values of variables were replaced by names in {figures.count(scrubbed, 'tree')}"
             err.print(Text(said, "dim"), soft_wrap=True)
+        if freed:
+            err.print(Text(f"the journal is {figures.size(freed)} smaller", "dim"), soft_wrap=True)
     for path in passed_over[:_MOST_NAMED]:
         err.print(Text(f"passed over in transcripts: {one_line(path)}"), soft_wrap=True)
     if len(passed_over) > _MOST_NAMED:
@@ -70,15 +73,30 @@ async def _keep(options: Namespace) -> dict[str, Any]:
 
 
 class _Swept(NamedTuple):
-    """What was removed, in how many trees values of variables were replaced, and which transcripts were passed over."""
+    """What was removed, in how many trees values of variables were replaced, which transcripts were passed over.
+
+    `freed` is the number of bytes that the journal gave back.
+    """
 
     gone: list[Gone]
     scrubbed: int
     passed_over: list[str]
+    freed: int = 0
 
 
 async def _sweep(options: Namespace) -> _Swept:
-    store = SqliteStore(journal_in(options.dir), read_only=options.dry_run)
+    path = journal_in(options.dir)
+    before = path.stat().st_size
+    swept = await _removed(options, SqliteStore(path, read_only=options.dry_run))
+    if not options.dry_run:
+        try:
+            await asyncio.to_thread(compact, path)
+        except StoreFailed as problem:  # All that was to be removed is.
+            console(sys.stderr).print(Text(f"the journal stays as large as it is: {problem}"), soft_wrap=True)
+    return swept._replace(freed=max(0, before - path.stat().st_size))
+
+
+async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
     now = SystemClock().now()
     before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
     await store.open()
@@ -89,6 +107,7 @@ async def _sweep(options: Namespace) -> _Swept:
             return _Swept(gone, 0, [])
         await _scrub_agents(store)
         scrubbed = await scrub(store, state_folder(options.dir) / "transcripts")
+        await store.shrink()
         return _Swept(gone, scrubbed.trees, scrubbed.passed_over)
     finally:
         await store.close()

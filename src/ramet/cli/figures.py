@@ -25,6 +25,14 @@ def money(usd: float) -> str:
     return f"${usd:.{1 - math.floor(math.log10(usd))}f}"
 
 
+def size(count: int) -> str:
+    """`980 B`, `1.2 kB`, `14 MB`, `3.1 GB`."""
+    for unit, step in (("B", 1), ("kB", 10**3), ("MB", 10**6)):
+        if count < 999.5 * step:
+            return f"{count / step:.{1 if step > 1 and count < 9.95 * step else 0}f} {unit}"
+    return f"{count / 10**9:.1f} GB"
+
+
 def duration(seconds: float) -> str:
     """`0.8s`, `12s`, `2m05s`, `1h03m`."""
     if seconds < 9.95:

@@ -24,7 +24,7 @@ from ramet.host.journal import TREES
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.retention import EXPIRED, Removal, Removed
 from ramet.isolation.folders import RunFolders
-from ramet.store.contract import Store
+from ramet.store.contract import Shrinkable, Store
 
 LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
 NOTED = timedelta(days=30)  #: how long a note of what was removed stays
@@ -73,6 +73,7 @@ class Caretaker:
             try:
                 await self.collect()
                 await self.tidy()
+                await self.shrink()
             except RametError as problem:
                 _log.warning("what has expired could not be removed: %s", problem)
             await asyncio.sleep(LOOK_S)
@@ -86,6 +87,11 @@ class Caretaker:
         except (OSError, InvalidValue) as problem:
             _log.warning("the folders of runs could not be tidied: %s", problem)
             return ()
+
+    async def shrink(self) -> None:
+        """Have the store give back the room of what was removed, where it is a file. Raises StoreFailed."""
+        if isinstance(self._store, Shrinkable):
+            await self._store.shrink()
 
     async def collect(self) -> list[str]:
         """Remove every tree whose time is up; the ids of their roots."""

@@ -245,3 +245,11 @@ class Rewritable(Store, Protocol):
 
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace what the event of a cursor says, for good. An event that is not there is no error."""
+
+
+@runtime_checkable
+class Shrinkable(Store, Protocol):
+    """A store in a file, which can become smaller when much was removed."""
+
+    async def shrink(self) -> object:
+        """Give room back that nothing is in, in small steps beside whoever writes."""

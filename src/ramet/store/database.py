@@ -61,6 +61,8 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection = connect(path, "rw")
         try:
             version = schema.version_of(connection, path)
+            if not version:  # Before anything is in the file, or it has no effect.
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise StoreFailed(path, "a write-ahead log is not possible where it lies")
@@ -130,11 +132,16 @@ def _examine(path: Path) -> None:
 
 def _see_that_it_is_whole(connection: sqlite3.Connection, path: Path) -> None:
     """SQLite itself takes what is missing of a last page for zeros. Raises Damaged."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    # In this order: a kernel that writes meanwhile has a log, or has moved it into the file by now.
-    if not _has_log(path) and (found := path.stat().st_size) < pages * size:
-        raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
+    # In one transaction: a kernel that gives pages back meanwhile cannot cut the file before this reader is done.
+    connection.execute("BEGIN")
+    try:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        # In this order: a kernel that writes meanwhile has a log, or has moved it into the file by now.
+        if not _has_log(path) and (found := path.stat().st_size) < pages * size:
+            raise Damaged("the journal", path, f"it is cut short: {found} bytes of {pages * size}")
+    finally:
+        connection.execute("COMMIT")
 
 
 def _has_log(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramet.core.errors import Conflict
 from ramet.store import schema
@@ -13,6 +13,22 @@ from ramet.store.contract import Document, Entry, Put
 
 _CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
 _REMEMBERED = 20_000  #: names kept in memory
+KEPT_FREE = 256  #: pages that a file keeps for what is written next
+_INCREMENTAL = 2  #: as SQLite numbers the ways to vacuum
+
+
+class Space(NamedTuple):
+    """The pages of a file."""
+
+    pages: int  #: all of them
+    free: int  #: that nothing is in: they are used again, or given back
+    page_size: int  #: bytes
+    gives_back: bool  #: False: an older journal, which must be rewritten before it ever becomes smaller
+
+    @property
+    def surplus(self) -> int:
+        """Free pages beyond those that a file keeps."""
+        return max(0, self.free - KEPT_FREE)
 
 
 class Journal:
@@ -109,6 +125,21 @@ class Journal:
         for document in written:
             self._execute("put_document", document._asdict())
         return written
+
+    def give_back(self, most: int) -> Space:
+        """Give up to `most` free pages back to the file system, which has them once the log was moved into the file."""
+        space = self.space()
+        if not space.gives_back:
+            return space
+        for _ in range(min(most, space.free - KEPT_FREE)):  # One page each: nothing steps through a pragma here.
+            self._connection.execute("PRAGMA incremental_vacuum(1)")
+        return self.space()
+
+    def space(self) -> Space:
+        """How much of the file is in use."""
+        asked = ("page_count", "freelist_count", "page_size", "auto_vacuum")
+        pages, free, size, mode = (self._connection.execute(f"PRAGMA {each}").fetchone()[0] for each in asked)
+        return Space(pages, free, size, mode == _INCREMENTAL)
 
     # ---- events
 

@@ -23,7 +23,7 @@ from ramet.store.checkpoints import Checkpoints
 from ramet.store.commits import Commits
 from ramet.store.contract import Document, Entry, Put, Stored
 from ramet.store.intake import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
-from ramet.store.journal import Journal
+from ramet.store.journal import Journal, Space
 from ramet.store.lock import KernelLock, refuse_network
 from ramet.store.news import News
 from ramet.store.reader import Reader
@@ -31,6 +31,7 @@ from ramet.store.sole import SoleKernel
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_GIVEN = 128  #: pages that are given back in one commit: whoever writes meanwhile waits for some milliseconds
 _FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process looks whether there is something new
 
 
@@ -144,6 +145,20 @@ class SqliteStore(SoleKernel):
         """Replace what an event says, for good: the bytes that it had are overwritten. For maintenance alone."""
         checked_data("data", data)
         await self._writes().change(lambda journal: journal.rewrite(cursor, data), len(data))
+
+    async def shrink(self) -> Space:
+        """Give free pages back to the file system, a few at a time, between what others write; what is left after that.
+
+        The file is smaller once its log is moved, which is when it rests. A journal of an older ramet does not become
+        smaller by this: `ramet.store.compaction`.
+        """
+        space: Space = await self._writes().change(lambda journal: journal.space())
+        while space.gives_back and space.surplus:
+            before = space
+            space = await self._writes().change(lambda journal: journal.give_back(_GIVEN), _GIVEN * space.page_size)
+            if space.free >= before.free:  # Others free pages as fast, or there is nothing to be had.
+                break
+        return space
 
     # ---- documents
 
