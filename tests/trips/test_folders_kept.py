@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session
 from ramet.core import events
 from ramet.core.events import Event
+from ramet.host.keeping import Caretaker
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.isolation.folders import RunFolders
 from ramet.models.dialogue import Call, Spoken
@@ -132,6 +133,26 @@ async def test_a_folder_of_a_tree_that_is_kept_stays(tmp_path: pathlib.Path) -> 
         assert (await (await runtime.spawn(scheduled.note, policy=Policy())).result()).value == "noted note"
         await eventually(lambda: other.id not in {each.id for each in RunFolders(tmp_path).list()})
         assert one.id in {each.id for each in RunFolders(tmp_path).list()}
+
+
+async def test_a_running_kernel_keeps_as_many_folders_as_it_was_told(tmp_path: pathlib.Path) -> None:
+    """Without a restart, and never less than those of runs that are at work."""
+    limits = FolderLimits(days=None, count=2)
+    async with AgentRuntime(tmp_path, backend="local", keep_folders=limits) as runtime:
+        rests = begun(runtime, ScriptedModel([WRITES, "written"]))
+        await rests.ask("write")
+        runs = []
+        for _ in range(4):
+            handle = await runtime.spawn(scheduled.note, policy=Policy())
+            assert (await handle.result()).value == "noted note"
+            runs.append(handle.id)
+        await eventually(lambda: len(runtime.trees) == 1)
+        assert runtime.journal is not None
+        assert isinstance(runtime.journal.caretaker, Caretaker)
+
+        assert set(await runtime.journal.caretaker.tidy()) == set(runs[:2])
+
+        assert {each.id for each in RunFolders(tmp_path).list()} == {rests.id, *runs[2:]}
 
 
 async def test_a_folder_that_is_missing_is_said_to_the_owner_and_to_the_agent(tmp_path: pathlib.Path) -> None:

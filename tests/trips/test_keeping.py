@@ -220,6 +220,24 @@ def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixtur
         assert asyncio.run(later(folder, stays)) == ("idle", ["user", "assistant"])
 
 
+async def test_a_kernel_keeps_the_conversations_that_agents_go_on_from() -> None:
+    """As `gc` does: trees are kept for no time, and that of an agent is over, as its server was closed in good order."""
+    body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "remember seven"}]}).encode()
+    with short_folder() as folder:
+        async with Server(folder, keep_results_seconds=0) as server:
+            team = await server.spawner.create_team(CreateTeam(resources={"agents": 1}), server.operator)
+            agent = await server.spawner.spawn_agent(
+                SpawnAgent(team=team.team.id, name="stays", agent_type="llm"), team.key
+            )
+            async for _ in server.agents.turn(agent.agent.id, agent.nonce, body).read():
+                pass
+
+        async with Server(folder, keep_results_seconds=0) as server:
+            await collected(server.runtime)
+            said = await server.agents.history(agent.agent.id, agent.nonce)
+            assert [each["role"] for each in said] == ["user", "assistant"]
+
+
 async def test_what_a_tree_left_with_another_kernel_goes_there(tmp_path: pathlib.Path) -> None:
     """One kernel removes the tree; each that had a part in it removes what is in its own folder, once it looks."""
     store = await SqliteStore(tmp_path / "journal.db").open()

@@ -1,0 +1,55 @@
+"""How long a server keeps what has ended: settings like all others, and what comes of them."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from ramet.core.errors import InvalidValue
+from ramet.isolation.folder_retention import FolderLimits
+from ramet.services.config.building import folder_limits
+from ramet.services.config.reading import load
+from ramet.services.config.settings import RetentionSettings
+
+
+def test_retention_is_as_it_was_without_a_word() -> None:
+    """Trees stay on record until `ramet gc`; of folders the newest 1,000 of 30 days."""
+    config = load(None, {}, {})
+
+    assert config.retention == RetentionSettings()
+    assert config.retention.results_s is None
+    assert config.retention.memory_trees == 256
+    assert folder_limits(config.retention) == FolderLimits() == FolderLimits(days=30, count=1_000, bytes=None)
+
+
+def test_retention_is_set_like_other_settings(tmp_path: pathlib.Path) -> None:
+    """In the file and in the environment, each with its origin."""
+    file = tmp_path / "ramet.yaml"
+    file.write_text("retention:\n  results_s: 3600\n  folder_days: 2\n  folder_bytes: 1000\n")
+
+    config = load(file, {"RAMET_RETENTION_FOLDER_COUNT": "7", "RAMET_RETENTION_MEMORY_TREES": "0"}, {})
+
+    assert config.retention == RetentionSettings(
+        results_s=3600, folder_days=2, folder_count=7, folder_bytes=1000, memory_trees=0
+    )
+    assert config.origins["retention.folder_days"] == f"{file}:3"
+    assert config.origins["retention.folder_count"] == "RAMET_RETENTION_FOLDER_COUNT"
+    assert folder_limits(config.retention) == FolderLimits(days=2, count=7, bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("retention: {folder_days: -1}", "retention.folder_days: -1 is not accepted; expected a whole number from 0"),
+        ("retention: {folder_count: many}", "retention.folder_count: 'many' is not accepted"),
+        ("retention: {trees: 1}", "a key of retention: results_s, folder_days, folder_count"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: pathlib.Path, text: str, accepted: str) -> None:
+    """By name, with what would be accepted."""
+    file = tmp_path / "ramet.yaml"
+    file.write_text(text)
+
+    with pytest.raises(InvalidValue, match=accepted):
+        load(file, {}, {})
