@@ -221,7 +221,7 @@ def test_what_agents_of_a_server_go_on_from_is_kept(capsys: pytest.CaptureFixtur
 
 
 async def test_a_kernel_keeps_the_conversations_that_agents_go_on_from() -> None:
-    """As `gc` does: trees are kept for no time, and that of an agent is over, as its server was closed in good order."""
+    """As `gc` does: trees are kept for no time, and that of an agent is over, since its server was closed."""
     body = json.dumps({"model": "any", "messages": [{"role": "user", "content": "remember seven"}]}).encode()
     with short_folder() as folder:
         async with Server(folder, keep_results_seconds=0) as server:

@@ -7,7 +7,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -19,9 +18,9 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import StoreFailed, Unknown
+from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
-from ramet.host.records import Records, journal_in
+from ramet.host.records import journal_in
 from ramet.host.retention import Gone, sweep
 from ramet.host.scrubbing import scrub
 from ramet.store.compaction import compact
@@ -97,11 +96,13 @@ async def _sweep(options: Namespace) -> _Swept:
 
 
 async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
+    from ramet.services.spawning.needs import needed_trees
+
     now = SystemClock().now()
     before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
     await store.open()
     try:
-        keep = [*options.keep, *await _needed(store)]
+        keep = [*options.keep, *await needed_trees(store)]
         gone = await sweep(store, options.dir, before=before, now=now, keep=keep, dry_run=options.dry_run)
         if options.dry_run:
             return _Swept(gone, 0, [])
@@ -111,21 +112,6 @@ async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
         return _Swept(gone, scrubbed.trees, scrubbed.passed_over)
     finally:
         await store.close()
-
-
-async def _needed(store: SqliteStore) -> list[str]:
-    """What agents of a server that is not at work now go on from, when the next one is; though their trees are over."""
-    from ramet.services.spawning.books import Books
-
-    records, needed = Records(store, ()), list[str]()
-    agents = await Books(store).agents()
-    for damaged in agents.damaged.values():  # Nobody knows what it goes on from.
-        raise damaged
-    for row in agents.whole:
-        if row.run and row.state not in ("failed", "ended"):
-            with suppress(Unknown):  # Nothing of it is left.
-                needed.append(await records.tree_of(row.run))
-    return needed
 
 
 async def _scrub_agents(store: SqliteStore) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import logging
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -53,6 +53,8 @@ class Caretaker:
         self._store, self._living, self._clock = store, living, clock
         self._removal = Removal(store, working_dir, transcripts)
         self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
+        #: roots of trees that are over and are needed all the same, as somebody goes on from what they said
+        self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
         self._cleared = set[str]()  #: roots of trees that were removed, and left nothing here
         self._serving: asyncio.Task[None] | None = None
 
@@ -98,9 +100,10 @@ class Caretaker:
         now, gone = self._clock.now(), []
         lifetimes = {each.key: lifetime_of(each.data) for each in await self._store.list(TREES)}
         over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
+        needed = frozenset(await self.needed()) if over else frozenset[str]()
         told = await self._removal.index() if over else None
         for root in over:
-            if root in self._living:  # As it is now.
+            if root in self._living or root in needed:  # As it is now.
                 continue
             try:
                 if await self._removal.expire(root, lifetimes[root], now, told or {}):
@@ -121,3 +124,8 @@ class Caretaker:
         for root, note in notes.items():
             if note.at + NOTED < now:
                 await self._store.delete(EXPIRED, root)
+
+
+async def _nothing() -> Collection[str]:
+    """Nobody goes on from a tree that is over."""
+    return ()

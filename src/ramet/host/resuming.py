@@ -18,6 +18,7 @@ from ramet.agent.loop import left_open
 from ramet.core.errors import Damaged, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
+from ramet.core.outcome import Usage
 from ramet.core.permissions import Permissions, from_data
 from ramet.core.policy import Policy, from_json
 from ramet.core.story import RunStory, TreeStory
@@ -271,6 +272,7 @@ class Point(NamedTuple):
     tools: tuple[BaseTool, ...]
     messages: list[BaseMessage]
     cwd: pathlib.Path | None
+    used: Usage  #: by it and all below it, in all
 
 
 def point_of_run(run: Run, at: int | None) -> Point:
@@ -278,7 +280,7 @@ def point_of_run(run: Run, at: int | None) -> Point:
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, as far as it came: there is no journal here")
     tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
-    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd)
+    return Point(run.agent, tools, repair(list(run.context.history)), run.context.cwd, run.subtree)
 
 
 async def point_of(journal: Journal | None, run: str, at: int | None, supplied: Supplied) -> Point:
@@ -298,9 +300,9 @@ async def point_of(journal: Journal | None, run: str, at: int | None, supplied: 
     if missing:
         raise DefinitionMissing("tool", missing[0])
     tools = tuple(here[name] for name in told.born.tools if name not in SPAWNING)
-    return Point(
-        agent, tools, repair([decode(each) for each in told.messages]), cwd_of(about) if about.get("cwd") else None
-    )
+    messages = repair([decode(each) for each in told.messages])
+    used = told.result.usage_subtree if told.result is not None else told.subtree
+    return Point(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used)
 
 
 def take_up(opened: OpenTree, story: TreeStory, supplied: Supplied) -> Run:

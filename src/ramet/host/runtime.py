@@ -45,7 +45,7 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandboxes import BackendName, Sandboxes
 from ramet.host.taking_up import Taking, claim_left, resume_all
 from ramet.host.telemetry import Telemetry
-from ramet.host.trees import Trees
+from ramet.host.trees import KEPT_TREES, Trees
 from ramet.isolation.contract import Backend
 from ramet.isolation.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
@@ -110,6 +110,7 @@ class AgentRuntime:
         audit: Audit | None = None,
         keep_results_seconds: float | None = None,
         keep_folders: FolderLimits | None = None,
+        keep_trees: int = KEPT_TREES,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         show_logs()
@@ -160,7 +161,7 @@ class AgentRuntime:
             entropy=entropy,
             keep_s=checked_keep(keep_results_seconds),
         )
-        self._trees = Trees(opening, self.journal, self.clock)
+        self._trees = Trees(opening, self.journal, self.clock, keep_trees)
         self._adoption: Adoption | None = None
         self._running = False
 

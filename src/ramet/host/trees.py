@@ -26,7 +26,9 @@ _OVER = frozenset({"completed", "failed", "cancelled", "timeout", "budget_exhaus
 class Trees:
     """Those that one runtime owns."""
 
-    def __init__(self, opening: Opening, journal: Journal | None, clock: Clock) -> None:
+    def __init__(self, opening: Opening, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
+        """Of trees that closed with their root, the newest `keep` can still be asked for."""
+        self._keep = keep
         self._opening, self._journal, self._clock = opening, journal, clock
         self._open: dict[RunId, OpenTree] = {}
         self._closing: dict[RunId, asyncio.Task[None]] = {}
@@ -141,6 +143,6 @@ class Trees:
         opened.close()
         self._let_go(root)
         self._finished[root] = self._open.pop(root)
-        while len(self._finished) > KEPT_TREES:
+        while len(self._finished) > self._keep:
             self._finished.popitem(last=False)
         return None

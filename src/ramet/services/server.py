@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ramet.concurrency.deadline import to_its_end
 from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
 from ramet.disk.state_folder import checked_state_folder, made_folder, state_folder
+from ramet.host.keeping import Caretaker
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandboxes import BackendName
 from ramet.host.scheduler.scheduler import AgentScheduler
@@ -31,6 +32,7 @@ from ramet.services.packaging.requirements import Installs
 from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.sockets import Listener, reached_at, tcp_listener, unix_listener
+from ramet.services.spawning.needs import needed_trees
 from ramet.services.spawning.spawner import AgentSpawnerService
 from ramet.services.standing import reserve
 from ramet.services.talking.agents import AgentService
@@ -97,6 +99,9 @@ class Server:
         self._public_metrics = public_metrics
         self._address = address
         self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
+        journal = self.runtime.journal
+        if journal is not None and isinstance(journal.caretaker, Caretaker):
+            journal.caretaker.needed = partial(needed_trees, journal.store)
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted = self._rules.models
         self.operator = ""

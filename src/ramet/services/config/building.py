@@ -13,6 +13,7 @@ from ramet.core.ids import safe_name
 from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandboxes import BackendName
 from ramet.isolation.contract import Backend
+from ramet.isolation.folder_retention import FolderLimits
 from ramet.services.config.aliases import Models
 from ramet.services.config.backends import find_backend
 from ramet.services.config.checks import KUBERNETES
@@ -21,6 +22,7 @@ from ramet.services.config.settings import (
     BundleSettings,
     InstallSettings,
     PostgresUrl,
+    RetentionSettings,
     ServiceLimits,
     TcpAddress,
     UnixSocket,
@@ -61,6 +63,9 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "talk": talk_limits(limits),
         "bundles": bundle_limits(config.bundles),
         "installs": installs_of(config.installs),
+        "keep_results_seconds": config.retention.results_s,
+        "keep_folders": folder_limits(config.retention),
+        "keep_trees": config.retention.memory_trees,
         "public_metrics": config.metrics == "public",
     }
     return Server(config.working_dir, **settings | options)
@@ -153,6 +158,11 @@ def talk_limits(limits: ServiceLimits) -> TalkLimits:
         waiting_bytes=max(usual.waiting_bytes, limits.body_bytes),
         kept_turns=max(usual.kept_turns, limits.queue + 1),
     )
+
+
+def folder_limits(settings: RetentionSettings) -> FolderLimits:
+    """Which folders of runs are kept, beside those of runs that can go on."""
+    return FolderLimits(days=settings.folder_days, count=settings.folder_count, bytes=settings.folder_bytes)
 
 
 def bundle_limits(settings: BundleSettings) -> BundleLimits:

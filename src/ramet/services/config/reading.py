@@ -27,6 +27,7 @@ from ramet.services.config.settings import (
     PodSettings,
     PostgresUrl,
     Reference,
+    RetentionSettings,
     RuleSettings,
     ServiceLimits,
     TcpAddress,
@@ -53,6 +54,7 @@ class Config(Struct, frozen=True, kw_only=True):
     address: str | None = None  #: None: where it listens
     models: Mapping[str, ModelAlias] = {}
     limits: ServiceLimits = ServiceLimits()
+    retention: RetentionSettings = RetentionSettings()
     bundles: BundleSettings = BundleSettings()
     installs: InstallSettings = InstallSettings()
     teams: Mapping[str, Mapping[str, float]] = {}  #: by name, what each reserves at the start
@@ -99,6 +101,11 @@ SETTINGS: Final = (
     Setting("limits.queue", _plain(checks.whole_of(0, 10_000)), number=True),
     Setting("limits.agents", _plain(checks.whole_of(1, 1_000_000)), number=True),
     Setting("limits.keep_failed_s", _plain(checks.whole_of(0, 366 * 86_400)), number=True),
+    Setting("retention.results_s", _plain(checks.whole_of(0, 100 * 366 * 86_400)), number=True),
+    Setting("retention.folder_days", _plain(checks.whole_of(0, 36_600)), number=True),
+    Setting("retention.folder_count", _plain(checks.whole_of(0, 10_000_000)), number=True),
+    Setting("retention.folder_bytes", _plain(checks.whole_of(0, 2**50)), number=True),
+    Setting("retention.memory_trees", _plain(checks.whole_of(0, 100_000)), number=True),
     Setting("bundles.upload_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
     Setting("bundles.total_bytes", _plain(checks.whole_of(1_024, 2**40)), number=True),
     Setting("bundles.kept_bytes", _plain(checks.whole_of(0, 2**50)), number=True),
@@ -137,6 +144,7 @@ _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)
 #: Settings that belong together, each by the structure that holds them.
 _GROUPS: Final[Mapping[str, type[Struct]]] = {
     "limits": ServiceLimits,
+    "retention": RetentionSettings,
     "bundles": BundleSettings,
     "installs": InstallSettings,
     "pods": PodSettings,

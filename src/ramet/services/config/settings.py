@@ -109,6 +109,16 @@ class ServiceLimits(Struct, frozen=True, kw_only=True):
     keep_failed_s: int = 604_800  #: that an agent which has failed may be kept: a week
 
 
+class RetentionSettings(Struct, frozen=True, kw_only=True):
+    """How long what has ended is kept. What lives, or can go on, is kept in any case."""
+
+    results_s: int | None = None  #: seconds after its end that a tree stays on record; None: until `ramet gc`
+    folder_days: int = 30  #: that the folder of a run stays
+    folder_count: int = 1_000  #: of the newest folders
+    folder_bytes: int | None = None  #: that the newest folders take together; None: any
+    memory_trees: int = 256  #: that are over, and are held in memory to be asked for
+
+
 class BundleSettings(Struct, frozen=True, kw_only=True):
     """How much of code and skills may be uploaded."""
 

@@ -74,7 +74,7 @@ async def said_before(
     llm = None if isinstance(model, str) else model
     supplied = supplied_by(llm=llm, tools=tools, gate=gate)
     point = await point_of(journal, opening.run, None, supplied)
-    await over.note(opening.run, (await opening.runtime.result(opening.run)).usage_subtree)
+    await over.note(opening.run, point.used)  # However long its result was to be kept.
     return point.messages
 
 
