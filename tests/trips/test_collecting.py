@@ -10,14 +10,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ramet import AgentRuntime
 from ramet.cli.main import main
 from ramet.core import events
 from ramet.core.events import Notice, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status
 from ramet.disk.state_folder import state_folder
 from ramet.host.journal import TREES
+from ramet.host.keeping import BATCH
 from ramet.store.contract import Entry
 from ramet.store.sqlite import SqliteStore
+from tests.trips.terminal import ramet
+from tests.trips.test_keeping import waits_for_ever
 from tests.unit.store.test_sqlite_space import made_as_before
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -78,7 +82,7 @@ async def collected(folder: pathlib.Path) -> str:
 
 def left(folder: pathlib.Path) -> list[str]:
     """The transcripts that are there."""
-    return sorted(each.name for each in (state_folder(folder) / "transcripts").iterdir())
+    return sorted(each.name for each in (state_folder(folder) / "transcripts").iterdir() if each.is_dir())
 
 
 async def test_each_transcript_is_opened_once_for_all_trees(tmp_path: pathlib.Path) -> None:
@@ -107,6 +111,30 @@ async def test_the_journal_is_as_large_as_what_is_left_in_it(
     assert "60 trees removed" in (said := capsys.readouterr().err)
     assert "the journal is" in said
     assert journal.stat().st_size < 3 << 19
+
+
+async def test_a_running_kernel_collects_what_gc_asks_for(tmp_path: pathlib.Path) -> None:
+    """All that ended before, in more than one answer, and the journal is smaller; what lives or is to be kept stays."""
+    roots = await with_trees(tmp_path, BATCH + 20)
+    async with AgentRuntime(tmp_path) as runtime:
+        living = await runtime.spawn(waits_for_ever)
+        await living.run.context.settled()
+
+        done = await ramet("gc", "--older-than", "7d", "--keep", roots[3], "--json", "--dir", str(tmp_path))
+        again = await ramet("gc", "--older-than", "0", "--keep", roots[3], "--dir", str(tmp_path))
+
+        assert (done.status, again.status) == (0, 0), (done.err, again.err)
+        assert {json.loads(each)["root"] for each in done.out.splitlines()} == {*roots} - {roots[3]}
+        assert "0 trees removed" in again.err
+        assert runtime.journal is not None
+        assert {each.key for each in await runtime.journal.store.list(TREES)} == {roots[3], living.id}
+        assert living.view().state == "running"
+        assert roots[3][4:] in left(tmp_path)
+        assert len(left(tmp_path)) == 2
+
+        unknown = await ramet("gc", "--keep", "run-of-nobody", "--dir", str(tmp_path))
+        assert unknown.status != 0
+        assert "run-of-nobody" in unknown.err
 
 
 async def test_a_transcript_with_a_long_first_line_goes_with_its_tree(tmp_path: pathlib.Path) -> None:

@@ -7,7 +7,8 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +21,10 @@ from ramet.cli.sources.choosing import source_of
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
-from ramet.host.records import journal_in
+from ramet.host.doorbell import NoKernel, ring
+from ramet.host.keeping import Collected
+from ramet.host.lifetimes import Collect
+from ramet.host.records import journal_in, kernel_of
 from ramet.host.retention import Gone, sweep
 from ramet.host.scrubbing import scrub
 from ramet.store.compaction import compact
@@ -85,6 +89,9 @@ class _Swept(NamedTuple):
 
 async def _sweep(options: Namespace) -> _Swept:
     path = journal_in(options.dir)
+    if not options.dry_run and kernel_of(path) is not None:
+        with suppress(NoKernel):  # Nobody answers: whoever has the journal is named by who wants it.
+            return await _asked(options)
     before = path.stat().st_size
     swept = await _removed(options, SqliteStore(path, read_only=options.dry_run))
     if not options.dry_run:
@@ -95,11 +102,24 @@ async def _sweep(options: Namespace) -> _Swept:
     return swept._replace(freed=max(0, before - path.stat().st_size))
 
 
+async def _asked(options: Namespace) -> _Swept:
+    """Have the kernel that has the journal remove it, a part at a time. Raises NoKernel if none answers, Refused."""
+    asked, gone, more = Collect(before=_moment(options), keep=tuple(options.keep)), list[Gone](), True
+    while more:
+        answer = msgspec.convert(await ring(options.dir, asked), Collected)
+        gone, more = [*gone, *answer.gone], answer.more
+    return _Swept(gone, 0, [])
+
+
+def _moment(options: Namespace) -> datetime:
+    """What ended before this is to go."""
+    return SystemClock().now() - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
+
+
 async def _removed(options: Namespace, store: SqliteStore) -> _Swept:
     from ramet.services.spawning.needs import needed_trees
 
-    now = SystemClock().now()
-    before = now - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
+    now, before = SystemClock().now(), _moment(options)
     await store.open()
     try:
         keep = [*options.keep, *await needed_trees(store)]

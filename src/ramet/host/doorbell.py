@@ -16,7 +16,7 @@ import pathlib
 import socket
 import stat
 import struct
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, RametError
 from ramet.disk.state_folder import checked_state_folder
-from ramet.host.lifetimes import Keep
+from ramet.host.lifetimes import Collect, Keep
 from ramet.host.schedules.door import DropSchedule, PutSchedule, answer
 from ramet.host.steering import Steering
 
@@ -67,7 +67,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
     reason: str = ""
 
 
-Request = Trees | Send | Stop | Answer | Keep | PutSchedule | DropSchedule
+Request = Trees | Send | Stop | Answer | Keep | Collect | PutSchedule | DropSchedule
 _requests = msgspec.json.Decoder(Request)
 
 
@@ -90,6 +90,7 @@ class Doorbell:
         """`houses` may change meanwhile; each is a `steering.House`. `store` is open as long as this listens."""
         self.path, self._store = folder / SOCKET, store
         self._steering = Steering(houses, store)
+        self.collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes what has ended
         self._hanging: asyncio.Task[asyncio.Server | None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -169,6 +170,11 @@ class Doorbell:
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
                 return {"tree": await self._steering.keep(run, on), "kept": on}
+            case Collect() if self.collect is not None:
+                found: dict[str, Any] = msgspec.to_builtins(await self.collect(request))
+                return found
+            case Collect():
+                raise InvalidValue("request", "collect", "another: this kernel removes nothing")
             case PutSchedule() | DropSchedule():
                 return await answer(self._store, request)
 

@@ -16,20 +16,29 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, RametError
 from ramet.host.folder_needs import FolderNeeds
 from ramet.host.journal import TREES
-from ramet.host.lifetimes import lifetime_of
-from ramet.host.retention import EXPIRED, Removal, Removed
+from ramet.host.lifetimes import Collect, lifetime_of
+from ramet.host.retention import EXPIRED, Gone, Removal, Removed, sweep
 from ramet.isolation.folders import RunFolders
 from ramet.store.contract import Shrinkable, Store
 
 LOOK_S = 600.0  #: how often a kernel looks for trees whose time is up
+BATCH = 500  #: trees that one answer to `Collect` removes at most
 NOTED = timedelta(days=30)  #: how long a note of what was removed stays
 
 _log = logging.getLogger("ramet.keeping")
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """What was removed; if there may be `more`, whoever asked asks again."""
+
+    gone: tuple[Gone, ...]
+    more: bool
 
 
 class Caretaker:
@@ -52,6 +61,8 @@ class Caretaker:
         """
         self._store, self._living, self._clock = store, living, clock
         self._removal = Removal(store, working_dir, transcripts)
+        self._working_dir, self._transcripts = working_dir, transcripts
+        self._sweeping = asyncio.Lock()
         self._folders, self._needs = folders, FolderNeeds(store, living, can_go_on)
         #: roots of trees that are over and are needed all the same, as somebody goes on from what they said
         self.needed: Callable[[], Awaitable[Collection[str]]] = _nothing
@@ -89,6 +100,25 @@ class Caretaker:
         except (OSError, InvalidValue) as problem:
             _log.warning("the folders of runs could not be tidied: %s", problem)
             return ()
+
+    async def sweep(self, asked: Collect) -> Collected:
+        """Remove what ended before a moment, as `ramet gc` asks. Raises Unknown for what is to be kept, Damaged."""
+        if self._working_dir is None:
+            raise InvalidValue("working_dir", None, "one: this kernel has none")
+        async with self._sweeping:
+            gone = await sweep(
+                self._store,
+                self._working_dir,
+                before=asked.before,
+                now=self._clock.now(),
+                keep=[*asked.keep, *await self.needed()],
+                transcripts=self._transcripts,
+                living=self._living,
+                most=BATCH,
+            )
+            if not (more := len(gone) == BATCH):
+                await self.shrink()
+        return Collected(gone=tuple(gone), more=more)
 
     async def shrink(self) -> None:
         """Have the store give back the room of what was removed, where it is a file. Raises StoreFailed."""

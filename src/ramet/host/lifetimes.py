@@ -60,6 +60,13 @@ class Keep(Struct, frozen=True, kw_only=True, tag="keep", forbid_unknown_fields=
     on: bool = True
 
 
+class Collect(Struct, frozen=True, kw_only=True, tag="collect", forbid_unknown_fields=True):
+    """Said at a kernel's door: remove trees that ended before a moment, but for those of some runs."""
+
+    before: datetime
+    keep: tuple[str, ...] = ()
+
+
 async def set_keep(store: Store, run: str, on: bool) -> str:
     """Keep the tree of a run until told otherwise; its root's id. Raises Unknown."""
     found = await store.read(run=run, limit=1)

@@ -136,11 +136,15 @@ async def sweep(
     now: datetime | None = None,
     keep: Collection[str] = (),
     dry_run: bool = False,
+    transcripts: pathlib.Path | None = None,
+    living: Collection[str] = (),
+    most: int | None = None,
 ) -> list[Gone]:
-    """Remove trees whose last run ended before a moment: events, documents, folders of runs, transcripts.
+    """Remove trees whose last run ended before a moment, at most so many: events, documents, folders, transcripts.
 
-    A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, so
-    that what is open and at work nowhere was interrupted: it stays, to be resumed. So does a tree in `keep` (by the id
+    A tree with a time of its own goes when that is over, by `now`, and not before. Whoever calls holds the store, and
+    has the trees of these `living` roots; they stay. What is open and at work nowhere was interrupted: it stays, to be
+    resumed. So does a tree in `keep` (by the id
     of any of its runs), one of which a schedule has not noted yet how it ended, one that is kept on record, and one of
     which a run's folder is marked to be kept. What a kernel left that died between a tree's document and its first
     event cannot be gone on with, and goes, too. With `dry_run` a store that is only read will do. Results that stood
@@ -151,13 +155,15 @@ async def sweep(
         await forget_results(store, before=before)
     kept = {await _known(records, run) for run in keep}
     kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
-    removal = Removal(store, working_dir, state_folder(working_dir) / "transcripts")
+    removal = Removal(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
     known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
     roots, told = await records.trees(ended=True), await removal.index()
-    await _drop_empty(store, set(known) - set(roots), before, dry_run=dry_run)
+    await _drop_empty(store, set(known) - set(roots) - set(living), before, dry_run=dry_run)
     for root in roots:
+        if most is not None and len(gone) >= most:
+            break
         lifetime = known.get(root)
-        if root in kept or (lifetime is not None and lifetime.keep):
+        if root in kept or root in living or (lifetime is not None and lifetime.keep):
             continue
         try:
             rows = await records.rows(root)

@@ -136,7 +136,7 @@ class AgentRuntime:
             if journal.folder is not None and journal.door is None:
                 journal.door = Doorbell(journal.users, journal.folder, journal.store)
             if not journal.users:
-                journal.caretaker = Caretaker(
+                journal.caretaker = caretaker = Caretaker(
                     journal.store,
                     journal.living,
                     self.clock,
@@ -145,6 +145,8 @@ class AgentRuntime:
                     folders=self.sandboxes.folders if self.working_dir is not None else None,
                     can_go_on=journal.can_go_on,
                 )
+                if isinstance(journal.door, Doorbell):
+                    journal.door.collect = caretaker.sweep
         opening = Opening(
             dynamic=self.dynamic,
             journal=self.journal,

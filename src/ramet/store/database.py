@@ -61,11 +61,13 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
         connection = connect(path, "rw")
         try:
             version = schema.version_of(connection, path)
-            if not version:  # Before anything is in the file, or it has no effect.
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise StoreFailed(path, "a write-ahead log is not possible where it lies")
+            if not version:
+                # Behind the log: before it this would be a second write with a rollback journal, which is a stranger's.
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                connection.execute("VACUUM")  # Of an empty file, which else would keep the way it was made.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             connection.execute("PRAGMA journal_size_limit = 67108864")
