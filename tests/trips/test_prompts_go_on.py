@@ -30,7 +30,7 @@ async def test_no_turn_is_answered_whose_prompt_is_on_no_record(tmp_path: pathli
     none: list[tuple[str, str]] = []
     for nth, before in ((1, none), (2, [("human", "first"), ("ai", "one")])):
         left, model = await cut_behind(store, _begins, nth), ScriptedModel(["asked again"])
-        async with AgentRuntime(tmp_path / f"two-{nth}", store=left, backend="local") as runtime:
+        async with AgentRuntime(tmp_path / "one", store=left, backend="local") as runtime:
             session = await Session.resume("talk", model, runtime=runtime)
             assert session.listen() is None
             assert (await session.ask("again")).value == "asked again"

@@ -98,11 +98,11 @@ class Mailbox:
             self._bytes -= 0 if mail.kind in _OF_THE_HOST else len(mail.text.encode("utf-8", "surrogatepass"))
         return mail
 
-    def drain(self) -> list[Mail]:
-        """Take all unread mail, oldest first."""
-        taken = list(self._unread)
-        self._unread.clear()
-        self._bytes = 0
+    def drain(self, *, notes: bool = True) -> list[Mail]:
+        """Take all unread mail, oldest first; notes stay unread if they are not asked for."""
+        taken = [mail for mail in self._unread if notes or mail.kind != "note"]
+        self._unread = [] if notes else [mail for mail in self._unread if mail.kind == "note"]
+        self._bytes = 0  # Notes do not count.
         return taken
 
     def close(self, why: str) -> None:

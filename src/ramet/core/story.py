@@ -81,6 +81,7 @@ class RunStory:
     births_before: int = 0  #: of these, those before its newest turn
     lives: int = 1
     let_go: bool = False  #: nobody waits for it by the call that it was born by: a notice tells of its end
+    was_inside: bool = False  #: a sandbox was started for it, in which it may have written
     wakes: int = 0  #: turns that mail began since the last word from above
     begun: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without an answer on record, by id
     refused: set[str] = field(default_factory=set)  #: calls that ended without having begun, and have no answer yet
@@ -240,7 +241,7 @@ class TreeStory:
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
             case SandboxStarted():
-                run.sandbox = event if event.sandbox else None
+                run.sandbox, run.was_inside = (event if event.sandbox else None), True
                 run.told = run.told if event.adopted else 0
             case RunRetried():
                 run.sandbox, run._is_retried, run.attempt = None, True, event.attempt + 1

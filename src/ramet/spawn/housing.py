@@ -40,7 +40,7 @@ def house_again(run: Run, placement: Placement | None) -> None:
         lost = "workspace" if run.folder.restore_workspace() else ""
     except Unknown:
         run.folder, lost = placement.folder(run.info), "folder"
-    if lost:
+    if lost and run.was_inside:  # Else nothing can have been in it.
         _log.warning(
             "the %s of %s (%s) is not there any more: it goes on in an empty one", lost, run.info.path, run.info.id
         )

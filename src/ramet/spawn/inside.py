@@ -153,7 +153,7 @@ class Conversation:
         try:
             while not stopped.done():
                 news.clear()
-                for mail in [each for each in context.mailbox.unread if each.id not in told]:
+                for mail in [each for each in context.mailbox.unread if each.id not in told and each.kind != "note"]:
                     told.add(mail.id)
                     text = clean_text(mail.text).encode()
                     await tell(MailIn(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)

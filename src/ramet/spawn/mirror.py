@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from ramet.agent.loop import keep, take_in
 from ramet.agent.pairing import repair
@@ -50,11 +50,17 @@ class Mirror:
         context = self._run.context
         del context.history[self._run.turn_began_at :]  # An attempt before this one said it to a guest that is gone.
         self._mend()
+        # A turn that goes on behind its answer is about that answer: a note there would have the model asked anew.
+        is_answered = not messages and bool(context.history) and isinstance(context.history[-1], AIMessage)
+        self._mail += context.mailbox.drain(notes=not is_answered)
+        notes = [mail for mail in self._mail if mail.kind == "note"]
+        for mail in notes:
+            take_in(context, mail)
         for message in messages:
             keep(context, message)
-        self._mail += context.mailbox.drain()
         for mail in self._mail:
-            take_in(context, mail)
+            if mail not in notes:
+                take_in(context, mail)
         told = self._tell()
         return Beginning(told.system, [for_a_guest(each) for each in told.history])
 

@@ -227,6 +227,7 @@ def _revived(tree: RunTree, story: RunStory, runs: Mapping[str, Run], budget: Bu
         register.known_births[parent.info.id, birth["key"]] = run
     if birth.get("asked"):
         register.asked_births[birth["asked"]] = run
+    run.was_inside = story.was_inside
     tree.spawner.house_again(run)
     return run
 

@@ -107,6 +107,7 @@ class Run:
     lacking: tuple[str, ...] = ()  #: variables whose values only a sandbox that goes on has
     capsule: Capsule | None = None  #: of a function in a sandbox
     folder: RunFolder | None = None
+    was_inside: bool = False  #: a sandbox was started for it: there may be something in its folder
     is_folder_lost: bool = False  #: it goes on in an empty one, and its agent has not been told
     box: Sandbox | None = None  #: while a process of it lives
     outlives: bool = False  #: its kernel, in the sandbox that it is in: another one can go on with it there

@@ -76,6 +76,7 @@ async def work_inside(
         house_again(run, placement)
         assert run.folder is not None, "who works inside has a folder"
         run.folder.resumed()
+    run.was_inside = True
     try:
         while True:
             job = talk or FunctionJob(run)
