@@ -150,7 +150,7 @@ async def sweep(
     event cannot be gone on with, and goes, too. With `dry_run` a store that is only read will do. Results that stood
     for equal calls until then go as well. Raises Unknown for what is to be kept and is not there.
     """
-    records, gone = Records(store, ()), []
+    records, gone = Records(store, ()), list[Gone]()
     if not dry_run:
         await forget_results(store, before=before)
     kept = {await _known(records, run) for run in keep}
