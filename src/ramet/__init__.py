@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ramet.host.scheduler.scheduler import AgentScheduler as AgentScheduler
     from ramet.host.session import Session as Session
     from ramet.host.standalone import standalone_context as standalone_context
+    from ramet.host.sync_session import SyncSession as SyncSession
     from ramet.models.resolve import resolve as resolve
     from ramet.models.scripted import ScriptedModel as ScriptedModel
     from ramet.services.client.connecting import connect as connect
@@ -70,6 +71,7 @@ _WHERE = {
     "StateGraph": "agent.composition.building",
     "Status": "core.outcome",
     "StepFailure": "core.outcome",
+    "SyncSession": "host.sync_session",
     "ToolUseContext": "tools.context",
     "Usage": "core.outcome",
     "authoring_tools": "tools.authoring",

@@ -1,0 +1,179 @@
+"""`SyncSession`: a session for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pathlib
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.events import Event
+from ramet.core.outcome import Result, Usage
+from ramet.host.runtime import AgentRuntime
+from ramet.host.session import Session, sandboxed_children
+from ramet.tools.context import StopReceipt
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessageChunk
+    from langchain_core.tools import BaseTool
+
+T = TypeVar("T")
+Tools = Sequence["BaseTool | Callable[..., Any] | str"]
+
+
+class SyncSession:
+    """A `Session` whose methods block: it works in an event loop in a thread of its own, from its making to `close`.
+
+    Takes what `Session` takes, and raises the same. An interrupt (Ctrl-C) of a method that waits cancels its work. A
+    `runtime` must have been started by `start_sync`. Raises RametError where an event loop runs.
+    """
+
+    def __init__(self, llm: BaseChatModel | None = None, tools: Tools = (), **options: Any) -> None:
+        async def begin(runtime: AgentRuntime) -> Session:
+            return await Session(llm, tools, runtime=runtime, **options).start()
+
+        self._open(begin, options)
+
+    @classmethod
+    def resume(cls, session: str, llm: BaseChatModel | None = None, tools: Tools = (), **options: Any) -> Self:
+        """Go on with a conversation on record. Takes what `Session.resume` takes, and raises the same."""
+
+        async def begin(runtime: AgentRuntime) -> Session:
+            return await Session.resume(session, llm, tools, runtime=runtime, **options)
+
+        self = cls.__new__(cls)
+        self._open(begin, options)
+        return self
+
+    def _open(self, begin: Callable[[AgentRuntime], Coroutine[Any, Any, Session]], options: dict[str, Any]) -> None:
+        _refuse_in_loop()
+        given: AgentRuntime | None = options.pop("runtime", None)
+        self._own_runtime = given is None
+        self.runtime = given or _runtime(options)
+        if self._own_runtime:
+            self.runtime.start_sync()
+        try:
+            self._session = self.runtime.call_in_loop(begin(self.runtime))
+        except BaseException:
+            if self._own_runtime:
+                self.runtime.stop_sync()
+            raise
+        self._closed = False
+
+    # ---- talking
+
+    def submit_message(self, text: str) -> Generator[AIMessageChunk | Event]:
+        """Work on a prompt: yields what `Session.submit_message` does. Leaving early interrupts the turn."""
+        items = self._session.submit_message(text)
+
+        async def next_item() -> tuple[AIMessageChunk | Event] | None:
+            async for item in items:
+                return (item,)
+            return None
+
+        try:
+            while (item := self._call(next_item())) is not None:
+                yield item[0]
+        finally:
+            self._call(items.aclose())
+
+    def ask(self, text: str) -> Result:
+        """Work on a prompt and return how it ended."""
+        return self._call(self._session.ask(text))
+
+    def wait_for_turn(self) -> Result | None:
+        """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one."""
+        return self._call(self._session.wait_for_turn())
+
+    def send(self, text: str) -> None:
+        """Put a user's word into the root's mailbox."""
+
+        async def send() -> None:
+            self._session.send(text)
+
+        self._call(send())
+
+    def interrupt(self, reason: str = "interrupted by the user") -> None:
+        """End the turn under way, from another thread."""
+        self._call(self._session.interrupt(reason))
+
+    def cancel(self, reason: str = "cancelled by the user") -> StopReceipt:
+        """End the whole tree; what could not be ended is in `left`."""
+        return self._call(self._session.cancel(reason))
+
+    def close(self) -> None:
+        """End the turn under way and all agents below; the conversation rests on record. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._call(self._session.close())
+        finally:
+            if self._own_runtime:
+                self.runtime.stop_sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- looking
+
+    @property
+    def session(self) -> Session:
+        """The session that it drives, for what has no method here: use it in the runtime's event loop."""
+        return self._session
+
+    @property
+    def id(self) -> str:
+        """The id of the root run."""
+        return self._session.id
+
+    @property
+    def result(self) -> Result | None:
+        """How the last turn ended."""
+        return self._session.result
+
+    @property
+    def messages(self) -> list[Any]:
+        """The root's conversation so far: a copy."""
+        return self._session.messages
+
+    @property
+    def usage(self) -> Usage:
+        """What the whole tree has used so far."""
+        return self._session.usage
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            _refuse_in_loop()
+        except BaseException:
+            work.close()
+            raise
+        return self.runtime.call_in_loop(work)
+
+
+def _runtime(options: dict[str, Any]) -> AgentRuntime:
+    """A runtime of its own, in the session's folder."""
+    cwd = options.get("cwd")
+    if cwd is not None and not isinstance(cwd, str | os.PathLike):
+        raise InvalidValue("cwd", cwd, "the path of a folder")
+    folder = pathlib.Path(cwd).absolute() if cwd is not None else None
+    if folder is not None and not folder.is_dir():
+        raise InvalidValue("cwd", str(cwd), "an existing folder")
+    backend = options.pop("backend", None)
+    if backend is not None and options.get("policy") is None:
+        options["policy"] = sandboxed_children(folder)
+    return AgentRuntime(folder, backend=backend)
+
+
+def _refuse_in_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RametError("a SyncSession would block the event loop that runs here; use Session")
