@@ -186,6 +186,8 @@ async def test_a_full_disk_ends_the_run_and_loses_nothing(tmp_path: pathlib.Path
         code = await asyncio.wait_for(process.wait(), 60)
     assert code == 0, (tmp_path / "words").read_text()[-3000:]
 
+    assert (tmp_path / "lives").read_text() == "life ended with 1\n", "leaving the runtime raises"
+    assert "\nramet.core.errors.StoreFailed: " in (tmp_path / "words").read_text()
     full: dict[str, Any] = json.loads((tmp_path / "ended-when-full").read_text())
     assert full["status"] == "failed"
     assert full["error"].startswith("StoreFailed") or "StoreFailed" in full["error"]
