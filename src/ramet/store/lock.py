@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import logging
 import os
 import sys
 import time
 from pathlib import Path
 
 from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
-
-_log = logging.getLogger(__name__)
 
 _TRIES, _TRY_S = 20, 0.005
 _FUSE = 0x6573_5546
@@ -30,17 +27,30 @@ NETWORK = {
     0x0BD0_0BD0: "Lustre",
     0x0116_1970: "GFS2",
     0x7461_636F: "OCFS2",
+    0x6B41_4653: "kAFS",
+    0x4750_4653: "GPFS",
+    0x1983_0326: "BeeGFS",
+    0xAAD7_AAEA: "PanFS",
+    0x786F_4256: "vboxsf, a folder of the host of a VirtualBox machine",
+    0xBACB_ACBC: "vmhgfs, a folder of the host of a VMware machine",
+    0x7C7C_6673: "prl_fs, a folder of the host of a Parallels machine",
 }
+#: Says that files on FUSE are on one machine only, where nobody can say so in code.
+ALLOW_FUSE = "RAMET_STORE_ALLOW_FUSE"
 
 
-def refuse_network(path: Path) -> None:
-    """Raises InvalidValue for a file that would lie on a network file system; FUSE, which may be one, is logged."""
+def refuse_network(path: Path, *, allow_fuse: bool = False) -> None:
+    """Raise InvalidValue for a file that would lie on a network file system, or on FUSE, which may be one.
+
+    Only one machine may use a file on FUSE: `allow_fuse`, or RAMET_STORE_ALLOW_FUSE=1 in the environment, promises it.
+    """
     magic = _file_system(path.parent)
     if magic in NETWORK:
         local = "a path on a disk of this machine; SQLite's locks do not hold across machines"
         raise InvalidValue("path", str(path), f"{local} (this is {NETWORK[magic]}); for several machines use postgres")
-    if magic == _FUSE:
-        _log.warning("%s lies on a FUSE file system: only one machine may use it", path)
+    if magic == _FUSE and not (allow_fuse or os.environ.get(ALLOW_FUSE, "").strip() == "1"):
+        way_out = f"SqliteStore(path, allow_fuse=True), or {ALLOW_FUSE}=1, if no other machine has it"
+        raise InvalidValue("path", str(path), f"a path on a disk of this machine (this is FUSE): {way_out}")
 
 
 class KernelLock:

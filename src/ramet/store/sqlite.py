@@ -41,9 +41,9 @@ class SqliteStore(SoleKernel):
     name = "sqlite"
     durable_across_processes = True
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, allow_fuse: bool = False) -> None:
         super().__init__()
-        self.path, self.read_only = Path(path).resolve(), read_only
+        self.path, self.read_only, self._allow_fuse = Path(path).resolve(), read_only, allow_fuse
         self._why: str | None = "it is not open"  #: why it cannot be used; None while it is open
         self._gate = asyncio.Lock()
         self._news = News()
@@ -55,12 +55,13 @@ class SqliteStore(SoleKernel):
     async def open(self) -> Self:
         """Begin. Raises StoreInUse ("pid 1234"), Damaged (newer, too), StoreFailed, InvalidValue; idempotent.
 
-        A path on a network file system is an InvalidValue: SQLite's locks do not hold there.
+        A path on a network file system is an InvalidValue: SQLite's locks do not hold there. So is one on FUSE, unless
+        `allow_fuse` promises that no other machine has it.
         """
         async with self._gate:
             if self._why is not None:
                 pool = ThreadPoolExecutor(1, "ramet-store-reader")
-                opened = pool.submit(_Files, self.path, self.read_only)
+                opened = pool.submit(_Files, self.path, self.read_only, self._allow_fuse)
                 try:
                     files = await asyncio.wrap_future(opened)
                 except BaseException:
@@ -285,7 +286,7 @@ class SqliteStore(SoleKernel):
 class _Files:
     """What is open, or nothing at all: the lock, the connections."""
 
-    def __init__(self, path: Path, read_only: bool) -> None:
+    def __init__(self, path: Path, read_only: bool, allow_fuse: bool) -> None:
         self.journal: Journal | None = None
         self.checkpoints: Checkpoints | None = None
         self._lock: KernelLock | None = None
@@ -295,7 +296,7 @@ class _Files:
         try:
             check_database(path)
             if not read_only:
-                refuse_network(path)
+                refuse_network(path, allow_fuse=allow_fuse)
                 self._lock = KernelLock(path)
                 writes = self._kept(database.open_for_writing(path))
                 with database.opening(path):

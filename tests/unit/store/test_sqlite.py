@@ -153,11 +153,32 @@ async def test_a_network_file_system_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert not [*Path("/dev/shm").glob("ramet-none*")]
 
 
-async def test_fuse_is_warned_of(path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("magic", [0x6B41_4653, 0x786F_4256, 0xBACB_ACBC, 0x7C7C_6673])
+async def test_a_folder_that_other_machines_have_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, magic: int
+) -> None:
+    """kAFS, and the folders that virtual machines share with their hosts."""
+    monkeypatch.setattr(lock, "_file_system", lambda _: magic)
+
+    with pytest.raises(InvalidValue, match="a path on a disk of this machine"):
+        await SqliteStore(path).open()
+    assert not path.exists()
+
+
+async def test_fuse_is_refused_until_somebody_promises_that_one_machine_has_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In code or in the environment; both are in the error."""
     monkeypatch.setattr(lock, "_file_system", lambda _: 0x6573_5546)
 
-    async with opened(path):
-        assert "FUSE" in caplog.text
+    for value in ("", "0"):
+        monkeypatch.setenv(lock.ALLOW_FUSE, value)
+        with pytest.raises(InvalidValue, match=r"FUSE.*allow_fuse=True.*RAMET_STORE_ALLOW_FUSE=1"):
+            await SqliteStore(path).open()
+    assert not path.exists()
+    await (await SqliteStore(path, allow_fuse=True).open()).close()
+    monkeypatch.setenv(lock.ALLOW_FUSE, "1")
+    await (await SqliteStore(path).open()).close()
 
 
 # ---- crashes
