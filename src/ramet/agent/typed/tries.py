@@ -1,7 +1,8 @@
 """How often the parts of a value are held against a type, if every choice of every union is tried to its end.
 
 pydantic cannot be stopped while it checks. So the steps are computed before, from the JSON schema of the type: each
-pair of a part of the type and a part of the value is computed once, however often pydantic meets it.
+pair of a part of the type and a part of the value is computed once, however often pydantic meets it. For types with
+sets, and with dicts whose keys are no texts, numbers of one hash are looked for before, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ramet.agent.steps import Steps
+from ramet.agent.steps import Steps, TooManySteps
+from ramet.agent.typed.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
 
@@ -30,12 +32,17 @@ class Tries:
             by_name = adapter.json_schema(schema_generator=Quiet, by_alias=False)
         except PydanticUserError:  # a type with parts that no JSON can be, such as a Callable
             schema = by_name = {}
-        self._schema: Mapping[str, Any] = schema
+        text = json.dumps(schema)
+        self.parts = text.count("{")  #: objects in the JSON schema, as a measure of what the type and its adapter take
         self._has_aliases = schema != by_name
-        self._has_choices = any(f'"{each}"' in json.dumps(schema) for each in _CHOICES)
+        self._has_choices = any(f'"{each}"' in text for each in _CHOICES)
+        self._schema: Mapping[str, Any] = schema if self._has_choices else {}
+        self._needs_hashes = needs_hashes(adapter.core_schema)
 
     def count(self, data: Any, steps: Steps) -> None:
         """Take the steps of checking JSON data. Raises TooManySteps."""
+        if self._needs_hashes and not can_be_hashed(data):
+            raise TooManySteps(f"its sets, and its keys that are numbers, are to hold {ACCEPTED}")
         if self._has_choices:
             steps.take(_Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data))
 
