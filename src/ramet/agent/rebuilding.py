@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from ramet.agent.definition import Agent
+from ramet.agent.steps import counted
 from ramet.agent.task import Task
 from ramet.agent.typed.reading import TypeReader
 from ramet.core.budget import Limits
@@ -30,6 +31,7 @@ def agent_of(recipe: Recipe, **more: Any) -> Agent:
     }
     agent = Agent(**{**fields, **more})
     types = TypeReader(recipe.types)
-    tasks = {name: Task.of_data(agent, name, each, types) for name, each in recipe.tasks.items()}
+    with counted(len(recipe.canonical())):  # the checks of all defaults together
+        tasks = {name: Task.of_data(agent, name, each, types) for name, each in recipe.tasks.items()}
     object.__setattr__(agent, "tasks", tasks)
     return agent

@@ -101,7 +101,7 @@ def test_defaults_that_make_two_values_at_each_level_are_refused() -> None:
 
 def test_types_of_too_many_parts_are_refused() -> None:
     """The error names the bound on the parts of all classes, each counted with those that it is made of."""
-    names = [f"T{at}" for at in range(1200)]
+    names = [f"T{at}" for at in range(900)]
     types = {name: {"kind": "dataclass", "fields": {"x": {"type": "integer"}}} for name in names}
     types["All"] = {"kind": "model", "fields": {f"f{at}": {"$ref": f"#/types/{name}"} for at, name in enumerate(names)}}
     for at in range(10):

@@ -25,7 +25,8 @@ TASK = "ramet-task"  #: format of a task as a value: its handle
 SCALARS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 REFERENCE = "#/types/"
 MAX_DEPTH = 32
-MAX_PARTS = 10_000  #: of all classes that are read together, each counted with the classes that it is made of
+MAX_PARTS = 10_000  #: of all types that are read together, each class counted with the classes that it is made of
+MAX_CLASS_PARTS = 1_000  #: of one class, without those of other classes
 Types = dict[str, dict[str, Any]]
 
 

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import functools
 import json
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
 
-from ramet.agent.typed.forms import FORMATS, MAX_DEPTH, MAX_PARTS, REFERENCE, SCALARS, TASK, is_type_name
-from ramet.agent.typed.values import Default, checked
+from ramet.agent.steps import counted
+from ramet.agent.typed import hashes
+from ramet.agent.typed.classes import made_class
+from ramet.agent.typed.forms import (
+    FORMATS,
+    MAX_CLASS_PARTS,
+    MAX_DEPTH,
+    MAX_PARTS,
+    REFERENCE,
+    SCALARS,
+    TASK,
+    is_type_name,
+)
+from ramet.agent.typed.values import checked
 from ramet.core.errors import InvalidValue
 
 #: Made with arguments that are only known when they are read.
 _TUPLE, _SET, _LIST, _DICT = cast(Any, tuple), cast(Any, set), cast(Any, list), cast(Any, dict)
 _BY_NAME = {name: kind for kind, name in SCALARS.items()}
+_PARTS_OF_A_CLASS = 20  #: what a class counts besides its parts: it takes as long to make as so many fields
 
 
 def hint_of(schema: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]], where: str = "type") -> Any:
     """The type of a form. The same definition gives the same class, whoever asks. Raises InvalidValue."""
-    return TypeReader(known).hint(schema, where)
+    with counted(len(json.dumps(known, default=str))):
+        return TypeReader(known).hint(schema, where)
+
+
+class _Uncached(tuple[Any, ...]):
+    """The parts of a union. `typing` remembers the unions that it made of what has a hash, with all their classes."""
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +51,10 @@ class _Class:
 
 
 class TypeReader:
-    """Reads types that share their classes: each class is read once, and the work for all of them is bounded."""
+    """Reads types that share their classes: each class is read once, and the work for all of them is bounded.
+
+    The checks of all defaults take the steps of the check around the reader, if there is one.
+    """
 
     def __init__(self, known: Mapping[str, Mapping[str, Any]]) -> None:
         self._known = known
@@ -42,13 +62,14 @@ class TypeReader:
         self._deepest = 0
         self._own: Counter[str] = Counter()  #: parts of each class, without those of other classes
         self._holds: defaultdict[str, set[str]] = defaultdict(set)  #: classes that each class is made of, and itself
+        self._mentioned = set[str]()  #: classes that the field at work is made of
         self._left = MAX_PARTS
 
     def hint(self, schema: Any, where: str, inside: tuple[str, ...] = ()) -> Any:
         """The type of a form. Raises InvalidValue."""
         owner = next((each for each in reversed(inside) if each), "")
         self._deepest = max(self._deepest, len(inside))
-        self._own[owner] += 1
+        self._count(owner, 1, where)
         if not isinstance(schema, Mapping) or len(inside) > MAX_DEPTH:
             raise InvalidValue(where, schema, f"a type as data, at most {MAX_DEPTH} deep")
         said = {key: value for key, value in schema.items() if key not in ("default", "description", "title")}
@@ -59,10 +80,11 @@ class TypeReader:
             case {"$ref": str(reference)} if len(said) == 1 and reference.startswith(REFERENCE):
                 name = reference.removeprefix(REFERENCE)
                 kind = self._class(name, where, inside)
+                self._mentioned |= self._holds[name]
                 if owner and name not in self._holds[owner]:
                     self._holds[owner] |= self._holds[name]
                 elif inside and not owner:  # a container of the class, which is not made once like a class
-                    self._take(name, where)
+                    self._take(self._parts_of(self._holds[name]), where)
                 return kind
             case {"type": "string", "format": str(name)} if len(said) == 2 and name == TASK:
                 return Callable
@@ -72,8 +94,9 @@ class TypeReader:
                 return _BY_NAME[name]
             case {"anyOf": [_, *_] as each} if len(said) == 1:
                 parts = tuple(self.hint(one, f"{where}.anyOf[{at}]", deeper) for at, one in enumerate(each))
-                return Union[parts]  # noqa: UP007 - of as many as there are
+                return Union[_Uncached(parts)]  # noqa: UP007 - of as many as there are
             case {"enum": [_, *_] as values} if len(said) == 1 and all(type(each) in SCALARS for each in values):
+                self._count_values(owner, values, where)
                 return Literal[tuple(values)]
             case {"type": "array", "prefixItems": list(each), "items": False, "minItems": int(count)} if len(
                 said
@@ -108,70 +131,67 @@ class TypeReader:
             self._deepest = max(self._deepest, len(inside) + read.height)
         return read.kind
 
-    def _take(self, name: str, where: str) -> None:
-        """Count the parts of a class and of all that it is made of: making it, or a check of it, costs as much."""
-        self._left -= sum(self._own[each] for each in self._holds[name])
+    def _count(self, owner: str, parts: int, where: str) -> None:
+        """Count parts of a class, or of a type outside of all classes."""
+        if not owner:
+            self._take(parts, where)
+            return
+        self._own[owner] += parts
+        if self._own[owner] > MAX_CLASS_PARTS:
+            accepted = f"a class of at most {MAX_CLASS_PARTS} parts: fields, types in them, values to choose from"
+            raise InvalidValue(where, owner, accepted)
+
+    def _count_values(self, owner: str, values: list[Any], where: str) -> None:
+        """Count the values of an enum or a Literal, which become keys of a dict."""
+        self._count(owner, len(values), where)
+        if not hashes.can_be_hashed(values):
+            raise InvalidValue(where, values, hashes.ACCEPTED)
+
+    def _parts_of(self, names: set[str]) -> int:
+        return sum(self._own[each] for each in names)
+
+    def _take(self, parts: int, where: str) -> None:
+        """Count parts that are made, or of which a check is made. A class counts with all that it is made of."""
+        self._left -= parts
         if self._left < 0:
-            accepted = f"classes of at most {MAX_PARTS} parts, each counted with the classes that it is made of"
-            raise InvalidValue(where, name, accepted)
+            accepted = f"at most {MAX_PARTS} parts, each class counted with the classes that it is made of"
+            raise InvalidValue(where, "types of more parts", accepted)
 
     def _new_class(self, name: str, definition: Mapping[str, Any], place: str, inside: tuple[str, ...]) -> type:
         parts = (*inside, name)
-        self._own[name], self._holds[name] = 1, {name}
+        self._own[name], self._holds[name] = 0, {name}
         if definition.get("kind") == "enum":
             values = definition.get("values")
             if set(definition) != {"kind", "values"} or not isinstance(values, Mapping) or not values:
                 raise InvalidValue(place, definition, "an enum of names and values")
             if not all(is_type_name(each) and type(value) in (str, int, float) for each, value in values.items()):
                 raise InvalidValue(place, values, "names, with text or numbers")
-            return _made_or_refused("enum", name, json.dumps(dict(values)), (), place)
+            self._count_values(name, list(values.values()), place)
+            self._take(self._own[name] + _PARTS_OF_A_CLASS, place)
+            return made_class("enum", name, dict(values), {}, place, self._own[name] + _PARTS_OF_A_CLASS)
         fields = definition.get("fields")
         if set(definition) != {"kind", "fields"} or not isinstance(fields, Mapping):
             raise InvalidValue(place, definition, "a kind, and fields")
         if definition["kind"] not in ("dataclass", "model"):
             raise InvalidValue(f"{place}.kind", definition["kind"], "dataclass, model or enum")
-        hints = []
+        hints = dict[str, Any]()
         for field, schema in fields.items():
             if not is_type_name(field) or field.startswith("_") or not isinstance(schema, Mapping):
                 raise InvalidValue(f"{place}.{field}", schema, "a field with a plain name and a type")
-            hints.append((field, self.hint(schema, f"{place}.{field}", parts)))
-        self._take(name, place)
+            hints[field] = self._field(schema, f"{place}.{field}", parts)
+        self._take(self._parts_of(self._holds[name]) + _PARTS_OF_A_CLASS, place)
         defaults = {field: schema["default"] for field, schema in fields.items() if "default" in schema}
-        kind = _made_or_refused(definition["kind"], name, json.dumps(defaults, sort_keys=True), tuple(hints), place)
+        kind = made_class(definition["kind"], name, defaults, hints, place, self._own[name] + _PARTS_OF_A_CLASS)
         for field, value in defaults.items():
-            checked(dict(hints)[field], value, f"{place}.{field}.default")
+            checked(hints[field], value, f"{place}.{field}.default")
         return kind
 
-
-def _made_or_refused(kind: str, name: str, data: str, hints: tuple[tuple[str, Any], ...], where: str) -> type:
-    """The class, or InvalidValue for names that Python or pydantic keep for themselves, such as `mro` in an enum."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return _made(kind, name, data, hints)
-    except Exception as problem:  # each kind of class refuses in its own way
-        raise InvalidValue(where, name, f"names that a {kind} can have: {problem}") from None
-
-
-@functools.lru_cache(maxsize=4096)
-def _made(kind: str, name: str, data: str, hints: tuple[tuple[str, Any], ...]) -> type:
-    """A class of data alone. The same words give the same class, so that values of it are equal."""
-    said: dict[str, Any] = json.loads(data)
-    if kind == "enum":
-        return cast(type, enum.Enum(name, said, module=__name__))
-    if kind == "model":
-        import pydantic
-
-        taken = [field for field, _ in hints if hasattr(pydantic.BaseModel, field)]
-        if taken:
-            raise ValueError(f"{taken[0]} means something else in every model")
-        given: dict[str, Any] = {field: (hint, said[field] if field in said else ...) for field, hint in hints}
-        config = pydantic.ConfigDict(protected_namespaces=())
-        return cast(type, pydantic.create_model(name, __config__=config, **given))
-    plain = [(field, hint) for field, hint in hints if field not in said]
-    optional = [
-        (field, hint, dataclasses.field(default_factory=Default(hint, said[field])))
-        for field, hint in hints
-        if field in said
-    ]
-    return dataclasses.make_dataclass(name, [*plain, *optional], kw_only=False)
+    def _field(self, schema: Mapping[str, Any], where: str, inside: tuple[str, ...]) -> Any:
+        """The type of a field. One with a default has a check of its own, which is made of all its classes."""
+        owner, outer = inside[-1], self._mentioned
+        before, self._mentioned = self._own[owner], set()
+        kind = self.hint(schema, where, inside)
+        if "default" in schema:
+            self._take(self._own[owner] - before + self._parts_of(self._mentioned), where)
+        self._mentioned |= outer
+        return kind

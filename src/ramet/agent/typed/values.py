@@ -9,10 +9,15 @@ import typing
 from typing import Any
 
 from ramet.agent.steps import TooManySteps, counted, take
+from ramet.agent.typed.cache import SizedCache
 from ramet.agent.typed.tries import Tries
 from ramet.core.errors import InvalidValue
 
-_STEPS_OF_A_DEFAULT = 20  #: a list or an object, checked by itself
+_STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked by itself; and one for each of its parts
+_CHARACTERS = 64  #: of a default, which take one more step
+#: What adapters are kept for: objects in JSON schemas. Each takes up to 2 KB; one recipe has at most half as many.
+_KEPT_PARTS = 20_000
+_PARTS_OF_A_CHECKER = 20  #: what it takes besides
 
 
 def hints_of(thing: Any, where: str) -> dict[str, Any]:
@@ -24,23 +29,35 @@ def hints_of(thing: Any, where: str) -> dict[str, Any]:
         raise InvalidValue(where, name, f"annotations that can be resolved: {problem}") from None
 
 
-@functools.lru_cache(maxsize=4096)
-def _adapter(hint: Any) -> Any:
-    import pydantic
+class _Checker:
+    """A type's pydantic adapter, and the steps of its checks."""
 
-    return pydantic.TypeAdapter(hint)
+    def __init__(self, hint: Any) -> None:
+        import pydantic
+
+        self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
+        self.tries = Tries(self.adapter)
+
+    def value(self, text: str, data: Any) -> Any:
+        """The data, which is also given as JSON text, as a value of the type."""
+        with counted(len(text)) as steps:
+            self.tries.count(data, steps)
+            return self.adapter.validate_json(text)
 
 
-@functools.lru_cache(maxsize=4096)
-def _tries(hint: Any) -> Tries:
-    return Tries(_adapter(hint))
+_checkers = SizedCache[Any, _Checker](_KEPT_PARTS)
+
+
+def _checker(hint: Any) -> _Checker:
+    found = _checkers.get(hint)
+    if found is None:
+        found = _Checker(hint)
+        _checkers.put(hint, found, found.tries.parts + _PARTS_OF_A_CHECKER)
+    return found
 
 
 def _value(hint: Any, data: Any) -> Any:
-    text = json.dumps(data, allow_nan=False)
-    with counted(len(text)) as steps:
-        _tries(hint).count(data, steps)
-        return _adapter(hint).validate_json(text)
+    return _checker(hint).value(json.dumps(data, allow_nan=False), data)
 
 
 def checked(hint: Any, value: Any, where: str) -> Any:
@@ -50,7 +67,7 @@ def checked(hint: Any, value: Any, where: str) -> Any:
     try:
         return _value(hint, value)
     except TooManySteps as problem:
-        raise InvalidValue(where, value, f"a value that is checked in fewer steps: {problem}") from None
+        raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except pydantic.ValidationError as refusal:
         first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
         place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
@@ -60,7 +77,10 @@ def checked(hint: Any, value: Any, where: str) -> Any:
 
 
 class Default:
-    """A default of a field as data: makes a value of its own for each."""
+    """A default of a field as data: makes a value of its own for each object, and counts it by its size.
+
+    A short value of many objects would make as many copies of a large default.
+    """
 
     def __init__(self, hint: Any, data: Any) -> None:
         self.hint, self.data = hint, data
@@ -68,13 +88,37 @@ class Default:
 
     def __call__(self) -> Any:
         if self._is_shared:
-            return self._value
-        take(_STEPS_OF_A_DEFAULT)  # of the check that needs the default
+            take(1)  # of the check that needs the default
+            return self._shared
+        take(self._steps)
+        return self._checker.value(self._text, self.data)
+
+    @functools.cached_property
+    def _shared(self) -> Any:
         return _value(self.hint, self.data)
 
     @functools.cached_property
-    def _value(self) -> Any:
-        return _value(self.hint, self.data)
+    def _checker(self) -> _Checker:
+        return _checker(self.hint)
+
+    @functools.cached_property
+    def _text(self) -> str:
+        return json.dumps(self.data, allow_nan=False)
+
+    @functools.cached_property
+    def _steps(self) -> int:
+        return _STEPS_OF_A_DEFAULT + _parts(self.data) + len(self._text) // _CHARACTERS
+
+
+def _parts(data: Any) -> int:
+    """Objects, lists and all that is in them."""
+    count, left = 0, [data]
+    while left:
+        part = left.pop()
+        count += 1
+        if isinstance(part, list | dict):
+            left.extend(part.values() if isinstance(part, dict) else part)
+    return count
 
 
 def given(hint: Any, value: Any, where: str) -> Any:
@@ -82,14 +126,14 @@ def given(hint: Any, value: Any, where: str) -> Any:
     import pydantic
 
     try:
-        adapter = _adapter(hint)
+        checker = _checker(hint)
         with counted() as steps:
-            _tries(hint).count(value, steps)
-            data: Any = adapter.dump_python(adapter.validate_python(value), mode="json")
+            checker.tries.count(value, steps)
+            data: Any = checker.adapter.dump_python(checker.adapter.validate_python(value), mode="json")
         json.dumps(data, allow_nan=False)
         return data
     except TooManySteps as problem:
-        raise InvalidValue(where, value, f"a value that is checked in fewer steps: {problem}") from None
+        raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
     except pydantic.ValidationError as refusal:
         first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
         place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])

@@ -152,7 +152,9 @@ class _Writer:
             if each.metadata:
                 raise InvalidValue(place, each.metadata, "a field without constraints: they would be lost")
             field = self.schema(each.annotation, place, inside)
-            if each.default_factory is not None:
+            if isinstance(each.default_factory, Default):
+                field = {**field, "default": each.default_factory.data}
+            elif each.default_factory is not None:
                 if each.default_factory not in (list, dict, set, tuple):
                     raise InvalidValue(place, each.default_factory, "a default that is data")
                 field = {**field, "default": {} if each.default_factory is dict else []}

@@ -1,0 +1,77 @@
+"""Classes made of data alone: the same words give the same class, as long as anybody uses it.
+
+A class that nobody uses goes, so that what a tree brings goes with the tree. The last ones that were made stay a while.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ramet.agent.typed.cache import SizedCache
+from ramet.agent.typed.values import Default
+from ramet.core.errors import InvalidValue
+
+#: Kind, name, defaults or values as JSON, names and types of the fields.
+_Words = tuple[str, str, str, tuple[tuple[str, Any], ...]]
+
+_KEPT_PARTS = 10_000  #: of classes that are kept although nobody uses them: a part takes up to 2 KB
+_in_use = weakref.WeakValueDictionary[_Words, type]()
+_last_made = SizedCache[_Words, type](_KEPT_PARTS)
+
+
+def made_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str, Any], where: str, parts: int) -> type:
+    """The class of these fields and defaults, or of the values of an enum; it counts as so many parts.
+
+    Raises InvalidValue for names that Python or pydantic keep for themselves, such as `mro` in an enum.
+    """
+    words: _Words = (kind, name, json.dumps(said, sort_keys=kind != "enum"), tuple(hints.items()))
+    found = _in_use.get(words)
+    if found is None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                found = _in_use.setdefault(words, _new_class(kind, name, said, hints))
+        except Exception as problem:  # each kind of class refuses in its own way
+            raise InvalidValue(where, name, f"names that a {kind} can have: {problem}") from None
+    _last_made.put(words, found, parts)
+    return found
+
+
+def _new_class(kind: str, name: str, said: Mapping[str, Any], hints: Mapping[str, Any]) -> type:
+    if kind == "enum":
+        return cast(type, enum.Enum(name, dict(said), module=__name__))
+    defaults = {field: Default(hints[field], data) for field, data in said.items()}
+    if kind == "model":
+        return _model(name, hints, defaults)
+    plain = [(field, hint) for field, hint in hints.items() if field not in defaults]
+    optional = [
+        (field, hint, dataclasses.field(default_factory=defaults[field]))
+        for field, hint in hints.items()
+        if field in defaults
+    ]
+    return dataclasses.make_dataclass(name, [*plain, *optional], kw_only=False)
+
+
+def _model(name: str, hints: Mapping[str, Any], defaults: Mapping[str, Default]) -> type:
+    import pydantic
+
+    taken = [field for field in hints if hasattr(pydantic.BaseModel, field)]
+    if taken:
+        raise ValueError(f"{taken[0]} means something else in every model")
+    given: dict[str, Any] = {
+        field: (hint, _model_field(defaults[field]) if field in defaults else ...) for field, hint in hints.items()
+    }
+    return cast(type, pydantic.create_model(name, __config__=pydantic.ConfigDict(protected_namespaces=()), **given))
+
+
+def _model_field(default: Default) -> Any:
+    """The default is made by the same factory as in dataclasses; the JSON schema tells it as that of a model does."""
+    import pydantic
+
+    return pydantic.Field(default_factory=default, json_schema_extra={"default": default.data})
