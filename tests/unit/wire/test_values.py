@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import decimal
 import enum
 import io
 import pathlib
@@ -520,6 +521,28 @@ def test_keys_that_collide_are_counted_over_the_whole_value() -> None:
         decode(keys, len(keys))
     with pytest.raises(InvalidValue, match="that a set can hold"):
         decode(items, len(items), returns=list[set[int]])
+
+
+class Numbered(pydantic.BaseModel):
+    whole: set[int] = set()
+    exact: frozenset[decimal.Decimal] = frozenset()
+    by_number: dict[int, str] = {}
+
+
+@pytest.mark.parametrize("field", ["whole", "exact", "by_number"])
+def test_keys_that_a_model_would_make_are_counted(field: str) -> None:
+    """A model's validators make sets of lists, and numbers of texts, for themselves."""
+    alike = [str(number * (2**61 - 1)) for number in range(1, 2_000)]
+    few: Any = dict.fromkeys(alike[:90], "") if field == "by_number" else alike[:90]
+    many: Any = dict.fromkeys(alike, "") if field == "by_number" else alike
+    if field == "whole":
+        few, many = list(map(int, few)), list(map(int, many))
+
+    assert len(getattr(there_and_back({field: few}, Numbered), field)) == 90
+    with pytest.raises(InvalidValue, match="one hash"):
+        there_and_back({field: many}, Numbered)
+    with pytest.raises(InvalidValue, match="one hash"):
+        there_and_back([{field: few}] * 50, list[Numbered])
 
 
 def test_an_array_of_truth_values_holds_nothing_else() -> None:
