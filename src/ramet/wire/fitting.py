@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import chain, count, repeat
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from ramet.wire.checks import (
     literal,
     shown,
 )
+from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _LISTS: typing.Final = frozenset(
     {
@@ -83,6 +85,8 @@ class Fitter:
                         if not lenient:  # a model's own validators have the last word
                             misfit.path.append(f".{name}")
                             raise
+            if lenient and _needs_hashes(cls) and not can_be_hashed(fields, self._keys):
+                raise Misfit(fields, f"the fields of {cls.__qualname__}, with {ACCEPTED}")
             return cls(**fields) if make is None else make(cls, fields)
         except Misfit:
             raise
@@ -250,6 +254,12 @@ def _dataclass(cls: Any, fields: dict[str, Any]) -> Any:
     for name in late & fields.keys():
         object.__setattr__(built, name, fields[name])
     return built
+
+
+@lru_cache(maxsize=512)
+def _needs_hashes(cls: Any) -> bool:
+    """Whether a model makes sets, or dicts with numbers for keys, of what is still a list or a text."""
+    return needs_hashes(getattr(cls, "__pydantic_core_schema__", None))
 
 
 def _model(cls: Any, fields: dict[str, Any]) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
 
 from ramet.agent.steps import counted
-from ramet.agent.typed import hashes
 from ramet.agent.typed.classes import made_class
 from ramet.agent.typed.forms import (
     FORMATS,
@@ -23,6 +22,7 @@ from ramet.agent.typed.forms import (
 )
 from ramet.agent.typed.values import checked
 from ramet.core.errors import InvalidValue
+from ramet.wire import hashes
 
 #: Made with arguments that are only known when they are read.
 _TUPLE, _SET, _LIST, _DICT = cast(Any, tuple), cast(Any, set), cast(Any, list), cast(Any, dict)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ramet.agent.steps import Steps, TooManySteps
-from ramet.agent.typed.hashes import ACCEPTED, can_be_hashed, needs_hashes
+from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
 

@@ -42,16 +42,19 @@ def needs_hashes(core_schema: Any) -> bool:
     return False
 
 
-def can_be_hashed(data: Any) -> bool:
-    """Whether sets and keys of JSON data can be made in time that does not grow with their square."""
-    count = _Count()
+def can_be_hashed(data: Any, keys: Keys | None = None) -> bool:
+    """Whether sets and keys of JSON data can be made in time that does not grow with their square.
+
+    `keys` counts them together with those of other data.
+    """
+    count = _Count(Keys() if keys is None else keys)
     count.hashes(data)
     return count.is_bounded
 
 
 class _Count:
-    def __init__(self) -> None:
-        self._keys = Keys()
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
         self.is_bounded = True
 
     def hashes(self, value: Any) -> tuple[int, int]:
