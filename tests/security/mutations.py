@@ -56,6 +56,11 @@ def _layer(test: str) -> tuple[str, ...]:
     return (f"security/test_layers.py::{test}",)
 
 
+def _types(test: str) -> tuple[str, ...]:
+    """A test of the bounds of types and their values."""
+    return (f"unit/agent/test_typed_bounds.py::test_{test}",)
+
+
 GROUPS = _layer("test_a_run_is_in_a_control_group_with_its_limit")
 UNMAPPED = _layer("test_memory_that_belongs_to_no_process_is_refused_where_nothing_counts_it")
 
@@ -286,6 +291,27 @@ MUTANTS = (
            "        read = None\n", tests=STEPS),
     Mutant("parts of types", "agent/typed/reading.py", "        if self._left < 0:\n", "        if False:\n",
            tests=STEPS),
+    Mutant("parts of one class", "agent/typed/reading.py", "        if self._own[owner] > MAX_CLASS_PARTS:\n",
+           "        if False:\n", tests=_types("a_class_of_too_many_parts_is_refused")),
+    Mutant("parts of checks of defaults", "agent/typed/reading.py", '        if "default" in schema:\n',
+           "        if False:\n", tests=_types("defaults_of_large_classes_count_as_much_as_the_classes")),
+    Mutant("size of a default", "agent/typed/values.py", "        take(self._steps)\n", "        take(1)\n",
+           tests=_types("defaults_are_counted_by_their_size_for_each_object")),
+    Mutant("defaults that are shared", "agent/typed/values.py", "            take(1)  #", "            #",
+           tests=_types("defaults_that_are_shared_are_counted_for_each_object")),
+    Mutant("defaults of one recipe together", "agent/rebuilding.py", "    with counted(len(recipe.canonical())):",
+           "    if True:", tests=_types("the_defaults_of_one_recipe_share_their_steps")),
+    Mutant("numbers of one hash in types", "agent/typed/tries.py",
+           "        if self._needs_hashes and not can_be_hashed(data):\n", "        if False:\n",
+           tests=_types("numbers_of_one_hash_are_refused_in_sets_and_as_keys")),
+    Mutant("numbers of one hash in enums", "agent/typed/reading.py",
+           "        if not hashes.can_be_hashed(values):\n", "        if False:\n",
+           tests=_types("enums_and_literals_of_numbers_of_one_hash_are_refused")),
+    Mutant("numbers of one hash in models", "wire/fitting.py",
+           "            if lenient and _needs_hashes(cls)", "            if False and _needs_hashes(cls)",
+           tests=("unit/wire/test_values.py::test_keys_that_a_model_would_make_are_counted",)),
+    Mutant("classes that nobody uses", "agent/typed/cache.py", "            while self._left < 0 and",
+           "            while False and", tests=_types("classes_are_not_kept_for_the_life_of_the_process")),
     Mutant("dialects below the root", "agent/schema.py",
            '                if subschema is not schema and isinstance(subschema.get("$schema"), str):\n',
            "                if False:\n", tests=STEPS),

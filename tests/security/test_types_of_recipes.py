@@ -1,0 +1,53 @@
+"""A guest that makes an agent whose types would keep the host busy, and asks it for values of them."""
+
+from __future__ import annotations
+
+import pathlib
+
+from ramet.core.outcome import Status
+from tests.trips.isolated_kit import Name
+from tests.trips.test_code_agents import MAKER, agent, both, code, converse
+
+#: Speaks the words of the channel without the guest's own checks, and prints what the host says.
+ASK = """
+load = task_fail.__globals__['__builtins__']['__import__']
+line = load('ramet.guest.line', fromlist=['line']).line()
+requests, json = load('ramet.wire.requests', fromlist=['CreateAgent']), load('json')
+lists = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
+integers = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+objects = {"type": "array", "items": {"$ref": "#/types/W"}}
+
+def ask(parameter, value, kind="model", fields=None):
+    signature = {"parameters": {"a": parameter}, "order": ["a"], "returns": None}
+    tasks = {"go": {"docstring": "Go.", "signature": signature}}
+    types = {"W": {"kind": kind, "fields": fields or {}}}
+    recipe = {"name": "h", "primer": "", "types": types, "task_definitions": tasks}
+    try:
+        made = line.ask(requests.CreateAgent, json.dumps(recipe).encode())
+        ref = json.loads(bytes(made.data))["ref"]
+        line.ask(requests.PerformTask, json.dumps({"a": value}).encode(), ref=ref, task="go")
+    except Exception as refusal:
+        print(str(refusal)[-150:].replace("\\n", " "))
+    else:
+        print("done")
+"""
+ATTACKS = """
+large = {"a": {**lists, "default": [[]] * 20_000}}
+ask(objects, [{}] * 80, "model", large)
+ask(objects, [{}] * 80, "dataclass", large)
+ask(integers, [each * (2**61 - 1) for each in range(15_000)])
+ask(objects, [], "dataclass", {f"f{each}": {} for each in range(8_000)})
+"""
+
+
+@both
+async def test_types_of_a_guest_are_refused_before_the_work(tmp_path: pathlib.Path, backend: Name) -> None:
+    """A large default in many objects, numbers of one hash, and a class of many fields: the guest hears the bound."""
+    result, shown = await converse(tmp_path, backend, agent(*MAKER), code(ASK + ATTACKS))
+
+    assert result.status is Status.COMPLETED
+    first, second, third, fourth = shown[0].removeprefix("ok: ").splitlines()
+    assert "steps" in first
+    assert "steps" in second
+    assert "one hash" in third
+    assert "at most 1000 parts" in fourth
