@@ -152,3 +152,21 @@ def test_a_tool_stays_the_tool_that_it_is() -> None:
     assert as_tools(tools, "tools") == tuple(tools)
     with pytest.raises(InvalidValue, match="tools"):
         Session(ScriptedModel([]), "Read")
+
+
+async def test_numbers_of_one_hash_are_not_made_a_set_of() -> None:
+    """A model that is told to can choose them: comparing each with all others would hold the host."""
+    called = list[int]()
+
+    async def count(numbers: set[int]) -> int:
+        """Count different numbers."""
+        called.append(len(numbers))
+        return len(numbers)
+
+    chosen, honest = [each * (2**61 - 1) for each in range(1, 8_000)], list(range(8_000))
+    model = ScriptedModel([[Call("count", {"numbers": chosen}), Call("count", {"numbers": honest})], "done"])
+    async with Session(model, [count]) as session:
+        await session.ask("go")
+        first, second = [each.text for each in session.messages if isinstance(each, ToolMessage)]
+    assert "at most 100 different numbers of one hash" in first
+    assert (second, called) == ("8000", [8_000])

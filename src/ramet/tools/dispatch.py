@@ -37,6 +37,7 @@ from ramet.tools.permitting import narrowed
 from ramet.tools.sending import stand_in
 from ramet.tools.sync import is_async as is_async
 from ramet.tools.sync import run_in_thread
+from ramet.wire.hashes import ACCEPTED, can_be_hashed
 
 if TYPE_CHECKING:
     from langchain_core.messages import ToolCall
@@ -262,6 +263,8 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     ours = asyncio.timeout(limit)
     current = CurrentCall(context, CallId(call["id"] or ""), step)
     _log.debug("%s calls %s with %.2000r", context.run.path, tool.name, call["args"])
+    if not _can_be_hashed(call["args"]):
+        return _error(call, f"{tool.name} was not called: its arguments may have {ACCEPTED}")
     token = current_call.set(current)
     try:
         request = {**call, "type": "tool_call"}
@@ -293,6 +296,14 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         returned.tool_call_id = call["id"] or ""  # A tool may answer with a message of its own, for this call only.
         return returned
     return ToolMessage(content=str(returned), tool_call_id=call["id"] or "", name=tool.name)
+
+
+def _can_be_hashed(arguments: Any) -> bool:
+    """Whether a set that a tool's signature makes of its arguments takes no time that grows with their square."""
+    try:
+        return can_be_hashed(arguments)
+    except RecursionError:
+        return False
 
 
 def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:
