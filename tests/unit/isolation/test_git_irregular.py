@@ -140,6 +140,28 @@ def endless(repo: pathlib.Path) -> str:
     return "packed-refs"
 
 
+def symref(repo: pathlib.Path, name: str) -> None:
+    """Have the branch be read from another file of the repository."""
+    (repo / ".git" / "refs" / "heads" / "main").write_text(f"ref: {name}\n")
+
+
+def endless_branch(repo: pathlib.Path) -> str:
+    with (repo / ".git" / "refs" / "heads" / "index").open("wb") as file:
+        file.truncate(1 << 40)
+    symref(repo, "refs/heads/index")
+    return "index"
+
+
+def endless_in_a_folder_of_objects_too(repo: pathlib.Path) -> str:
+    (repo / ".git" / "refs" / "heads").rename(repo / "heads")
+    (repo / ".git" / "modules" / "sub" / "objects").mkdir(parents=True)
+    for name in ("modules/sub/objects/xx", "objects/xx", "refs/heads"):  # In whatever order they come.
+        (repo / ".git" / name).symlink_to(repo / "heads")
+    with (repo / "heads" / "other").open("wb") as file:
+        file.truncate(1 << 40)
+    return "refs/heads/other"
+
+
 BUILDERS = (
     *map(pipe_at, (".git/config", ".git/HEAD", ".git/info/attributes", ".git/refs/heads/main", ".gitattributes")),
     included,
@@ -155,7 +177,45 @@ BUILDERS = (
     device,
     linked_folder,
     endless,
+    endless_branch,
+    endless_in_a_folder_of_objects_too,
 )
+
+
+def refs_of_devices(repo: pathlib.Path) -> str:
+    (repo / ".git" / "refs" / "heads").rename(repo / "heads")
+    (repo / ".git" / "refs" / "heads").symlink_to("/dev")
+    (repo / ".git" / "HEAD").write_text("ref: refs/heads/zero\n")
+    return "refs/heads"
+
+
+def refs_by_way_of_the_tree(repo: pathlib.Path) -> str:
+    (repo / "way").symlink_to("/dev")
+    (repo / ".git" / "refs" / "replace").symlink_to("../../way")
+    return "refs/replace"
+
+
+def pack_of_pipes(repo: pathlib.Path) -> str:
+    (repo / ".git" / "objects" / "pack").rmdir()
+    (repo / ".git" / "objects" / "pack").symlink_to(repo.parent / "outside")
+    (repo.parent / "outside").mkdir()
+    os.mkfifo(repo.parent / "outside" / f"pack-{'a' * 40}.idx")
+    return "objects/pack"
+
+
+def logs_of_devices(repo: pathlib.Path) -> str:
+    shutil.rmtree(repo / ".git" / "logs")
+    (repo / ".git" / "logs").symlink_to("/dev")
+    return "logs"
+
+
+def info_of_a_process(repo: pathlib.Path) -> str:
+    shutil.rmtree(repo / ".git" / "info")
+    (repo / ".git" / "info").symlink_to("/proc/self/fd")
+    return "info"
+
+
+LEADING_OUT = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices, info_of_a_process)
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -168,6 +228,93 @@ async def test_a_file_that_git_would_wait_for_is_refused(
 
     with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|a file of the kernel|larger than)"):
         await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+
+
+@pytest.mark.parametrize("build", LEADING_OUT, ids=lambda build: build.__name__)
+async def test_a_folder_of_git_that_leads_out_of_the_repository_is_refused(
+    repo: pathlib.Path, build: Callable[[pathlib.Path], str]
+) -> None:
+    """By its name, where nobody trusts the repository: whatever is in that folder, git would read it."""
+    name = build(repo)
+
+    with pytest.raises(NoWorktree, match=rf"\.git/{name}: it leads out of the repository"):
+        await create(repo, "a", git=Git(timeout_s=4))
+
+
+@pytest.mark.parametrize("build", [refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices])
+async def test_a_folder_of_git_elsewhere_is_looked_through_in_a_trusted_repository(
+    repo: pathlib.Path, build: Callable[[pathlib.Path], str]
+) -> None:
+    """A device or a pipe in it is refused, as it would be in the repository itself."""
+    name = build(repo)
+
+    with pytest.raises(NoWorktree, match=rf"\.git/{name}/.*: it is not a regular file"):
+        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: True))
+
+
+async def test_objects_on_another_disk_can_be_used_in_a_trusted_repository(repo: pathlib.Path) -> None:
+    """People move this folder, and leave a link."""
+    (repo / ".git" / "objects").rename(repo.parent / "objects")
+    (repo / ".git" / "objects").symlink_to(repo.parent / "objects")
+
+    assert await finish(await create(repo, "a", git=(calm := Git(trusts=lambda _: True))), git=calm) is None
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_folders_that_git_does_not_read_may_be_elsewhere(repo: pathlib.Path, is_trusted: bool) -> None:
+    """Hooks, which never run here, and what extensions of git keep; also those of a submodule."""
+    (repo.parent / "shared").mkdir()
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(repo), "sub")
+    git(repo, "commit", "--quiet", "-m", "sub")
+    for name in ("hooks", "lfs", "annex", "modules/sub/hooks", "modules/sub/lfs"):
+        shutil.rmtree(repo / ".git" / name, ignore_errors=True)
+        (repo / ".git" / name).symlink_to(repo.parent / "shared")
+
+    assert await finish(await create(repo, "a", git=(calm := Git(trusts=lambda _: is_trusted))), git=calm) is None
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_links_of_a_working_tree_may_lead_anywhere(repo: pathlib.Path, is_trusted: bool) -> None:
+    """Git takes such a link for a file; in a worktree the repository may have links into the main working tree."""
+    (repo / "devices").symlink_to("/dev")
+    (repo / "rr-cache").mkdir()
+    (repo / ".git" / "rr-cache").symlink_to("../rr-cache")
+    git(repo, "add", "devices")
+    git(repo, "commit", "--quiet", "-m", "link")
+    git(repo, "worktree", "add", "--quiet", str(repo.parent / "linked"))
+
+    for folder in (repo, repo.parent / "linked"):
+        child = await create(folder, "a", git=(calm := Git(trusts=lambda _: is_trusted)))
+        assert await finish(child, git=calm) is None
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("name", ["lfs/pipe", "index2", "objects/info/large", "ORIG_HEAD"])
+async def test_a_branch_that_is_another_file_of_the_repository_is_refused(
+    repo: pathlib.Path, name: str, is_trusted: bool
+) -> None:
+    """Git would read a file there that it reads for nothing else, and that ramet does not look at, or lets be large."""
+    (repo / ".git" / name).parent.mkdir(exist_ok=True)
+    if name == "lfs/pipe":
+        os.mkfifo(repo / ".git" / name)
+    else:
+        with (repo / ".git" / name).open("wb") as file:
+            file.truncate(1 << 27)
+    symref(repo, name)
+
+    with pytest.raises(NoWorktree, match=r"refs/heads/main: it stands for a file that is no reference"):
+        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_a_branch_that_stands_for_another_one_is_accepted(repo: pathlib.Path, is_trusted: bool) -> None:
+    """Also by a link, as git itself wrote it once."""
+    git(repo, "branch", "other")
+    symref(repo, "refs/heads/other")
+    git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/heads/main")
+    (repo / ".git" / "refs" / "heads" / "old").symlink_to("refs/heads/other")
+
+    assert await finish(await create(repo, "a", git=(calm := Git(trusts=lambda _: is_trusted))), git=calm) is None
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])

@@ -161,6 +161,16 @@ async def test_all_kernels_together_keep_no_more_than_one_may(kernels: Kernels) 
     assert (await two.upload(tar({"two.py": b"#" * 600}))).size == 600
 
 
+async def test_files_without_content_count_for_all_kernels_together(kernels: Kernels) -> None:
+    """Each costs its name and an entry, at whichever kernel it was uploaded."""
+    limits = BundleLimits(kept=64 * 1024)
+    one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
+    await one.upload(tar({f"a{number}": b"" for number in range(40)}))
+
+    with pytest.raises(BundleTooLarge, match="of all bundles that are kept"):
+        await two.upload(tar({f"b{number}": b"" for number in range(40)}))
+
+
 async def test_a_cache_that_is_full_lets_go_of_what_was_deleted_elsewhere(kernels: Kernels) -> None:
     """A kernel that goes on for long has room for what comes."""
     limits = BundleLimits(kept=1_000)

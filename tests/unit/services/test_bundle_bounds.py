@@ -1,0 +1,249 @@
+"""What a bundle may cost: to read its manifest and its requirements, to keep it, and to list all that are kept."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ramet.agent.files import plain_yaml
+from ramet.core.errors import InvalidValue
+from ramet.services.packaging import manifest
+from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
+from ramet.services.packaging.manifest import MANIFEST, manifest_of
+from ramet.services.packaging.requirements import Installs
+from ramet.services.packaging.service import PackagingService
+from tests.support.tars import tar
+
+LARGE = 8_000_000
+KB = 1024
+
+
+async def peak_of(work: Callable[[], Any]) -> int:
+    """Bytes that were held at once while `work` was done and awaited."""
+    tracemalloc.start()
+    try:
+        await work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+#: Each is refused by its marks, whether or not it is TOML.
+COSTLY = {
+    "dotted-key": ".".join(["a"] * 2_000) + " = 1",
+    "quoted-parts": ".".join(["'a'", '"b"'] * 50) + " = 1",
+    "spaced-parts": " . ".join(["a"] * 100) + " = 1",
+    "table": "[" + ".".join(["a"] * 100) + "]",
+    "inline-table": "tools = { " + ".".join(["a"] * 100) + " = 1 }",
+    "many-short-keys": "\n".join(f"a{number}.b = 1" for number in range(100)),
+    "nested-arrays": "tools = " + "[" * 100 + "]" * 100,
+    "nested-inline-tables": "tools = " + "{a = " * 100 + "1" + "}" * 100,
+    "many-tables": "\n".join(f"[a{number}]" for number in range(100)),
+    "after-a-text-with-five-quotes": 'tools = { a = """x""""", ' + ".".join(["a"] * 100) + " = 1 }",
+    "after-a-literal-with-four-quotes": "tools = { a = '''x'''', " + ".".join(["a"] * 100) + " = 1 }",
+    "after-an-escaped-quote": 'tools = { a = "\\"", ' + ".".join(["a"] * 100) + " = 1 }",
+    "after-an-escaped-backslash": 'tools = { a = "\\\\", ' + ".".join(["a"] * 100) + " = 1 }",
+    "after-a-comment": "# '''\n" + ".".join(["a"] * 100) + " = 1",
+}
+
+
+@pytest.mark.parametrize("name", sorted(COSTLY))
+def test_a_manifest_that_is_costly_to_read_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+    """Keys of many parts take time and memory by the square of their number: 47 s and 4 GB for 64 KB."""
+    (tmp_path / MANIFEST).write_text(COSTLY[name])
+
+    with pytest.raises(InvalidValue, match="dots and brackets outside of texts"):
+        manifest_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            "tools = [" + ", ".join(f'"a.b.c.d:f{number}"' for number in range(256)) + "]", id="dots-in-names"
+        ),
+        pytest.param("# see https://example.org/a.b.c[1].d" * 50 + "\ntools = []\n", id="comments"),
+        pytest.param(
+            "tools = ['a:b',\n '''c:d''',\n \"\"\"e:f\"\"\",\n]\n\"skills\" = ['x.y.z']\n", id="each-kind-of-text"
+        ),
+    ],
+)
+def test_marks_within_names_and_comments_do_not_count(tmp_path: Path, text: str) -> None:
+    """What a manifest needs is read, however it is written."""
+    (tmp_path / MANIFEST).write_text(text)
+
+    assert manifest_of(tmp_path).tools == tuple(tomllib.loads(text)["tools"])
+
+
+@pytest.mark.parametrize(
+    "text", ["tools = " + "1" * 5_000, "tools = 1979-99-99", "tools = 0x" + "f" * 5_000, "\ufeff[", '"']
+)
+def test_what_is_no_manifest_is_refused_by_the_name_of_the_file(tmp_path: Path, text: str) -> None:
+    """Whatever Python's own reader raises."""
+    (tmp_path / MANIFEST).write_text(text)
+
+    with pytest.raises(InvalidValue, match=r"bundle\.toml"):
+        manifest_of(tmp_path)
+
+
+def depth_of(data: object) -> int:
+    """How many tables and lists lie in each other."""
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return (
+        1 + max(map(depth_of, inner)) if isinstance(data, dict | list) and data else int(isinstance(data, dict | list))
+    )
+
+
+PIECES = st.sampled_from(
+    [
+        "a",
+        "b.c",
+        ".",
+        " = ",
+        "=",
+        "1",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        "\n",
+        "#",
+        '"',
+        "'",
+        '"""',
+        "'''",
+        "\\",
+        '\\"',
+        " ",
+        "\r\n",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_no_manifest_is_deeper_than_its_marks_say(text: str) -> None:
+    """The marks are counted without a reader of TOML; wherever that one sees a key or a table, so does the count."""
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return
+
+    assert depth_of(found) <= manifest.marks_of(text) + 1
+
+
+async def test_only_the_beginning_of_a_large_manifest_is_read(tmp_path: Path) -> None:
+    """A file of a bundle may be a thousand times as large as a manifest."""
+    (tmp_path / MANIFEST).write_bytes(b"#" * LARGE)
+
+    async def read() -> None:
+        with pytest.raises(InvalidValue, match="at most 65536"):
+            manifest_of(tmp_path)
+
+    assert await peak_of(read) < LARGE // 10
+
+
+async def test_only_the_beginning_of_large_requirements_is_read(tmp_path: Path) -> None:
+    """Whoever asks for many images of such a bundle at once does not fill the kernel's memory."""
+    async with PackagingService(tmp_path, installs=Installs()) as service:
+        bundle = await service.upload(tar({"requirements.txt": b"#" * LARGE}))
+
+        async def make() -> None:
+            with pytest.raises(InvalidValue, match="at most 262144"):
+                await service.create_image("", [bundle.id])
+
+        assert await peak_of(make) < LARGE // 4
+
+
+def test_lines_of_keys_are_counted_only_for_who_asks() -> None:
+    """They hold each key's whole path: of a long key with many below it, a thousand times the text."""
+    text = f"? {'k' * 2_000}\n:\n" + "".join(f"  a{number}: 1\n" for number in range(100))
+
+    assert plain_yaml.read(text).lines == {}
+    assert plain_yaml.read(text, lines=True).lines[f"{'k' * 2_000}.a7"] == 10
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+async def test_files_without_content_count_as_kept(tmp_path: Path) -> None:
+    """Each costs its name and an entry; also after a restart."""
+    limits = BundleLimits(kept=64 * KB)
+    async with PackagingService(tmp_path, limits=limits) as service:
+        info = await service.upload(tar({f"a{number}": b"" for number in range(40)}))
+        assert info.size == 0
+        with pytest.raises(BundleTooLarge, match="of all bundles that are kept"):
+            await service.upload(tar({f"b{number}": b"" for number in range(40)}))
+    async with PackagingService(tmp_path, limits=limits) as service:
+        with pytest.raises(BundleTooLarge, match="of all bundles that are kept"):
+            await service.upload(tar({f"b{number}": b"" for number in range(40)}))
+        await service.delete_bundle(info.id)
+        await service.upload(tar({f"b{number}": b"" for number in range(40)}))
+
+
+async def test_names_and_folders_count_as_kept(tmp_path: Path) -> None:
+    """Also folders that only a file's path tells of."""
+    async with PackagingService(tmp_path, limits=BundleLimits(kept=64 * KB)) as service:
+        for files in (
+            {f"{number}/{'/'.join('abcdefghij')}/x": b"" for number in range(8)},
+            {f"{'d' * 200}/{'e' * 200}/{'f' * 200}/{number}": b"" for number in range(40)},
+        ):
+            with pytest.raises(BundleTooLarge, match="of all bundles that are kept"):
+                await service.upload(tar(files))
+
+
+async def test_a_bundle_has_no_more_folders_than_members(tmp_path: Path) -> None:
+    """One file may bring a whole row of them."""
+    files = {f"{number}/a/b/c/d/x": b"" for number in range(11)}
+    async with PackagingService(tmp_path, limits=BundleLimits(members=50)) as service:
+        with pytest.raises(BundleTooLarge, match="folders of the bundle"):
+            await service.upload(tar(files))
+
+
+async def test_a_record_of_an_older_version_counts_the_same(tmp_path: Path) -> None:
+    """Such a record says the names of all files, and not what the bundle costs."""
+    limits = BundleLimits(kept=64 * KB)
+    async with PackagingService(tmp_path, limits=limits) as service:
+        names = [f"a{number:02}" for number in range(40)]
+        info = await service.upload(tar(dict.fromkeys(names, b"")), "team-1")
+    old = {"size": 0, "files": names, "owners": ["team-1"]}
+    (tmp_path / "bundles" / f"{info.id}.json").write_text(json.dumps(old))
+
+    async with PackagingService(tmp_path, limits=limits) as service:
+        assert list(await service.list_bundles("team-1")) == [info]
+        with pytest.raises(BundleTooLarge, match="of all bundles that are kept"):
+            await service.upload(tar({f"b{number}": b"" for number in range(40)}))
+        await service.upload(tar(dict.fromkeys(names, b"")), "team-2")
+        assert list(await service.list_bundles("team-2")) == [info]
+
+
+async def test_a_list_of_bundles_reads_no_names_of_files(tmp_path: Path) -> None:
+    """A list costs the same, whatever the bundles hold: also one of bundles that an older version has kept."""
+    async with PackagingService(tmp_path) as service:
+        long = "n" * 150
+        for each in "ab":
+            info = await service.upload(tar({f"{each}{long}/{number}{long}": b"" for number in range(3_000)}))
+    record = tmp_path / "bundles" / f"{info.id}.json"
+    names = sorted(
+        str(path.relative_to(tmp_path / "bundles" / info.id)) for path in (record.parent / info.id).glob("*/*")
+    )
+    record.write_text(json.dumps({"size": 0, "files": names, "owners": [""]}))
+
+    async with PackagingService(tmp_path) as service:
+        found: list[object] = []
+
+        async def ask() -> None:
+            found.extend(await service.list_bundles())
+
+        assert await peak_of(ask) < 200 * KB
+    assert len(found) == 2
