@@ -46,6 +46,7 @@ MOUNTS, METADATA = ("security/test_mount_links.py",), ("security/test_attacks_me
 KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/test_slow_consumers.py",)
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
+BUNDLES = ("unit/services/test_bundle_bounds.py",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
 STEPS = ("unit/agent/test_steps.py",)
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
@@ -342,6 +343,11 @@ MUTANTS = (
     Mutant("an image for each owner", "services/packaging/images.py",
            '("ramet image 1", owner, *bundles)', '("ramet image 1", "", *bundles)',
            tests=("security/test_team_bundles.py",)),
+    Mutant("bundles: parts of keys in a manifest", "services/packaging/manifest.py",
+           "    if (marks := marks_of(", "    if False and (marks := marks_of(", tests=BUNDLES),
+    Mutant("bundles: texts of a manifest", "services/packaging/manifest.py", '(?: "{3,5} |', '(?: "{3} |', tests=BUNDLES),
+    Mutant("bundles: bytes of a manifest", "services/packaging/folders.py", "content.read(limit + 1)", "content.read()",
+           tests=BUNDLES),
     Mutant("401 for a key that opens nothing", "services/app/application.py",
            "                await call.check_key()\n",
            "                pass\n", tests=("trips/test_unknown_keys.py",)),

@@ -20,7 +20,7 @@ class Plain(NamedTuple):
     """What a text says; None if it says nothing."""
 
     data: Any
-    lines: Mapping[str, int]  #: where each key stands, by its dotted path; lines count from 1
+    lines: Mapping[str, int]  #: where each key stands, by its dotted path, if that was asked; lines count from 1
 
 
 class NotPlain(Exception):
@@ -31,8 +31,11 @@ class NotPlain(Exception):
         super().__init__(self.reason)
 
 
-def read(text: str) -> Plain:
-    """The data of a text. Raises NotPlain, and nothing else."""
+def read(text: str, *, lines: bool = False) -> Plain:
+    """The data of a text. Raises NotPlain, and nothing else.
+
+    `lines` is for a text of one's own: below a long key, the paths of all keys take far more memory than the text.
+    """
     try:
         loader = _Loader(text)
         try:
@@ -49,7 +52,7 @@ def read(text: str) -> Plain:
         raise NotPlain("a character that YAML does not have", None) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise NotPlain(str(error), None) from None
-    return Plain(data, {} if node is None else dict(_lines(node, "")))
+    return Plain(data, dict(_lines(node, "")) if lines and node is not None else {})
 
 
 class _Loader(yaml.SafeLoader):

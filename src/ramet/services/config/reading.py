@@ -211,7 +211,7 @@ class _Sources:
 
     def take_file(self, path: pathlib.Path) -> None:
         try:
-            data, lines = plain_yaml.read(read_text(path, limit=MAX_FILE).text)
+            data, lines = plain_yaml.read(read_text(path, limit=MAX_FILE).text, lines=True)
         except Unreadable as error:
             self._problems.append(InvalidValue("config", str(path), f"a file of settings; {error.reason}"))
             return

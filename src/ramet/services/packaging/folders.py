@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ramet.core.errors import InvalidValue
+
 _DRAFT = ".draft-"
 _TOGETHER = 8
 
@@ -53,6 +55,15 @@ def publish(folder: Path, place: Path) -> bool:
         is_new = False
     _sync(place.parent)
     return is_new
+
+
+def read_bounded(file: Path, limit: int, what: str) -> bytes:
+    """Return what a file holds, reading no more than `limit`. Raises InvalidValue, which names `what`, for more."""
+    with file.open("rb") as content:
+        data = content.read(limit + 1)
+    if len(data) > limit:
+        raise InvalidValue(what, f"{file.stat().st_size} bytes", f"at most {limit}")
+    return data
 
 
 def write_json(file: Path, data: Any) -> None:
