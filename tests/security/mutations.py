@@ -46,6 +46,7 @@ MOUNTS, METADATA = ("security/test_mount_links.py",), ("security/test_attacks_me
 KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/test_slow_consumers.py",)
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
+IRREGULAR = ("unit/isolation/test_git_irregular.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
 STEPS = ("unit/agent/test_steps.py",)
@@ -250,6 +251,17 @@ MUTANTS = (
     Mutant("git: embedded repositories", "tools/git_irregular.py",
            "                _check_embedded(Path(entry.path).parent, seen)\n", "                pass\n",
            tests=("unit/isolation/test_git_irregular.py",)),
+    Mutant("git: folders that lead out of a repository", "tools/git_irregular.py",
+           "                        if not may_lead_out():\n", "                        if False:\n", tests=IRREGULAR),
+    Mutant("git: folders elsewhere in a trusted repository", "tools/git_irregular.py",
+           "                    seen.add((real, _is_object(parts)))\n",
+           "                    seen.add((real, _is_object(parts)))\n"
+           "                    if not any(Path(real).is_relative_to(each) for each in tops):\n"
+           "                        continue\n", tests=IRREGULAR),
+    Mutant("git: references to other files", "tools/git_irregular.py",
+           "                _check_reference(path)\n", "                pass\n", tests=IRREGULAR),
+    Mutant("git: size of branches that are called as an index", "tools/git_irregular.py",
+           " and not set(_REFERENCES).intersection(parts)\n", "\n", tests=IRREGULAR),
     Mutant("git: folders of kernels", "isolation/git_sandbox/private_root.py", "            _cover(step)\n",
            "            pass\n", tests=("unit/isolation/test_git_trust.py",)),
     Mutant("git: trust", "isolation/git.py", "        if self._is_trusted(where):\n", "        if True:\n",
@@ -345,7 +357,8 @@ MUTANTS = (
            tests=("security/test_team_bundles.py",)),
     Mutant("bundles: parts of keys in a manifest", "services/packaging/manifest.py",
            "    if (marks := marks_of(", "    if False and (marks := marks_of(", tests=BUNDLES),
-    Mutant("bundles: texts of a manifest", "services/packaging/manifest.py", '(?: "{3,5} |', '(?: "{3} |', tests=BUNDLES),
+    Mutant("bundles: texts of a manifest", "services/packaging/manifest.py", '(?: "{3,5} |', '(?: "{3} |',
+           tests=BUNDLES),
     Mutant("bundles: bytes of a manifest", "services/packaging/folders.py", "content.read(limit + 1)", "content.read()",
            tests=BUNDLES),
     Mutant("401 for a key that opens nothing", "services/app/application.py",

@@ -124,7 +124,7 @@ class Git:
         top, git_dir = (where.common_dir,) * 2 if at_repository else (where.top, where.git_dir)
         env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
         env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
-        await _check_files(where, whole_tree=any("status" in each.args for each in commands))
+        await self._check_files(where, whole_tree=any("status" in each.args for each in commands))
         if self._is_trusted(where):
             return await self._each_unconfined(where, program, commands, top, env)
         await self._check(program, where)
@@ -176,6 +176,17 @@ class Git:
         if program is None:
             raise NoWorktree(where.top, "git is not installed", "install git, or leave out isolation='worktree'")
         return program
+
+    async def _check_files(self, where: Checkout, *, whole_tree: bool) -> None:
+        """Raise NoWorktree for a file that git would wait for. Trust is asked only where a folder is elsewhere."""
+
+        def look() -> None:
+            git_irregular.check(where, whole_tree=whole_tree, may_lead_out=lambda: self._is_trusted(where))
+
+        try:
+            await in_thread(look, name="ramet-worktree")
+        except git_irregular.Irregular as error:
+            raise NoWorktree(where.top, str(error), error.remedy) from None
 
     def _is_trusted(self, where: Checkout) -> bool:
         """Whether the user trusts it, and it is the user's: another owner could change it at any moment."""
@@ -264,14 +275,6 @@ class Git:
     async def _lock(self, fd: int) -> None:
         while not try_lock(fd):
             await self.clock.sleep(_LOCK_POLL_S)
-
-
-async def _check_files(where: Checkout, *, whole_tree: bool) -> None:
-    """Raise NoWorktree for a file that git would wait for."""
-    try:
-        await in_thread(lambda: git_irregular.check(where, whole_tree=whole_tree), name="ramet-worktree")
-    except git_irregular.Irregular as error:
-        raise NoWorktree(where.top, str(error), error.remedy) from None
 
 
 def try_lock(fd: int) -> bool:

@@ -209,13 +209,12 @@ def logs_of_devices(repo: pathlib.Path) -> str:
     return "logs"
 
 
-def info_of_a_process(repo: pathlib.Path) -> str:
-    shutil.rmtree(repo / ".git" / "info")
-    (repo / ".git" / "info").symlink_to("/proc/self/fd")
-    return "info"
+def files_of_a_process(repo: pathlib.Path) -> str:
+    (repo / ".git" / "rr-cache").symlink_to("/proc/self/fd")
+    return "rr-cache"
 
 
-LEADING_OUT = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices, info_of_a_process)
+LEADING_OUT = (refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices, files_of_a_process)
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -313,6 +312,7 @@ async def test_a_branch_that_stands_for_another_one_is_accepted(repo: pathlib.Pa
     symref(repo, "refs/heads/other")
     git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/heads/main")
     (repo / ".git" / "refs" / "heads" / "old").symlink_to("refs/heads/other")
+    (repo / ".git" / "COMMIT_EDITMSG").write_text("ref: a message that begins like this\n")
 
     assert await finish(await create(repo, "a", git=(calm := Git(trusts=lambda _: is_trusted))), git=calm) is None
 
