@@ -150,7 +150,7 @@ async def test_the_same_files_uploaded_everywhere_at_once_are_kept_once(kernels:
 
 async def test_all_kernels_together_keep_no_more_than_one_may(kernels: Kernels) -> None:
     """What one refuses is nowhere, and there is room again when another one deletes something."""
-    limits = BundleLimits(kept=1_000)
+    limits = BundleLimits(kept=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     first = await one.upload(tar({"one.py": b"#" * 600}))
     with pytest.raises(BundleTooLarge):
@@ -173,7 +173,7 @@ async def test_files_without_content_count_for_all_kernels_together(kernels: Ker
 
 async def test_a_cache_that_is_full_lets_go_of_what_was_deleted_elsewhere(kernels: Kernels) -> None:
     """A kernel that goes on for long has room for what comes."""
-    limits = BundleLimits(kept=1_000)
+    limits = BundleLimits(kept=4_000)
     one, two = [await kernels.begin(name, limits=limits) for name in ("one", "two")]
     old = await one.upload(tar({"old.py": b"#" * 600}))
     await two.loadable(old.id, ())

@@ -124,7 +124,7 @@ class BundleSettings(Struct, frozen=True, kw_only=True):
 
     upload_bytes: int = 64_000_000  #: of one archive, as it comes
     total_bytes: int = 256_000_000  #: of all files of one
-    kept_bytes: int = 10_000_000_000  #: of all files of all that are kept
+    kept_bytes: int = 10_000_000_000  #: of all that are kept: files, names, and 1 KiB for each file and folder
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):

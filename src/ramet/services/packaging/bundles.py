@@ -1,25 +1,24 @@
-"""The bundles that are kept: `<folder>/<digest>/` for each, and beside it `<digest>.json`, which says what it holds."""
+"""The bundles that are kept: `<folder>/<digest>/` for each, and beside it `<digest>.json`, its record."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import tarfile
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 from ramet.concurrency.deadline import to_its_end
 from ramet.concurrency.slots import Slots
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.disk.regular_files import read_regular
 from ramet.services.packaging import folders
+from ramet.services.packaging.bundle_records import Record, Summary, charge_of, read_record, read_summary, renew
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, BundleTooLarge, OwnedBundle
 from ramet.services.packaging.manifest import checked_manifest
 from ramet.services.packaging.unpacking import digest_of, extract, scan
@@ -29,7 +28,6 @@ REQUIREMENTS = "requirements.txt"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _TOGETHER = 4  #: uploads that are checked at a time
 _PIECE = 1 << 20
-_MOST = 1 << 26  #: bytes of the description of a bundle
 
 
 class Bundle(NamedTuple):
@@ -46,6 +44,11 @@ class Bundle(NamedTuple):
         """What its owner is told."""
         return BundleInfo(id=self.id, size=self.size, files=len(self.files))
 
+    @property
+    def charge(self) -> int:
+        """What it takes of all that may be kept."""
+        return charge_of(self.size, self.files)
+
 
 class Bundles:
     """Keeps bundles by their content. Uploads may come at the same time, also of the same bundle."""
@@ -53,16 +56,18 @@ class Bundles:
     def __init__(self, folder: Path, limits: BundleLimits) -> None:
         self._folder, self._limits = folder, limits
         self._slots = Slots(_TOGETHER)
-        self._kept_size, self._counting = 0, threading.Lock()
+        self._kept_charge, self._counting = 0, threading.Lock()
         self._describing = threading.Lock()
 
     def open(self) -> None:
         """Make the folder, and clear away what an earlier process did not finish."""
         folders.open_place(self._folder)
-        for left in self._folder.glob("*.json"):  # Else its owners would be those of a later upload as well.
-            if not self.place(left.stem).is_dir():
+        for left in self._folder.glob("*.json"):
+            if not self.place(left.stem).is_dir():  # Else its owners would be those of a later upload as well.
                 left.unlink()
-        self._kept_size = sum(each.size for each in self._all())
+            else:
+                renew(left)
+        self._kept_charge = sum(each.charge for each in self._all().values())
 
     async def upload(self, data: bytes | AsyncIterator[bytes], owner: str = OPERATOR) -> Bundle:
         """Check an archive and keep what is in it. Raises InvalidValue, BundleTooLarge; nothing of it is kept then.
@@ -123,16 +128,27 @@ class Bundles:
 
     def find(self, id: str) -> Bundle | None:
         """As `load`; None if there is none."""
-        if _DIGEST.match(id) and self.place(id).is_dir():
+        if self.has(id):
             with contextlib.suppress(FileNotFoundError):
-                said = json.loads(read_regular(self._described(id), limit=_MOST))
-                return Bundle(id, self.place(id), said["size"], tuple(said["files"]), _owners(said))
+                found = read_record(self._described(id))
+                return Bundle(id, self.place(id), found.summary.size, found.files, found.summary.owners)
+        return None
+
+    def has(self, id: str) -> bool:
+        """Whether there is a bundle of that id, but for its record."""
+        return bool(_DIGEST.match(id)) and self.place(id).is_dir()
+
+    def summary(self, id: str) -> Summary | None:
+        """What is on record of a bundle without the names of its files; None if there is none. Waits for the disk."""
+        if self.has(id):
+            with contextlib.suppress(FileNotFoundError):
+                return read_summary(self._described(id))
         return None
 
     async def owned(self, id: str) -> OwnedBundle | None:
         """The bundle and its owners; None if there is none."""
-        found = await in_thread(lambda: self.find(id), name="ramet-bundle")
-        return OwnedBundle(found.info, found.owners) if found is not None else None
+        found = await in_thread(lambda: self.summary(id), name="ramet-bundle")
+        return found.owned(id) if found is not None else None
 
     def whole(self, id: str) -> Bundle:
         """As `load`, with all its files read once more. Raises Damaged if one is not what it was."""
@@ -154,29 +170,31 @@ class Bundles:
     async def list(self) -> Sequence[OwnedBundle]:
         """All that are kept, by their ids."""
 
-        return await in_thread(
-            lambda: [OwnedBundle(each.info, each.owners) for each in self._all()], name="ramet-bundles"
-        )
+        return await in_thread(lambda: [each.owned(id) for id, each in self._all().items()], name="ramet-bundles")
 
     def delete(self, id: str) -> None:
         """Remove it, for whoever knows that nobody needs it; waits for the disk. Raises Unknown."""
-        bundle = self.load(id)
+        found = self.summary(id)
+        if found is None:
+            raise Unknown("bundle", id)
+        place = self.place(id)
         with folders.draft(self._folder) as draft, self._describing:
-            bundle.folder.chmod(0o755)  # A folder that may not be written to is not moved.
-            bundle.folder.rename(draft / id)  # At once: from now on there is none of it.
+            place.chmod(0o755)  # A folder that may not be written to is not moved.
+            place.rename(draft / id)  # At once: from now on there is none of it.
             self._described(id).unlink(missing_ok=True)
-            self._take(-bundle.size)
+            self._take(-found.charge)
 
-    def _all(self) -> Sequence[Bundle]:
-        return [each for each in map(self.find, sorted(each.name for each in self._folder.iterdir())) if each]
+    def _all(self) -> Mapping[str, Summary]:
+        names = sorted(each.name for each in self._folder.iterdir())
+        return {id: found for id in names if (found := self.summary(id)) is not None}
 
     def _take(self, size: int) -> None:
         """Have so much more on disk. Raises BundleTooLarge."""
         with self._counting:
-            if size > 0 and self._kept_size + size > self._limits.kept:
-                whole = self._kept_size + size
+            if size > 0 and self._kept_charge + size > self._limits.kept:
+                whole = self._kept_charge + size
                 raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
-            self._kept_size += size
+            self._kept_charge += size
 
     async def _kept(self, archive: IO[bytes], id: str = "", owners: tuple[str, ...] = ()) -> Bundle:
         await self._slots.take()
@@ -196,14 +214,15 @@ class Bundles:
         place = self.place(content.digest)
         bundle = Bundle(content.digest, place, content.size, content.files, owners)
         if not self._share(bundle):
-            self._take(bundle.size)
+            charge = bundle.charge
+            self._take(charge)
             try:
                 is_new = self._publish(archive, bundle)
             except BaseException:
-                self._take(-bundle.size)
+                self._take(-charge)
                 raise
             if not is_new:  # The same came twice at the same time.
-                self._take(-bundle.size)
+                self._take(-charge)
         return bundle
 
     def _publish(self, archive: IO[bytes], bundle: Bundle) -> bool:
@@ -218,25 +237,19 @@ class Bundles:
     def _share(self, bundle: Bundle) -> bool:
         """Add the owners of a bundle that is kept already; whether it is."""
         with self._describing:
-            found = self.find(bundle.id)
+            found = self.summary(bundle.id)
             if found is not None and not set(bundle.owners) <= set(found.owners):
                 self._describe(bundle)
             return found is not None
 
     def _describe(self, bundle: Bundle) -> None:
-        """Write what a bundle holds, and its owners beside those on record: the same may be uploaded at this moment."""
+        """Write the record of a bundle, with owners beside those before: the same may be uploaded at this moment."""
         file = self._described(bundle.id)
-        before = _owners(json.loads(read_regular(file, limit=_MOST))) if file.exists() else ()
-        owners = tuple(dict.fromkeys((*before, *bundle.owners)))
-        folders.write_json(file, {"size": bundle.size, "files": bundle.files, "owners": owners})
+        before = read_summary(file).owners if file.exists() else ()
+        Record.of(bundle.size, bundle.files, tuple(dict.fromkeys((*before, *bundle.owners)))).write(file)
 
     def _described(self, id: str) -> Path:
         return self._folder / f"{id}.json"
-
-
-def _owners(said: dict[str, Any]) -> tuple[str, ...]:
-    """Older versions did not write the owners down; then only the operator uploaded, unless a rule said otherwise."""
-    return tuple(said.get("owners", (OPERATOR,)))
 
 
 class _Spool:

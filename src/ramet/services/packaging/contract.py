@@ -79,8 +79,8 @@ class BundleLimits:
     upload: int = 64 * MB  #: as it comes, packed or not
     total: int = 256 * MB  #: of all files
     file: int = 64 * MB  #: of one
-    members: int = 10_000  #: files and folders
-    kept: int = 10_000 * MB  #: of all files of all bundles that are kept
+    members: int = 10_000  #: files and folders; and folders that are no members of their own
+    kept: int = 10_000 * MB  #: of all bundles that are kept: their files and names, and 1 KiB for each file and folder
     depth: int = 32  #: folders in each other, and the file in them
 
     @property

@@ -66,12 +66,14 @@ def read_bounded(file: Path, limit: int, what: str) -> bytes:
     return data
 
 
-def write_json(file: Path, data: Any) -> None:
-    """Put data in a file's place: the old one or the new one is there, and whole."""
+def write_json(file: Path, *data: Any) -> None:
+    """Put data in a file's place, each in a line: the old one or the new one is there, and whole."""
     handle, name = tempfile.mkstemp(prefix=_DRAFT, dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(data, out)
+            for number, each in enumerate(data):
+                out.write("\n" if number else "")
+                json.dump(each, out)
             out.flush()
             os.fsync(out.fileno())
         Path(name).replace(file)

@@ -53,6 +53,11 @@ class Taken:
         self._folders: set[str] = set()
         self._files: set[str] = set()
 
+    @property
+    def folders(self) -> int:
+        """How many folders there are, also those that only the path of a file tells of."""
+        return len(self._folders)
+
     def folder(self, parts: tuple[str, ...]) -> None:
         """Note a folder, and those that it lies in. A folder may come again. Raises InvalidValue."""
         for end in range(len(parts), 0, -1):

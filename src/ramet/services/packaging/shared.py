@@ -117,7 +117,8 @@ class SharedCatalogue:
                 await self._kept.put(id, shared, expected=found.version)
 
     async def _keep(self, bundle: Bundle, owner: str) -> None:
-        whole = bundle.size + sum(each.size for each in await self._kept.all())
+        charge = await in_thread(lambda: bundle.charge, name="ramet-bundle")
+        whole = charge + sum(each.charged for each in await self._kept.all())
         if whole > self._limits.kept:
             raise BundleTooLarge("bytes of all bundles that are kept", size=whole, limit=self._limits.kept)
         if not await self._is_here(bundle.id):
@@ -132,7 +133,9 @@ class SharedCatalogue:
                 for number in range(parts):
                     await self._store.put(PART, f"{key}/{number}", archive.read(PART_BYTES))
                 size, files = bundle.size, len(bundle.files)
-                said = KeptBundle(id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,))
+                said = KeptBundle(
+                    id=bundle.id, size=size, files=files, draft=key, parts=parts, owners=(owner,), charge=charge
+                )
                 is_mine = await self._kept.add(bundle.id, said)
             finally:
                 if not is_mine:
@@ -249,7 +252,7 @@ class SharedCatalogue:
         return self._gates.setdefault(id, asyncio.Lock())
 
     async def _is_here(self, id: str) -> bool:
-        return await in_thread(lambda: self._local.find(id) is not None, name="ramet-bundle")
+        return await in_thread(lambda: self._local.summary(id) is not None, name="ramet-bundle")
 
     async def _tidy(self, but: str = "") -> bool:
         """Remove from this kernel's folder what was deleted at another; whether there was something."""

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, Unknown
+from ramet.isolation.disk import ENTRY_BYTES
 from ramet.services.packaging.contract import OPERATOR
 from ramet.services.packaging.images import Recorded
 from ramet.store.contract import Document, Store
@@ -49,6 +50,12 @@ class KeptBundle(Shared, frozen=True, kw_only=True):
     draft: str
     parts: int
     owners: tuple[str, ...] = (OPERATOR,)  #: older versions did not write them down
+    charge: int = 0  #: what it takes of all that may be kept; older versions did not write that down
+
+    @property
+    def charged(self) -> int:
+        """The charge, which is no less than this where nobody wrote it down."""
+        return self.charge or self.size + self.files * ENTRY_BYTES
 
 
 class KeptImage(Shared, frozen=True, kw_only=True):

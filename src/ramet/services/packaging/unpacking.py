@@ -42,6 +42,8 @@ def scan(archive: IO[bytes], limits: BundleLimits) -> Content:
         if not parts:
             raise InvalidValue("member", member.name.decode(), "a file's name")
         path = taken.file(parts)
+        if taken.folders > limits.members:
+            raise BundleTooLarge("folders of the bundle", size=taken.folders, limit=limits.members)
         if member.size > limits.file:
             raise BundleTooLarge(f"bytes of member {path[:100]!r}", size=member.size, limit=limits.file)
         total += member.size
