@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.contract import CodeTool, Image, Loadable
-from ramet.services.packaging.bundles import REQUIREMENTS, Bundle, Bundles
+from ramet.services.packaging.bundles import REQUIREMENTS, Bundles
 from ramet.services.packaging.contract import ImageInfo
+from ramet.services.packaging.folders import read_bounded
 from ramet.services.packaging.images import FOR_PACKAGING, Recorded, image_id, refuse_clashes, refuse_shadows
 from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_of
-from ramet.services.packaging.requirements import Packages, parsed
+from ramet.services.packaging.requirements import MAX_SIZE, Packages, parsed
 
 MAX_BUNDLES: Final = 100  #: of one image, those of its base included
 
@@ -52,8 +53,7 @@ class Assembly:
 
     def required_by(self, bundles: Sequence[str]) -> tuple[str, ...]:
         """What bundles need of other packages. Raises InvalidValue for what is none, or may not be installed."""
-        loaded = map(self._bundles.load, bundles)
-        return tuple(dict.fromkeys(line for each in loaded for line in self._required(each)))
+        return tuple(dict.fromkeys(line for each in bundles for line in self._required(each)))
 
     def loadable(self, id: str, beside: Sequence[str]) -> Loadable:
         """A bundle, with all its files checked, for an agent that has others: as of `PackagingService`."""
@@ -74,15 +74,15 @@ class Assembly:
         missing = self.missing(recorded)
         if missing:
             raise Damaged("the image", missing[0], "this folder is missing; make the image again")
-        loaded = [self._bundles.load(each) for each in recorded.bundles]
+        folders = tuple(map(self._bundles.place, recorded.bundles))
         return Image(
             recorded.info.id,
-            tuple(each.folder for each in loaded),
+            folders,
             self._installed(recorded),
-            tuple(each.folder / SKILLS for each in loaded if (each.folder / SKILLS).is_dir()),
+            tuple(each / SKILLS for each in folders if (each / SKILLS).is_dir()),
             recorded.bundles,
-            tuple(tool for each in loaded for tool in _declared(each.folder).tools),
-            tuple(dict.fromkeys(skill for each in loaded for skill in _declared(each.folder).skills)),
+            tuple(tool for each in folders for tool in _declared(each).tools),
+            tuple(dict.fromkeys(skill for each in folders for skill in _declared(each).skills)),
         )
 
     def missing(self, recorded: Recorded) -> Sequence[Path]:
@@ -90,11 +90,14 @@ class Assembly:
         wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
         return [each for each in wanted if not each.is_dir()]
 
-    def _required(self, bundle: Bundle) -> tuple[str, ...]:
-        if REQUIREMENTS not in bundle.files:
+    def _required(self, id: str) -> tuple[str, ...]:
+        if not self._bundles.has(id):
+            raise Unknown("bundle", id)
+        file = self._bundles.place(id) / REQUIREMENTS
+        if not file.is_file():
             return ()
-        where = f"{REQUIREMENTS} of bundle {bundle.id}"
-        needed = parsed((bundle.folder / REQUIREMENTS).read_bytes(), where)
+        where = f"{REQUIREMENTS} of bundle {id}"
+        needed = parsed(read_bounded(file, MAX_SIZE, where), where)
         self._packages.refuse(needed, where)
         return needed
 
