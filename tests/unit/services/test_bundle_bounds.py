@@ -49,6 +49,7 @@ COSTLY = {
     "nested-arrays": "tools = " + "[" * 100 + "]" * 100,
     "nested-inline-tables": "tools = " + "{a = " * 100 + "1" + "}" * 100,
     "many-tables": "\n".join(f"[a{number}]" for number in range(100)),
+    "after-a-text-with-four-quotes": 'tools = { a = """x"""", ' + ".".join(["a"] * 100) + " = 1 }",
     "after-a-text-with-five-quotes": 'tools = { a = """x""""", ' + ".".join(["a"] * 100) + " = 1 }",
     "after-a-literal-with-four-quotes": "tools = { a = '''x'''', " + ".".join(["a"] * 100) + " = 1 }",
     "after-an-escaped-quote": 'tools = { a = "\\"", ' + ".".join(["a"] * 100) + " = 1 }",
@@ -247,3 +248,21 @@ async def test_a_list_of_bundles_reads_no_names_of_files(tmp_path: Path) -> None
 
         assert await peak_of(ask) < 200 * KB
     assert len(found) == 2
+
+
+async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of all their files are compared; too many are refused before they are read."""
+    monkeypatch.setattr("ramet.services.packaging.assembling.MAX_FILES", 5)
+    async with PackagingService(tmp_path) as service:
+        one, two, small = [
+            (await service.upload(tar({f"{name}{number}": b"" for number in range(count)}))).id
+            for name, count in (("a", 3), ("b", 3), ("c", 2))
+        ]
+        for refused in (service.create_image("", [one, two]), service.loadable(two, [one])):
+            with pytest.raises(InvalidValue, match=r"6 files' is not accepted; expected .* at most 5 files together"):
+                await refused
+
+        assert (await service.finished((await service.create_image("", [one, small])).id)).state == "done"
+        assert (await service.loadable(small, [one])).id == small

@@ -19,6 +19,7 @@ from ramet.services.packaging.manifest import SKILLS, declared_tools, manifest_o
 from ramet.services.packaging.requirements import MAX_SIZE, Packages, parsed
 
 MAX_BUNDLES: Final = 100  #: of one image, those of its base included
+MAX_FILES: Final = 100_000  #: of all these bundles: their names are compared, and have up to 1 KiB each
 
 
 def parts_of(base: str, bundles: Sequence[str], below: Recorded | None) -> tuple[str, ...]:
@@ -43,8 +44,8 @@ class Assembly:
 
     def planned(self, base: str, bundles: Sequence[str], ids: tuple[str, ...], owner: str) -> Recorded:
         """What an image of the bundles `ids`, as of `parts_of`, will be. Raises InvalidValue, Unknown, BundlesClash."""
-        loaded = [self._bundles.load(each) for each in ids]
-        refuse_clashes(loaded)
+        self._refuse_many(ids)
+        refuse_clashes([self._bundles.load(each) for each in ids])
         needed = self.required_by(ids)
         now = self._clock.now().isoformat()
         id = image_id(ids, owner)
@@ -64,6 +65,7 @@ class Assembly:
             raise InvalidValue("bundles", len(beside) + 1, f"at most {MAX_BUNDLES} with those of its image")
         if REQUIREMENTS in bundle.files:
             raise InvalidValue("bundle", id, f"one without {REQUIREMENTS}: packages are installed for an image only")
+        self._refuse_many((*beside, id))
         refuse_shadows(bundle)
         refuse_clashes([*map(self._bundles.load, beside), bundle])
         files = tuple(each for each in bundle.files if each not in FOR_PACKAGING)
@@ -89,6 +91,13 @@ class Assembly:
         """The folders that an image needs and that are not here."""
         wanted = (*map(self._bundles.place, recorded.bundles), *self._installed(recorded))
         return [each for each in wanted if not each.is_dir()]
+
+    def _refuse_many(self, bundles: Sequence[str]) -> None:
+        """Raise InvalidValue for bundles of more files than may be together, before their names are read."""
+        found = [self._bundles.summary(each) for each in bundles]
+        files = sum(each.count for each in found if each is not None)
+        if files > MAX_FILES:
+            raise InvalidValue("bundles", f"{files} files", f"bundles that have at most {MAX_FILES} files together")
 
     def _required(self, id: str) -> tuple[str, ...]:
         if not self._bundles.has(id):

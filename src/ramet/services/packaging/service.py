@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.deadline import to_its_end
@@ -29,8 +29,9 @@ from ramet.services.refusals import InUse
 from ramet.store.contract import Store
 from ramet.store.lock import KernelLock
 
+T = TypeVar("T")
 MAX_IMAGES: Final = 1_000  #: on record and being made
-_TOGETHER = 2  #: images that are made at a time
+_TOGETHER = 2  #: images that are made at a time, and bundles that are compared
 _FAILED = 1_000  #: failed jobs that are remembered
 _LOOK_S = 0.1  #: between looks at the job of another kernel
 
@@ -73,6 +74,7 @@ class PackagingService:
         )
         self._lock: KernelLock | None = None
         self._slots = Slots(_TOGETHER)
+        self._comparisons = Slots(_TOGETHER)
         self._jobs: dict[str, OwnedJob] = {}  #: those that are not done; what is done is an image
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._making: dict[str, frozenset[str]] = {}  #: by image: what it is made of, and itself
@@ -158,7 +160,7 @@ class PackagingService:
                 accepted = f"at most {MAX_IMAGES} on record; the operator deletes those that nobody needs"
                 raise InvalidValue("images", there, accepted)
             await self._catalogue.bring(parts)
-            recorded = await in_thread(lambda: self._assembly.planned(base, bundles, parts, asker), name="ramet-image")
+            recorded = await self._comparing(lambda: self._assembly.planned(base, bundles, parts, asker))
             return await to_its_end(self._begin(recorded))
 
     async def job(self, id: str, asker: str = OPERATOR) -> Job:
@@ -215,7 +217,7 @@ class PackagingService:
         await self.bundle(id, asker)
         if self._catalogue.fetches:
             await self._catalogue.bring((*beside, id))
-        return await in_thread(lambda: self._assembly.loadable(id, beside), name="ramet-bundle")
+        return await self._comparing(lambda: self._assembly.loadable(id, beside))
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
         """All that an asker can spawn from, the oldest first."""
@@ -252,6 +254,14 @@ class PackagingService:
         """Remove a bundle that no image has and nobody needs, as `delete_image`. Raises Unknown, InUse."""
         with self._deleting("bundle", id, users):
             await to_its_end(self._catalogue.delete_bundle(id, elsewhere))
+
+    async def _comparing(self, work: Callable[[], T]) -> T:
+        """Do in a thread what reads the names of all files of bundles, which is large: few at a time."""
+        await self._comparisons.take()
+        try:
+            return await to_its_end(in_thread(work, name="ramet-bundle"))
+        finally:
+            self._comparisons.give_back()
 
     async def _recorded(self, id: str, asker: str) -> Recorded | None:
         """The image of that id; None if there is none for the asker. The operator's may be of other teams' bundles."""
