@@ -163,7 +163,7 @@ async def test_numbers_of_one_hash_are_not_made_a_set_of() -> None:
         called.append(len(numbers))
         return len(numbers)
 
-    chosen, honest = [each * (2**61 - 1) for each in range(1, 8_000)], list(range(8_000))
+    chosen, honest = [str(each * (2**61 - 1)) for each in range(1, 8_000)], list(range(8_000))
     model = ScriptedModel([[Call("count", {"numbers": chosen}), Call("count", {"numbers": honest})], "done"])
     async with Session(model, [count]) as session:
         await session.ask("go")
