@@ -158,6 +158,44 @@ def test_a_widening_rule_needs_every_command(command: str, allowed: bool) -> Non
     assert widens(("npm run:*", "ls", "ls:*"), command) is allowed
 
 
+@pytest.mark.parametrize(
+    ("text", "doubtful"),
+    [
+        ("a[1<<2]=x", True),
+        ("a[b[1<<2]]=x", True),
+        ("a[[1<<2]=x", True),
+        ("echo a[ ; cat <<E\nE", True),
+        ("cat <<E\nE\necho a[1]", False),
+        ("echo a[1] <<E\nE", False),
+        ("echo [ <<E\nE", False),
+        ("cat <<E\na[\nE", False),
+    ],
+)
+def test_a_shift_in_a_subscript_is_no_here_document(text: str, doubtful: bool) -> None:
+    """Only `<<` behind an open bracket of a name, on the same line, can be a shift."""
+    assert parse(text).doubtful is doubtful
+
+
+@pytest.mark.parametrize(
+    ("word", "unknown"),
+    [
+        ("a[$(x)]", True),
+        ("a[`x`]", True),
+        ("a[[$(x)]", True),
+        ("[a[b$(x)", True),
+        ("a[1]$(x)", False),
+        ("[]$(x)", False),
+        ("$(x)[", False),
+        ("BASH_ALIASES", True),
+        ("BASH_CMDS", True),
+        ("BASH_VERSION", False),
+    ],
+)
+def test_a_subscript_that_starts_a_program_is_unknown(word: str, unknown: bool) -> None:
+    """Arithmetic evaluates a substitution behind an open bracket, whatever quotes are around it."""
+    assert invocations(f"echo '{word}'").unknown is unknown
+
+
 def test_a_widening_rule_may_write_a_compound_command_out() -> None:
     """Word for word, without a star."""
     assert widens(("npm test && rm -r out",), "npm test && rm -r out")
@@ -174,11 +212,15 @@ def test_redirections_and_operands_name_files() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#", "(('('))", "${a:(", "$((a*"],
+    [
+        *("$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#", "(('('))", "${a:(", "$((a*"),
+        *("[", "a[", "a[]", "[]", "a[\n", "a=[", "${a[", "{a[}>b ", "BASH_", "a[[`", "*", "?(", "<a[ "),
+    ],
 )
-def test_a_hostile_command_takes_no_long_time(piece: str) -> None:
-    """The longest command that is looked at, made to nest or to backtrack."""
-    command = piece * (MAX_TEXT // len(piece))
+@pytest.mark.parametrize("start", ["", "cat <<E\nE\necho "])
+def test_a_hostile_command_takes_no_long_time(piece: str, start: str) -> None:
+    """The longest command that is looked at, made to nest or to backtrack, with a here-document and without."""
+    command = start + piece * ((MAX_TEXT - len(start)) // len(piece))
     began = time.process_time()
 
     for pattern in ("a*a*a*a*a*a*b", "rm:*", "* --force"):
