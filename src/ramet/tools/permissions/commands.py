@@ -15,8 +15,11 @@ from ramet.tools.permissions.scanner import Scanner
 from ramet.tools.permissions.words import Command
 
 MAX_TEXT = 100_000  #: characters of a command that are looked at
-#: Forms in which `<<` is no here-document, and patterns with parentheses, which some shells read only if told to.
-_SHIFT = re.compile(r"\(\(|\$\[|\w\[[^\]\n]*<<")
+#: Forms of arithmetic in which `<<` is no here-document; subscripts are another one.
+_ARITHMETIC = re.compile(r"\(\(|\$\[")
+_SUBSCRIPT = re.compile(r"\w\[")
+_SUBSCRIPT_END = re.compile(r"[\]\n]")
+#: Patterns with parentheses, which some shells read only if told to.
 _EXTENDED_PATTERN = re.compile(r"[?*+@!]\(")
 
 
@@ -38,7 +41,7 @@ def parse(text: str) -> Parsed:
     scanner.scan()
     commands = list(scanner.commands)
     doubtful = scanner.doubtful or _EXTENDED_PATTERN.search(text) is not None
-    doubtful = doubtful or ("<<" in text and _SHIFT.search(text) is not None)
+    doubtful = doubtful or ("<<" in text and _may_shift(text))
     if doubtful and "\n" in text:  # What hides the lines behind it must not hide the commands in them.
         for line in text.split("\n"):
             inner = Scanner(line)
@@ -48,3 +51,14 @@ def parse(text: str) -> Parsed:
     return Parsed(
         tuple(dict.fromkeys(commands)), certain, doubtful, tuple(scanner.evaluated), tuple(scanner.parameters)
     )
+
+
+def _may_shift(text: str) -> bool:
+    """Return whether a `<<` in the text may be arithmetic. One pass: an expression would look from each bracket on."""
+    if _ARITHMETIC.search(text):
+        return True
+    for part in _SUBSCRIPT_END.split(text):
+        opened = _SUBSCRIPT.search(part)
+        if opened is not None and part.find("<<", opened.end()) >= 0:
+            return True
+    return False

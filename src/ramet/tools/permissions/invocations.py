@@ -38,8 +38,9 @@ MAX_INVOCATIONS = 2_000
 MAX_WORK = 200_000  #: characters of texts inside of texts, and words of commands inside of commands
 _NAME = re.compile(r"\w+")
 _SUBSTITUTION = re.compile(r"\$\(|`|<\(|\$\{")
-#: A subscript that an arithmetic expression evaluates, and tables of what bash takes a name for.
-_EVALUATED = re.compile(r"\[[^\]]*(\$\(|`)|BASH_(ALIASES|CMDS)")
+#: A subscript that an arithmetic expression evaluates, and tables of what bash takes a name for. The last bracket that
+#: opens is enough: a search from each of them would take quadratic time.
+_EVALUATED = re.compile(r"\[[^\[\]]*(\$\(|`)|BASH_(ALIASES|CMDS)")
 _PLAIN = re.compile(r"[\w./:=@%+,~-]*\Z")
 #: Operators of `[[` that evaluate the words beside them.
 _COMPARISONS = frozenset("-eq -ne -lt -le -gt -ge".split())
