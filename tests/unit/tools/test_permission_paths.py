@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -15,10 +16,10 @@ from ramet.tools.permissions.path_rules import bind, names_of, path_pattern, wid
 from ramet.tools.permissions.searching import hidden_from_search
 
 
-def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny") -> Rule:
-    """A rule for Read in the settings of `project`, whose home is beside it."""
+def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool: str = "Read") -> Rule:
+    """A rule in the settings of `project`, whose home is beside it."""
     home = str(project.parent / "home")
-    return Rule(effect=effect, tool="Read", specifier=specifier, source="s", root=str(project), home=home)
+    return Rule(effect=effect, tool=tool, specifier=specifier, source="s", root=str(project), home=home)
 
 
 def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
@@ -114,6 +115,53 @@ def test_a_project_that_is_reached_by_a_link_has_its_rules(tmp_path: pathlib.Pat
 def test_a_name_that_no_file_can_have_is_no_error(tmp_path: pathlib.Path, name: str) -> None:
     """The tool refuses such a name by itself."""
     assert names_of(name, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["x" * 4_097, "a/" * 200_000, "a/../" * 1_000 + ".claude/settings.json"])
+def test_a_name_that_is_too_long_fits_every_rule_that_narrows(tmp_path: pathlib.Path, name: str) -> None:
+    """No file has such a name, so none is looked for: that would take longer the longer the name is."""
+    began = time.process_time()
+
+    def found(effect: Effect, tool: str = "Read") -> Effect | None:
+        held = Permissions(rules=(rule("./secrets/**", tmp_path, effect=effect, tool=tool),))
+        return judge(held, Call(tool, {"file_path": name}, str(tmp_path))).verdict
+
+    assert [found("deny"), found("ask"), found("allow")] == ["deny", "ask", None]
+    assert found("allow", "Edit") == "ask"  # It may be the file that the rules are from.
+    assert time.process_time() - began < 5
+
+
+def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> None:
+    """A command may name 500 files and 64 folders, each by a chain of links: not all of that is looked up."""
+    for at in range(60):
+        (tmp_path / f"d{at}").mkdir()
+        (tmp_path / f"d{at}" / "l0").symlink_to("../" + "d0/../" * 100 + f"d{at}/f")
+        for link in range(1, 39):
+            (tmp_path / f"d{at}" / f"l{link}").symlink_to("../" + "d0/../" * 100 + f"d{at}/l{link - 1}")
+    folders = " ".join(f"d{at}" for at in range(60))
+    permissions = Permissions(rules=(rule("./secrets/**", tmp_path),))
+    began = time.process_time()
+
+    def found(names: str) -> Effect | None:
+        return judge(permissions, Call("Bash", {"command": f"cd d0; cat {folders} {names}"}, str(tmp_path))).verdict
+
+    assert found(" ".join(f"f{at}" for at in range(420))) == "deny"
+    assert found(" ".join(f"l38/../l{at % 39}/f{at}" for at in range(420))) == "deny"
+    assert found("l38") == "deny"
+    assert found("a b c") is None
+    assert time.process_time() - began < 5
+
+
+def test_hundreds_of_files_in_a_few_folders_are_told_apart(tmp_path: pathlib.Path) -> None:
+    """The bound is not met by ordinary commands."""
+    (tmp_path / "src").mkdir()
+    for at in range(1_500):
+        (tmp_path / "src" / f"f{at}").touch()
+    permissions = Permissions(rules=(rule("./secrets/**", tmp_path),))
+    commands = ("cd src && cat " + " ".join(f"f{at}" for at in range(400)), "cat src/*", "cd src; cat *")
+
+    calls = [Call("Bash", {"command": each}, str(tmp_path)) for each in commands]
+    assert [judge(permissions, each).verdict for each in calls] == [None, None, None]
 
 
 def test_a_path_that_is_too_deep_to_judge_is_denied(tmp_path: pathlib.Path) -> None:
