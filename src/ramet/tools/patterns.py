@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 MAX_PATTERN = 1_000
 MAX_ALTERNATIVES = 100
+MAX_BRACES = 100  #: that open, in one pattern
 _MAGIC = frozenset("*?[{")
 
 
@@ -108,6 +109,8 @@ def _closed(states: set[int], pattern: tuple[re.Pattern[str] | None, ...]) -> se
 
 def brace_alternatives(text: str) -> list[str]:
     """Return the patterns that the braces of a pattern stand for. Raises BadPattern if they are too many."""
+    if text.count("{") > MAX_BRACES:  # Each is looked at by itself, inside of the others.
+        raise BadPattern(f"a pattern has at most {MAX_BRACES} braces")
     found: list[str] = []
     for each in _alternatives(text):
         found.append(each)

@@ -11,8 +11,10 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.permissions import Effect, Permissions, Rule
+from ramet.tools.permissions.file_globs import TooManyFiles
+from ramet.tools.permissions.file_names import FileNames
 from ramet.tools.permissions.judging import Call, judge
-from ramet.tools.permissions.path_rules import bind, names_of, path_pattern, widens
+from ramet.tools.permissions.path_rules import bind, path_pattern, widens
 from ramet.tools.permissions.searching import hidden_from_search
 
 
@@ -20,6 +22,11 @@ def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool
     """A rule in the settings of `project`, whose home is beside it."""
     home = str(project.parent / "home")
     return Rule(effect=effect, tool=tool, specifier=specifier, source="s", root=str(project), home=home)
+
+
+def names_of(name: str, cwd: str) -> tuple[str, ...]:
+    """All names of a file."""
+    return FileNames().of(name, cwd)
 
 
 def denied(specifier: str, name: str, project: pathlib.Path, *, cwd: pathlib.Path | None = None) -> bool:
@@ -111,10 +118,16 @@ def test_a_project_that_is_reached_by_a_link_has_its_rules(tmp_path: pathlib.Pat
     assert denied("/secrets/**", str(tmp_path / "real" / "secrets" / "key"), project)
 
 
-@pytest.mark.parametrize("name", ["\ud800", "x" * 5_000, "a/" * 5_000, ""])
+@pytest.mark.parametrize("name", ["\ud800", "x" * 4_000, "a/" * 2_000, "a\0b", ""])
 def test_a_name_that_no_file_can_have_is_no_error(tmp_path: pathlib.Path, name: str) -> None:
     """The tool refuses such a name by itself."""
     assert names_of(name, str(tmp_path))
+
+
+def test_a_file_has_no_name_that_is_longer_than_the_kernel_takes(tmp_path: pathlib.Path) -> None:
+    """The work on a name grows with its length."""
+    with pytest.raises(TooManyFiles):
+        names_of("x" * 4_097, str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["x" * 4_097, "a/" * 200_000, "a/../" * 1_000 + ".claude/settings.json"])
@@ -149,6 +162,19 @@ def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> No
     assert found(" ".join(f"l38/../l{at % 39}/f{at}" for at in range(420))) == "deny"
     assert found("l38") == "deny"
     assert found("a b c") is None
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("word", ["{" * 4_000, "{a," * 1_300, "{a,b}" * 800, "*" * 4_000, "*/" * 2_000, "[" * 4_000])
+def test_a_pattern_that_is_made_to_nest_is_judged(tmp_path: pathlib.Path, word: str) -> None:
+    """Patterns of many braces stand for more files than are looked for."""
+    permissions = Permissions(rules=(rule("./secrets/**", tmp_path),))
+    command = "cat " + " ".join(f"{word}{at}" for at in range(20))
+    began = time.process_time()
+
+    verdict = judge(permissions, Call("Bash", {"command": command}, str(tmp_path))).verdict
+
+    assert (verdict == "deny") is ("{" in word or "/" in word)
     assert time.process_time() - began < 5
 
 

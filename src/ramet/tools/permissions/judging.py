@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from ipaddress import IPv6Network, ip_address
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ramet.core.permissions import Permissions, Rule, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
+from ramet.tools.permissions.command_files import TouchedFile, touched_files
 from ramet.tools.permissions.copies import Checkouts
-from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
+from ramet.tools.permissions.file_globs import TooManyFiles
+from ramet.tools.permissions.file_names import FileNames
 from ramet.tools.permissions.invocations import Invocations, invocations
-from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, named_folders, touched_by
 
 #: Arguments in which tools take the name of a file or folder.
 PATH_ARGUMENTS = ("file_path", "path", "notebook_path")
@@ -30,7 +30,6 @@ _HOST = re.compile(r"[a-z0-9._:-]+\Z")
 _NUMERIC = re.compile(r"(^|\.)(\d+|0x[0-9a-f]*)\Z")
 #: IPv6 addresses that stand for IPv4 addresses.
 _EMBEDDING = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "2001::/32", "::/96")))
-MAX_FOLDERS = 64  #: from which the names of one command may count
 _SAME = Ruling()
 
 
@@ -53,14 +52,6 @@ def may_change(tool: str, *, read_only: bool) -> bool:
     return not read_only and tool not in COORDINATING_TOOLS and tool not in READING_TOOLS
 
 
-class _TouchedFile(NamedTuple):
-    """A file that a shell command names, by all of its names. Without a name: it cannot be told which files."""
-
-    names: tuple[str, ...]
-    is_read: bool
-    is_changed: bool
-
-
 class _Judgement:
     """The facts of one call, each computed once and only if a rule needs it."""
 
@@ -69,7 +60,7 @@ class _Judgement:
         self._checkouts = Checkouts()
         self._names: tuple[str, ...] | None = None
         self._run: Invocations | None = None
-        self._touched: tuple[_TouchedFile, ...] | None = None
+        self._touched: tuple[TouchedFile, ...] | None = None
 
     def ruling(self) -> Ruling:
         denied = self._narrowed("deny")
@@ -116,7 +107,7 @@ class _Judgement:
     def _touches(self, rule: Rule) -> bool:
         """Return whether a shell command names a file that a rule for Read or Edit speaks of."""
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
-        return len(self.touched) >= MAX_TOUCHED or any(
+        return any(
             not each.names or bound.fits(each.names)
             for each in self.touched
             if (each.is_changed if editing else each.is_read)
@@ -128,6 +119,8 @@ class _Judgement:
         if tool not in EDITING_TOOLS and tool != "Bash":
             return ""
         files = {name: rule.source for rule in self._permissions.rules for name in _files_of(rule)}
+        if tool in EDITING_TOOLS and files and not self.names:
+            return f"it cannot be told which file is changed; {next(iter(files.values()))} says what agents may do"
         changing = [name for each in self.touched if each.is_changed for name in each.names]
         names = self.names if tool in EDITING_TOOLS else changing
         changed = next((files[each] for each in names if each in files), "")
@@ -182,63 +175,29 @@ class _Judgement:
         return self._run
 
     @property
-    def touched(self) -> tuple[_TouchedFile, ...]:
+    def touched(self) -> tuple[TouchedFile, ...]:
         """The files that a shell command names."""
         if self._touched is None:
-            globs, folders = FileGlobs(), self._folders()
-            self._touched = tuple(self._named(each, globs, folders) for each in touched_by(self.run.commands))
+            homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
+            self._touched = touched_files(self.run.commands, self._call.cwd, tuple(homes))
         return self._touched
-
-    def _folders(self) -> tuple[str, ...]:
-        """Return the folders from which names in a shell command may count; none if these are too many."""
-        named, found = named_folders(self.run.commands), [self._call.cwd]
-        if len(named) > MAX_TOUCHED:
-            return ()
-        for here in found:  # It grows: a folder may be named from another.
-            for place in (place for name in named for place in self._places(name, here)):
-                for folder in (posixpath.normpath(place), os.path.realpath(place)):
-                    if folder not in found and Path(folder).is_dir():
-                        found.append(folder)
-            if len(found) > MAX_FOLDERS:
-                return ()
-        return tuple(found)
-
-    def _places(self, name: str, folder: str) -> Iterator[str]:
-        """Yield the absolute names that a shell may make of a name."""
-        head, _, rest = name.partition("/")
-        homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
-        if head in ("~+", "$PWD"):
-            yield posixpath.join(folder, rest)
-        if head in ("~", "$HOME"):
-            yield from (posixpath.join(home, rest) for home in homes)
-        yield posixpath.join(folder, name)
-
-    def _named(self, touched: Touched, globs: FileGlobs, folders: tuple[str, ...]) -> _TouchedFile:
-        """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
-        names: dict[str, None] = {}
-        try:
-            for folder in folders:
-                given = globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
-                for place in dict.fromkeys(place for each in given for place in self._places(each, folder)):
-                    names |= dict.fromkeys(path_rules.names_of(place, folder))
-        except TooManyFiles:
-            names = {}
-        below = [f"{each.rstrip('/')}/{path_rules.ANY_CHILD}" for each in names]
-        return _TouchedFile((*names, *below), touched.is_read, touched.is_changed)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name of the file or folder that the call is about; empty if the call does not say."""
+        """Every name of the file or folder that the call is about; empty if it cannot be told."""
         if self._names is None:
-            self._names = tuple(dict.fromkeys(self._find_names()))
+            try:
+                self._names = tuple(dict.fromkeys(self._find_names()))
+            except TooManyFiles:
+                self._names = ()
         return self._names
 
     def _find_names(self) -> Iterator[str]:
         call = self._call
         given = [call.args[each] for each in PATH_ARGUMENTS if isinstance(call.args.get(each), str)]
-        searches = call.tool in _SEARCHES
+        searches, files = call.tool in _SEARCHES, FileNames()
         for each in given or (["."] if searches else []):
-            for name in path_rules.names_of(each.replace("\0", ""), call.cwd):
+            for name in files.of(each.replace("\0", ""), call.cwd):
                 yield name
                 if searches:
                     yield f"{name.rstrip('/')}/{path_rules.ANY_CHILD}"

@@ -7,7 +7,6 @@ fits all that the directory holds.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,6 @@ from ramet.tools.patterns import BadPattern, Pattern
 from ramet.tools.permissions.copies import Checkouts, originals
 
 MAX_PARTS = 256  #: of a path that is held against patterns
-MAX_HOPS = 40
 #: The name that stands for any file of a folder: a pattern that fits it covers the whole folder.
 ANY_CHILD = "\x01"
 _ACCEPTED = "a path pattern as in an ignore file, such as ./secrets/**, *.pem, ~/.ssh/** or //etc/**"
@@ -59,21 +57,6 @@ def cost(specifier: str) -> int:
     """Return how much work a pattern is: its alternatives and the places where any number of directories may be."""
     globs = path_pattern(specifier).pattern.globs
     return sum(1 + each.count("**") for each in globs)
-
-
-def names_of(name: str, cwd: str) -> tuple[str, ...]:
-    """Return every absolute name of a file: as it was written, each link on the way, and where the links lead."""
-    hop = posixpath.normpath(posixpath.join(cwd, name))
-    names = {hop: None}
-    with contextlib.suppress(OSError, ValueError):  # It is no link; or a name that no file can have.
-        names[os.path.realpath(posixpath.join(cwd, name))] = None
-        for _ in range(MAX_HOPS):
-            parent, last = posixpath.split(hop)
-            hop = posixpath.join(os.path.realpath(parent), last)
-            names[hop] = None
-            hop = posixpath.normpath(posixpath.join(posixpath.dirname(hop), os.readlink(hop)))  # noqa: PTH115 - text
-            names[hop] = None
-    return tuple(names)
 
 
 class Bound(NamedTuple):

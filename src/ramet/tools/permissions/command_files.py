@@ -1,0 +1,85 @@
+"""The files that a shell command names, by all of their names, and from each folder that the command may change to."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
+from ramet.tools.permissions.file_names import FileNames
+from ramet.tools.permissions.path_rules import ANY_CHILD
+from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, named_folders, touched_by
+from ramet.tools.permissions.words import Command
+
+MAX_FOLDERS = 64  #: from which the names of one command may count
+MAX_NAMES = 10_000  #: of all files of one command
+
+
+class TouchedFile(NamedTuple):
+    """A file that a shell command names. Without a name: it cannot be told which files."""
+
+    names: tuple[str, ...]
+    is_read: bool
+    is_changed: bool
+
+
+def touched_files(commands: Sequence[Command], cwd: str, homes: tuple[str, ...]) -> tuple[TouchedFile, ...]:
+    """Return the files that commands name; any file, if these are too many. `homes`: what `~` may stand for."""
+    touched = touched_by(commands)
+    if len(touched) >= MAX_TOUCHED:
+        return (TouchedFile((), is_read=True, is_changed=True),)
+    files = _Files(cwd, homes)
+    try:
+        folders = files.folders(named_folders(commands))
+    except TooManyFiles:
+        folders = ()
+    return tuple(files.named(each, folders) for each in touched)
+
+
+class _Files:
+    """The names of one command under way."""
+
+    def __init__(self, cwd: str, homes: tuple[str, ...]) -> None:
+        self._cwd, self._homes = cwd, homes
+        self._globs, self._names, self._found = FileGlobs(), FileNames(), 0
+
+    def folders(self, named: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the folders from which names may count. Raises TooManyFiles."""
+        found = [self._cwd]
+        if len(named) > MAX_TOUCHED:
+            raise TooManyFiles
+        for here in found:  # It grows: a folder may be named from another.
+            for place in (place for name in named for place in self._places(name, here)):
+                for folder in (posixpath.normpath(place), self._names.real(place)):
+                    if folder not in found and self._names.is_folder(folder):
+                        found.append(folder)
+            if len(found) > MAX_FOLDERS:
+                raise TooManyFiles
+        return tuple(found)
+
+    def named(self, touched: Touched, folders: tuple[str, ...]) -> TouchedFile:
+        """Return what a command names, with the files that a pattern stands for; no names if these are too many."""
+        names: dict[str, None] = {}
+        try:
+            for folder in folders:
+                given = self._globs.names(touched.name, folder) if touched.is_pattern else (touched.name,)
+                for place in dict.fromkeys(place for each in given for place in self._places(each, folder)):
+                    found = self._names.of(place, folder)
+                    self._found += len(found)
+                    if self._found > MAX_NAMES:
+                        raise TooManyFiles
+                    names |= dict.fromkeys(found)
+        except TooManyFiles:
+            names = {}
+        below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names]
+        return TouchedFile((*names, *below), touched.is_read, touched.is_changed)
+
+    def _places(self, name: str, folder: str) -> Iterator[str]:
+        """Yield the absolute names that a shell may make of a name."""
+        head, _, rest = name.partition("/")
+        if head in ("~+", "$PWD"):
+            yield posixpath.join(folder, rest)
+        if head in ("~", "$HOME"):
+            yield from (posixpath.join(home, rest) for home in self._homes)
+        yield posixpath.join(folder, name)
