@@ -22,11 +22,15 @@ class TouchedFile(NamedTuple):
     names: tuple[str, ...]
     is_read: bool
     is_changed: bool
+    is_sure: bool = True  #: False: perhaps the command does not open it
 
 
-def touched_files(commands: Sequence[Command], cwd: str, homes: tuple[str, ...]) -> tuple[TouchedFile, ...]:
-    """Return the files that commands name; any file, if these are too many. `homes`: what `~` may stand for."""
-    touched = touched_by(commands)
+def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple[str, ...]) -> tuple[TouchedFile, ...]:
+    """Return the files that the commands of a text name; any file, if these are too many.
+
+    `homes`: the folders that `~` may stand for.
+    """
+    touched = touched_by(commands, text)
     if len(touched) >= MAX_TOUCHED:
         return (TouchedFile((), is_read=True, is_changed=True),)
     files = _Files(cwd, homes)
@@ -72,8 +76,9 @@ class _Files:
                     names |= dict.fromkeys(found)
         except TooManyFiles:
             names = {}
-        below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names]
-        return TouchedFile((*names, *below), touched.is_read, touched.is_changed)
+        is_sure = touched.is_sure and not (touched.may_be_text and names and not self._names.exists(names))
+        below = [f"{each.rstrip('/')}/{ANY_CHILD}" for each in names] if touched.descends else []
+        return TouchedFile((*names, *below), touched.is_read, touched.is_changed, is_sure)
 
     def _places(self, name: str, folder: str) -> Iterator[str]:
         """Yield the absolute names that a shell may make of a name."""

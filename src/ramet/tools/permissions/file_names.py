@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+from collections.abc import Iterable
 
 from ramet.tools.permissions.file_globs import TooManyFiles
 
@@ -55,6 +56,10 @@ class FileNames:
         """Return whether a folder has that name. Raises TooManyFiles."""
         self._count(path)
         return os.path.isdir(path)  # noqa: PTH112 - text, and no error for a name that no file can have
+
+    def exists(self, names: Iterable[str]) -> bool:
+        """Return whether some name that was looked at is that of a file or folder, or of a link."""
+        return any(self._targets.get(each) is not None for each in names)
 
     def _walk(self, here: str, path: str) -> str:
         rest, links, missing = path.split("/")[::-1], 0, ""

@@ -104,13 +104,13 @@ class _Judgement:
             return host is None or _fits_domain(rule.specifier, host)
         return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
 
-    def _touches(self, rule: Rule) -> bool:
-        """Return whether a shell command names a file that a rule for Read or Edit speaks of."""
+    def _touches(self, rule: Rule, *, is_sure: bool = True) -> bool:
+        """Return whether a shell command opens a file that a rule for Read or Edit speaks of, or perhaps opens it."""
         bound, editing = path_rules.bind(rule, self._call.cwd, self._checkouts), rule.tool in EDITING_TOOLS
         return any(
             not each.names or bound.fits(each.names)
             for each in self.touched
-            if (each.is_changed if editing else each.is_read)
+            if each.is_sure is is_sure and (each.is_changed if editing else each.is_read)
         )
 
     def _changes_rules(self) -> str:
@@ -130,12 +130,16 @@ class _Judgement:
         """Say why it cannot be told whether a rule fits; a person decides then."""
         if canonical(self._call.tool) != "Bash":
             return ""
-        rules = [each for each in self._permissions.rules if each.effect != "allow" and canonical(each.tool) == "Bash"]
-        rules = [each for each in rules if each.specifier is not None]
+        narrowing = [each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None]
+        rules = [each for each in narrowing if canonical(each.tool) == "Bash"]
         if rules and self.run.unknown:
             return f"it cannot be told from the text which programs the command starts; {rules[0]} may forbid one"
         held = next((each for each in rules if command_rules.may_narrow(each.specifier or "", self.run)), None)
-        return f"it cannot be told from the text whether the command starts what {held} is about" if held else ""
+        if held is not None:
+            return f"it cannot be told from the text whether the command starts what {held} is about"
+        paths = [each for each in narrowing if each.tool in (READING_TOOLS | EDITING_TOOLS)]
+        held = next((each for each in paths if self._touches(each, is_sure=False)), None)
+        return f"it cannot be told from the text whether the command opens a file that {held} is about" if held else ""
 
     # ---- rules that widen
 
@@ -179,7 +183,9 @@ class _Judgement:
         """The files that a shell command names."""
         if self._touched is None:
             homes = dict.fromkeys(each.home for each in self._permissions.rules if each.home)
-            self._touched = touched_files(self.run.commands, self._call.cwd, tuple(homes))
+            self._touched = touched_files(
+                self.run.commands, str(self._call.args.get("command", "")), self._call.cwd, tuple(homes)
+            )
         return self._touched
 
     @property

@@ -10,28 +10,23 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ramet.tools.permissions.programs import WRAPPERS
-from ramet.tools.permissions.words import ASSIGNMENT, Command, Word, first_program
+from ramet.tools.permissions.file_words import takes_names, uses_of
+from ramet.tools.permissions.words import Command, Word, first_program
 
 MAX_TOUCHED = 500
 MAX_NAME = 4_096  #: characters of a name that the kernel takes
-#: Programs that read files and change none.
-_READERS = frozenset(
-    "base32 base64 bat cat cksum cmp comm cut diff du egrep expand fgrep file fmt fold grep head hexdump jq ls"
-    " md5sum more nl od paste pr realpath rev rg sha1sum sha256sum sha512sum source stat strings tac tail tr wc"
-    " zcat .".split()
-)
-#: Programs that change files, and show nothing of what these hold.
-_CHANGERS = frozenset("chgrp chmod chown mkdir rm rmdir shred touch truncate unlink".split())
-#: Programs that open no file that their words name.
-_NEITHER = frozenset(
-    ": [ [[ alias basename break cd continue declare dirname echo exit export false kill let local popd printf pushd"
-    " pwd read readonly return seq set shift shopt sleep test trap true type typeset umask unalias unset wait"
-    " which".split()
-)
 _CHANGES_FOLDER = re.compile(r"(cd|pushd|popd|-C.*|--directory\b.*|--chdir\b.*)\Z", re.DOTALL)
 _SURE_SEPARATOR = re.compile("[=@]|file://")
 _SEPARATOR = re.compile(r"[=@:,]")
+#: An option whose value is left out, of most programs that have it.
+_EXCLUDES = re.compile(r"--(exclude|exclude-dir|extend-exclude|ignore|ignore-glob|ignore-pattern|omit|skip)=")
+_BLANK = re.compile(r"\s")
+#: What may carry a name from one program to another.
+_CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
+#: What may give the name of a known program to another one.
+_FUNCTION = re.compile(r"\(\s*\)")
+_REDEFINING = frozenset({"alias", "enable", "function", "hash"})
+_NO_CONNECTION = re.compile(r"[0-9&]?>{1,2}\s?(&[0-9]|/dev/null\b)")
 
 
 class Touched(NamedTuple):
@@ -41,11 +36,21 @@ class Touched(NamedTuple):
     is_read: bool = False
     is_changed: bool = False
     is_pattern: bool = False  #: the shell replaces the name, perhaps by several
+    descends: bool = True  #: what is below the name counts, too
+    is_sure: bool = True  #: False: perhaps the program does not open it
+    may_be_text: bool = False  #: if there is no such file
 
 
-def touched_by(commands: Sequence[Command]) -> tuple[Touched, ...]:
-    """Return the files that commands name, at most `MAX_TOUCHED`."""
-    found = dict.fromkeys(each for command in commands for each in _touched(command))
+def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, ...]:
+    """Return the files that commands of a text name, at most `MAX_TOUCHED`."""
+    programs = [command.words[first_program(command.words) :] for command in commands]
+    is_connected = _CONNECTION.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
+    is_redefined = _FUNCTION.search(text) is not None or any(map(_redefines, commands))
+    found: dict[Touched, None] = {}
+    for command, words in zip(commands, programs, strict=True):
+        found |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
+        if len(found) >= MAX_TOUCHED:
+            break
     return tuple(found)[:MAX_TOUCHED]
 
 
@@ -57,34 +62,32 @@ def named_folders(commands: Sequence[Command]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for each in words for name in _names(each)))
 
 
-def _touched(command: Command) -> Iterator[Touched]:
+def _redirected(command: Command) -> Iterator[Touched]:
     for operator, target in command.redirections:
         if "\0" not in target.text and not operator.startswith("<<"):
             yield Touched(target.text, is_read="<" in operator, is_changed=">" in operator, is_pattern=target.expanded)
-    words = command.words[first_program(command.words) :]
-    program = _program(words)
-    if program in _NEITHER:
+
+
+def _redefines(command: Command) -> bool:
+    """Return whether a command may make a name stand for another program."""
+    is_path = any(each.text.startswith(("PATH=", "PATH+=")) for each in command.words)
+    return is_path or any(each.text in _REDEFINING for each in command.words[:1])
+
+
+def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[Touched]:
+    """Yield what a program opens for sure, and then what it may open."""
+    if not words:
         return
-    for word in words[1:]:
+    uses = uses_of(words)
+    for word in uses.files if not uses.lists else ():
+        is_excluded = not uses.is_known and _EXCLUDES.match(word.text) is not None
+        may_be_text = not uses.is_known and not word.expanded and _BLANK.search(word.text) is not None
         for name in _names(word):
-            reads, changes = program not in _CHANGERS, program not in _READERS
-            yield Touched(name, is_read=reads, is_changed=changes, is_pattern=word.expanded)
-
-
-def _program(words: Sequence[Word]) -> str:
-    """Return the name of the program that words start, behind the programs that start it; empty if it is not known."""
-    skipped, is_wrapped = 0, False
-    for word in words:
-        name = word.text.rpartition("/")[2]
-        if word.expanded or (is_wrapped and name.startswith("-")):
-            return ""
-        if skipped:
-            skipped -= 1
-        elif name in WRAPPERS:
-            skipped, is_wrapped = WRAPPERS[name].positionals, True
-        elif not (is_wrapped and ASSIGNMENT.match(word.text)):
-            return name
-    return ""
+            yield Touched(name, uses.reads, uses.changes, word.expanded, uses.descends, not is_excluded, may_be_text)
+    if uses.is_doubtful or is_redefined or (uses.lists and is_connected):
+        for word in (*uses.files, *uses.texts):
+            for name in _names(word):
+                yield Touched(name, is_read=True, is_changed=True, is_pattern=word.expanded, is_sure=False)
 
 
 def _names(word: Word) -> Iterator[str]:
