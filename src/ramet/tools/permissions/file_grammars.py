@@ -62,12 +62,8 @@ class Grammar(NamedTuple):
     bundle: bool = False  #: the first word may be letters without a dash, as of tar
 
 
-_TAR = Grammar(changes=True, long_texts="--exclude", loose=True, bundle=True)
-_LINTER = Grammar(
-    changes=True,
-    long_texts="--exclude --extend-exclude --force-exclude --ignore --ignore-pattern --skip --extend-skip",
-    loose=True,
-)
+_TAR = Grammar(changes=True, flags="cxtruvzjJkmhpPwOS", long_texts="--exclude", loose=True, bundle=True)
+_LINTER = Grammar(changes=True, loose=True)
 _LISTING = Grammar(reads=False, loose=True, is_sure=True)
 _GREP = Grammar(
     flags="abchHiIlLnoqrRsTUvVwxyzCEFGPZ0123456789",
@@ -148,7 +144,19 @@ PROGRAMS = {
     "stat": _LISTING,
     "tar": _TAR,
     "tree": Grammar(reads=False, flags="adfilpsuhgDFqNQrtcxvACS", texts="LPI", long_flags="--dirsfirst --prune --du"),
-} | dict.fromkeys(("bandit", "black", "flake8", "isort", "mypy", "pylint", "ruff", "eslint"), _LINTER)
+} | {
+    program: _LINTER._replace(long_texts=texts)
+    for program, texts in {
+        "bandit": "--exclude",
+        "black": "--exclude --extend-exclude",
+        "eslint": "--ignore-pattern",
+        "flake8": "--exclude --extend-exclude --ignore --extend-ignore",
+        "isort": "--skip --extend-skip --skip-glob",
+        "mypy": "--exclude",
+        "pylint": "--ignore --ignore-patterns --ignore-paths",
+        "ruff": "--exclude --extend-exclude --ignore --extend-ignore",
+    }.items()
+}
 
 _PACKAGES = Grammar(
     changes=True,
@@ -161,8 +169,9 @@ _PACKAGES = Grammar(
 #: Options of git by which a program that reads writes a file, or starts an editor.
 _OUTPUT = re.compile(r"-[^-]*O|--o(?!neline\Z|nly-matching\Z|r\Z)")
 _COMPARING = Grammar(
-    texts="SGn",
-    long_texts="--grep --author --committer --since --until --after --before --format --pretty --date --max-count",
+    texts="SG",
+    long_flags="--format --pretty",
+    long_texts="--grep --author --committer --since --until --after --before --date --max-count",
     loose=True,
     suspects=_OUTPUT,
 )
@@ -180,11 +189,12 @@ _MESSAGE = Grammar(
 _COMMENT = Grammar(changes=True, texts="tb", values="F", long_texts="--title --body", loose=True)
 #: Programs whose first words say what they do.
 SUBCOMMANDS = (
-    {f"git {each}": _COMPARING for each in "blame diff log rev-list shortlog show whatchanged".split()}
+    {f"git {each}": _COMPARING for each in "diff log rev-list shortlog show whatchanged".split()}
     | {f"git {each}": _MESSAGE for each in ("commit", "tag")}
     | {f"git {each}": _MESSAGE._replace(changes=True) for each in ("merge", "notes", "stash")}
     | {f"git {each}": Grammar(loose=True) for each in ("add", "describe", "ls-tree", "rev-parse", "stage", "status")}
     | {
+        "git blame": Grammar(loose=True, suspects=_OUTPUT),
         "git check-ignore": Grammar(
             reads=False, flags="qvzn", long_flags="--quiet --verbose --stdin --non-matching --no-index"
         ),

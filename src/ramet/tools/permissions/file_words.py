@@ -26,7 +26,7 @@ from ramet.tools.permissions.programs import WRAPPERS
 from ramet.tools.permissions.words import ASSIGNMENT, Word
 
 #: Letters of tar that take no word, where they stand without a dash.
-_TAR_FLAGS = frozenset("AcdrtuxUWOkpszjJZSvwmhPaloi")
+_TAR_FLAGS = frozenset("AcdrtuxUOkpzjJZSvwmhPaloi")
 #: Programs that read none of the files whose names they are given by others.
 _FILTERS = (READERS - {".", "file", "source"}) | CHANGERS | NEITHER | frozenset("done esac fi sort uniq".split())
 _NAMES_FROM = re.compile(r"-.*(stdin|batch|files0|-from)", re.DOTALL)
@@ -34,6 +34,7 @@ _MAX_SUBCOMMANDS = 3
 _SYSTEM = ("/bin/", "/usr/")
 #: Words in front of a program that only say how it is found.
 _RUNNERS = {("python", "-m"), ("python3", "-m"), ("uv", "run"), ("poetry", "run")}
+_RUN_SO = frozenset("bandit black flake8 isort mypy pip pip3 py.test pylint pytest ruff".split())
 _GIT_FLAGS = frozenset({"--no-pager", "-P", "-p", "--paginate"})
 _FIND_TESTS = frozenset(
     "-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -size -perm -maxdepth"
@@ -113,7 +114,7 @@ def takes_names(words: Sequence[Word]) -> bool:
 def _known(words: Sequence[Word]) -> Uses | None:
     """Return what a known program does, or None if its words are not understood."""
     if tuple(each.text for each in words[:2]) in _RUNNERS and not any(each.expanded for each in words[:2]):
-        words = words[2:]
+        words = words[2:] if [each.text in _RUN_SO for each in words[2:3]] == [True] else ()
     if not words or words[0].expanded:
         return None
     name = words[0].text.rpartition("/")[2]
@@ -149,7 +150,7 @@ class _Reading:
     def read(self) -> bool:
         """Return whether the words are understood."""
         if self.grammar.bundle and self.words and self.words[0].text[:1] != "-":
-            self.at = 1 + len(set(self.words[0].text) - _TAR_FLAGS)
+            self.at = 1 + sum(letter not in _TAR_FLAGS for letter in self.words[0].text)
             self.files += self.words[: self.at]
         while self.at < len(self.words):
             word = self.words[self.at]

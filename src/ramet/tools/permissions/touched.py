@@ -23,8 +23,9 @@ _EXCLUDES = re.compile(r"--(exclude|exclude-dir|extend-exclude|ignore|ignore-glo
 _BLANK = re.compile(r"\s")
 #: What may carry a name from one program to another.
 _CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
-#: What may give the name of a known program to another one.
+#: What may give the name of a known program to another one, or other options to the program: functions, variables.
 _FUNCTION = re.compile(r"\(\s*\)")
+_VARIABLE = re.compile(r"\b(POSIXLY_CORRECT|(PATH|(GIT|LESS|PIP|RIPGREP|UV)\w*|\w+_(ADDOPTS|OPTIONS|OPTS))\+?=)")
 _REDEFINING = frozenset({"alias", "enable", "function", "hash"})
 _NO_CONNECTION = re.compile(r"[0-9&]?>{1,2}\s?(&[0-9]|/dev/null\b)")
 
@@ -45,7 +46,7 @@ def touched_by(commands: Sequence[Command], text: str = "|") -> tuple[Touched, .
     """Return the files that commands of a text name, at most `MAX_TOUCHED`."""
     programs = [command.words[first_program(command.words) :] for command in commands]
     is_connected = _CONNECTION.search(_NO_CONNECTION.sub("", text)) is not None and any(map(takes_names, programs))
-    is_redefined = _FUNCTION.search(text) is not None or any(map(_redefines, commands))
+    is_redefined = any(each.search(text) for each in (_FUNCTION, _VARIABLE)) or any(map(_redefines, commands))
     found: dict[Touched, None] = {}
     for command, words in zip(commands, programs, strict=True):
         found |= dict.fromkeys((*_redirected(command), *_touched(words, is_connected, is_redefined)))
@@ -70,8 +71,7 @@ def _redirected(command: Command) -> Iterator[Touched]:
 
 def _redefines(command: Command) -> bool:
     """Return whether a command may make a name stand for another program."""
-    is_path = any(each.text.startswith(("PATH=", "PATH+=")) for each in command.words)
-    return is_path or any(each.text in _REDEFINING for each in command.words[:1])
+    return any(each.text in _REDEFINING or _VARIABLE.match(each.text) for each in command.words[:2])
 
 
 def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) -> Iterator[Touched]:
