@@ -130,6 +130,79 @@ def test_a_file_has_no_name_that_is_longer_than_the_kernel_takes(tmp_path: pathl
         names_of("x" * 4_097, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat $PWD//secrets/key",
+        "cat ~+//secrets/key",
+        "cat $HOME//project/secrets/key",
+        "cat ~///project/secrets/key",
+        "cat ${PWD}/secrets/key",
+        'cat "${PWD}"/secrets/key',
+        'cat "${PWD}/secrets"/key',
+        "cat ${HOME}/project/secrets/key",
+        "grep --file=${PWD}/secrets/key x",
+        "shopt -s nocaseglob; cat SECRETS*/key",
+        "shopt -s nocaseglob; cat S[E]CRETS/K*",
+        "shopt -s dotglob; cat */hidden",
+        "GLOBIGNORE=x; cat */hidden",
+        "shopt -s globstar; cat **/deep-key",
+        "cat sec{r..r}ets/key",
+        "cat {r..t}ecrets/key",
+        "cat secrets/k{1..3}",
+        "cat secrets/k{08..12..2}",
+        "cat secrets/k{1..9999}",
+        "cat {1..400}{1..400}/../secrets/key",
+        "touch secrets/new{1..9999}",
+        "cat /proc/self/cwd/secrets/key",
+        "cat /dev/../proc/thread-self/cwd/secrets/key",
+        "cat /proc/1/task/1/cwd/secrets/key",
+        "cat /proc/self/root{project}/secrets/key",
+    ],
+)
+def test_another_spelling_of_a_name_is_denied(tmp_path: pathlib.Path, command: str) -> None:
+    """What bash makes of slashes, variables, patterns under its options, sequences and links of a process."""
+    project = tmp_path / "project"
+    for folder in ("secrets", ".hid", "a/b/c/deep"):
+        (project / folder).mkdir(parents=True)
+    for file in ("secrets/key", "secrets/k1", ".hid/hidden", "a/b/c/deep-key"):
+        (project / file).touch()
+    specifiers = ("./secrets/**", "./.hid/**", "./a/b/c/**")
+    rules = [
+        Rule(effect="deny", tool=tool, specifier=each, source="s", root=str(project), home=str(tmp_path))
+        for each in specifiers
+        for tool in ("Read", "Edit")
+    ]
+    call = Call("Bash", {"command": command.replace("{project}", str(project))}, str(project))
+
+    assert judge(Permissions(rules=tuple(rules)), call).verdict == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "for i in {1..1000}; do echo $i; done",
+        "mkdir -p d{1..20}/e{1..20}",
+        "shopt -s nocaseglob; cat X*",
+        "shopt -s globstar; wc -l src/**/*.py",
+        "cat ${PWD}/src/a ${HOME}/x f{1..3} f{a..c}",
+        "touch f{01..99}",
+        "cat */key",
+        "cat /proc/self/status",
+    ],
+)
+def test_such_a_spelling_of_another_name_is_not(tmp_path: pathlib.Path, command: str) -> None:
+    """Loops and sequences are ordinary."""
+    for folder in ("secrets", ".hid", "src/x"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".hid" / "key").touch()
+    rules = tuple(
+        rule(each, tmp_path, tool=tool) for each in ("./secrets/**", "./.hid/**") for tool in ("Read", "Edit")
+    )
+
+    assert judge(Permissions(rules=rules), Call("Bash", {"command": command}, str(tmp_path))).verdict is None
+
+
 @pytest.mark.parametrize("name", ["x" * 4_097, "a/" * 200_000, "a/../" * 1_000 + ".claude/settings.json"])
 def test_a_name_that_is_too_long_fits_every_rule_that_narrows(tmp_path: pathlib.Path, name: str) -> None:
     """No file has such a name, so none is looked for: that would take longer the longer the name is."""
