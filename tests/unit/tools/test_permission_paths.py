@@ -158,6 +158,8 @@ def test_a_file_has_no_name_that_is_longer_than_the_kernel_takes(tmp_path: pathl
         "cat /dev/../proc/thread-self/cwd/secrets/key",
         "cat /proc/1/task/1/cwd/secrets/key",
         "cat /proc/self/root{project}/secrets/key",
+        "cat /proc/self/root/proc/self/cwd/secrets/key",
+        "cd /proc/self/cwd/secrets && cat key",
     ],
 )
 def test_another_spelling_of_a_name_is_denied(tmp_path: pathlib.Path, command: str) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ramet.tools.permissions.file_globs import FileGlobs, TooManyFiles
-from ramet.tools.permissions.file_names import FileNames
+from ramet.tools.permissions.file_globs import FileGlobs, GlobOptions, TooManyFiles
+from ramet.tools.permissions.file_names import MAX_LINKS, FileNames
 from ramet.tools.permissions.path_rules import ANY_CHILD
 from ramet.tools.permissions.touched import MAX_TOUCHED, Touched, named_folders, touched_by
 from ramet.tools.permissions.words import Command
 
 MAX_FOLDERS = 64  #: from which the names of one command may count
 MAX_NAMES = 10_000  #: of all files of one command
+#: The names that the kernel has for the folder and for the root of a process.
+_PROCESS = re.compile(r"//?proc/.*?/(cwd|root)(?:\Z|/)(.*)", re.DOTALL)
 
 
 class TouchedFile(NamedTuple):
@@ -33,7 +36,7 @@ def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple
     touched = touched_by(commands, text)
     if len(touched) >= MAX_TOUCHED:
         return (TouchedFile((), is_read=True, is_changed=True),)
-    files = _Files(cwd, homes)
+    files = _Files(cwd, homes, FileGlobs(GlobOptions.of(text)))
     try:
         folders = files.folders(named_folders(commands))
     except TooManyFiles:
@@ -44,9 +47,9 @@ def touched_files(commands: Sequence[Command], text: str, cwd: str, homes: tuple
 class _Files:
     """The names of one command under way."""
 
-    def __init__(self, cwd: str, homes: tuple[str, ...]) -> None:
-        self._cwd, self._homes = cwd, homes
-        self._globs, self._names, self._found = FileGlobs(), FileNames(), 0
+    def __init__(self, cwd: str, homes: tuple[str, ...], globs: FileGlobs) -> None:
+        self._cwd, self._homes, self._globs = cwd, homes, globs
+        self._names, self._found = FileNames(), 0
 
     def folders(self, named: tuple[str, ...]) -> tuple[str, ...]:
         """Return the folders from which names may count. Raises TooManyFiles."""
@@ -83,8 +86,16 @@ class _Files:
     def _places(self, name: str, folder: str) -> Iterator[str]:
         """Yield the absolute names that a shell may make of a name."""
         head, _, rest = name.partition("/")
+        rest = rest.lstrip("/")
         if head in ("~+", "$PWD"):
             yield posixpath.join(folder, rest)
         if head in ("~", "$HOME"):
             yield from (posixpath.join(home, rest) for home in self._homes)
-        yield posixpath.join(folder, name)
+        place = posixpath.join(folder, name)
+        yield place
+        for _ in range(MAX_LINKS if "/proc/" in place else 0):
+            linked = _PROCESS.match(posixpath.normpath(place))
+            if linked is None:
+                break
+            place = posixpath.join(folder if linked[1] == "cwd" else "/", linked[2])
+            yield place  # Of the shell, whose process there is not yet.

@@ -7,23 +7,41 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from ramet.tools.patterns import BadPattern, brace_alternatives
+from ramet.tools.patterns import MAX_ALTERNATIVES, BadPattern, brace_alternatives
 
 MAX_ENTRIES = 20_000  #: of folders that are looked at for one command
 MAX_FILES = 2_000
 MAX_PARTS = 100
-_MAGIC = re.compile(r"[*?\[]")
+MAX_DEPTH = 100  #: of folders that `**` goes through
+_NUMBER = "\x02"  #: stands for any number
+_MAGIC = re.compile(f"[*?\\[{_NUMBER}]")
+_SEQUENCE = re.compile(r"\{(?:(-?\d{1,9})\.\.(-?\d{1,9})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.(-?\d{1,9}))?\}")
 
 
 class TooManyFiles(Exception):
     """A pattern for which more would have to be looked at than is."""
 
 
+class GlobOptions(NamedTuple):
+    """Options of bash for patterns that a command may set."""
+
+    folds_case: bool = False
+    finds_hidden: bool = False
+    descends: bool = False  #: `**` stands for any folders
+
+    @staticmethod
+    def of(text: str) -> GlobOptions:
+        """Return the options that a command names."""
+        return GlobOptions("nocaseglob" in text, "dotglob" in text or "GLOBIGNORE" in text, "globstar" in text)
+
+
 class FileGlobs:
     """The patterns of one command. A bracket stands for any text, so that no shell finds more."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: GlobOptions = GlobOptions()) -> None:  # noqa: B008 - it is immutable
+        self._options = options
         self._entries = self._files = 0
 
     def names(self, text: str, cwd: str) -> tuple[str, ...]:
@@ -32,7 +50,7 @@ class FileGlobs:
         Raises TooManyFiles.
         """
         try:
-            alternatives = brace_alternatives(text)
+            alternatives = brace_alternatives(_without_sequences(text))
         except BadPattern:
             raise TooManyFiles from None
         found = dict.fromkeys([text, *alternatives])
@@ -55,10 +73,18 @@ class FileGlobs:
             path = posixpath.join(folder, parts[0])
             if os.path.lexists(path):
                 yield from self._matches(path, parts[1:])
-        else:
-            wanted = _segment(parts[0])
+        elif parts[0] == "**" and self._options.descends:
+            if folder.count("/") > MAX_DEPTH:
+                raise TooManyFiles
+            yield from self._matches(folder, parts[1:])
             for name in self._names(folder):
-                if wanted.match(name) and (name[:1] != "." or parts[0][:1] in (".", "[")):
+                if not os.path.islink(below := posixpath.join(folder, name)):  # noqa: PTH114 - text
+                    yield from self._matches(below, parts)
+        else:
+            wanted = _segment(parts[0], folds_case=self._options.folds_case)
+            finds_hidden = self._options.finds_hidden or parts[0][:1] in (".", "[")
+            for name in self._names(folder):
+                if wanted.match(name) and (name[:1] != "." or finds_hidden):
                     yield from self._matches(posixpath.join(folder, name), parts[1:])
 
     def _count(self) -> None:
@@ -78,6 +104,34 @@ class FileGlobs:
         return names
 
 
-def _segment(text: str) -> re.Pattern[str]:
+def _segment(text: str, *, folds_case: bool) -> re.Pattern[str]:
     before, bracket, _ = text.partition("[")
-    return re.compile(fnmatch.translate(before + ("*" if bracket else "")))
+    translated = fnmatch.translate(before + ("*" if bracket else "")).replace(_NUMBER, "-?[0-9]+")
+    return re.compile(translated, re.IGNORECASE if folds_case else 0)
+
+
+def _without_sequences(text: str) -> str:
+    """Return a pattern with the members of `{1..3}` and `{a..c}` in their place; any number, if these are many."""
+    count = 1
+    for found in _SEQUENCE.finditer(text):
+        count *= len(_members(found))
+    return _SEQUENCE.sub(lambda found: _written(found, are_few=count <= MAX_ALTERNATIVES), text)
+
+
+def _members(found: re.Match[str]) -> range:
+    first, last = (int(found[1]), int(found[2])) if found[1] else (ord(found[3]), ord(found[4]))
+    step = abs(int(found[5] or 1)) or 1
+    return range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
+
+
+def _written(found: re.Match[str], *, are_few: bool) -> str:
+    members = _members(found)
+    if len(members) > 1 and not are_few:
+        return _NUMBER if found[1] else "?"
+    if not found[1]:
+        names = [chr(each) for each in members]
+    else:
+        is_padded = any(each.lstrip("-").startswith("0") and len(each.lstrip("-")) > 1 for each in found.group(1, 2))
+        width = max(map(len, found.group(1, 2))) if is_padded else 0
+        names = [f"{each:0{width}d}" for each in members]
+    return names[0] if len(names) == 1 else "{" + ",".join(names) + "}"

@@ -20,6 +20,8 @@ _SURE_SEPARATOR = re.compile("[=@]|file://")
 _SEPARATOR = re.compile(r"[=@:,]")
 #: An option whose value is left out, of most programs that have it.
 _EXCLUDES = re.compile(r"--(exclude|exclude-dir|extend-exclude|ignore|ignore-glob|ignore-pattern|omit|skip)=")
+_FOLDER_VARIABLE = re.compile(r"\$\{(PWD|HOME)\}")
+_QUOTES = re.compile(r"[\"']")
 _BLANK = re.compile(r"\s")
 #: What may carry a name from one program to another.
 _CONNECTION = re.compile(r"(?<!\|)\|(?!\|)|[$`<>]")
@@ -92,7 +94,12 @@ def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) ->
 
 def _names(word: Word) -> Iterator[str]:
     """Yield the names of files that a word may give: the word, and what is behind an option's letter or a separator."""
-    text = word.text
+    yield from _parts(word, word.text)
+    if word.expanded and _FOLDER_VARIABLE.search(word.source):  # The text has nothing in the place of braces.
+        yield from _parts(word, _FOLDER_VARIABLE.sub(r"$\1", _QUOTES.sub("", word.source)))
+
+
+def _parts(word: Word, text: str) -> Iterator[str]:
     parts = [text, *(_SURE_SEPARATOR.split(text) if word.expanded else _SEPARATOR.split(text))]
     if text[:1] == "-":
         parts = [*parts[1:], text[2:]]
