@@ -113,7 +113,7 @@ class _Found:
 
     def unwrap(self, words: tuple[Word, ...], depth: int) -> None:
         """Take the words of a command for what they start."""
-        if (words, depth) in self._seen:
+        if self._work > MAX_WORK or (words, depth) in self._seen:  # It is unknown already, or known.
             return
         if self._chain >= MAX_CHAIN or not self._works(len(words)):
             self.unknown = True
