@@ -233,9 +233,9 @@ def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> No
     def found(names: str) -> Effect | None:
         return judge(permissions, Call("Bash", {"command": f"cd d0; cat {folders} {names}"}, str(tmp_path))).verdict
 
+    assert found("l38") == "deny"
     assert found(" ".join(f"f{at}" for at in range(420))) == "deny"
     assert found(" ".join(f"l38/../l{at % 39}/f{at}" for at in range(420))) == "deny"
-    assert found("l38") == "deny"
     assert found("a b c") is None
     assert time.process_time() - began < 5
 
