@@ -31,7 +31,7 @@ NEITHER = frozenset(
 )
 #: Programs that read no file of a folder that is named.
 FLAT = frozenset(
-    "awk base32 base64 cat cksum cmp comm cut expand fmt fold gawk head hexdump jq less mawk md5sum more nl od paste"
+    "awk base32 base64 cat cksum cmp comm cut expand fmt fold gawk head hexdump less mawk md5sum more nl od paste"
     " pr rev sed sha1sum sha256sum sha512sum sort strings tac tail wc".split()
 )
 

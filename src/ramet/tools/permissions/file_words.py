@@ -90,9 +90,14 @@ def uses_of(words: Sequence[Word]) -> Uses:
     if found is None:
         is_known = name in READERS or name in CHANGERS
         found = Uses(tuple(words[at + 1 :]), (), name not in CHANGERS, name not in READERS, is_known=is_known)
-    is_doubtful = found.is_doubtful or ("/" in words[at].text and not words[at].text.startswith(_SYSTEM))
+    is_doubtful = found.is_doubtful or _is_own(words[at])
     files = (*words[1 : at + 1], *found.files) if at else found.files
     return found._replace(files=files, is_doubtful=is_doubtful, descends=name not in FLAT)
+
+
+def _is_own(program: Word) -> bool:
+    """Return whether a program may be another one than its name says."""
+    return "/" in program.text and not program.text.startswith(_SYSTEM)
 
 
 def takes_names(words: Sequence[Word]) -> bool:
@@ -270,7 +275,7 @@ def _find(words: Sequence[Word]) -> Uses | None:
         if word.text in _FIND_RUNNERS:
             run = words[at + 1 : at + 1 + _MAX_PREFIX]
             place = program_at(run)
-            name = "" if place is None else run[place].text.rpartition("/")[2]
+            name = "" if place is None or _is_own(run[place]) else run[place].text.rpartition("/")[2]
             reads = reads or name not in CHANGERS | NEITHER
             changes = changes or name not in READERS | NEITHER
     if reads or changes:

@@ -82,7 +82,7 @@ def _touched(words: tuple[Word, ...], is_connected: bool, is_redefined: bool) ->
         return
     uses = uses_of(words)
     for word in uses.files if not uses.lists else ():
-        is_excluded = not uses.is_known and _EXCLUDES.match(word.text) is not None
+        is_excluded = _EXCLUDES.match(word.text) is not None
         may_be_text = not uses.is_known and not word.expanded and _BLANK.search(word.text) is not None
         for name in _names(word):
             yield Touched(name, uses.reads, uses.changes, word.expanded, uses.descends, not is_excluded, may_be_text)
