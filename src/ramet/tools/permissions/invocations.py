@@ -302,6 +302,7 @@ class _Found:
     def _any(self, operands: tuple[Word, ...], depth: int) -> None:
         """Take the operands of a program that is not known for what it may start."""
         self._may_start(operands)
+        operands = operands[:MAX_INVOCATIONS]  # Of more words it is unknown already.
         for at, word in enumerate(operands):
             name = word.text.rpartition("/")[2]
             if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
