@@ -50,7 +50,7 @@ def verdict(project: str, rule: str, command: str) -> Effect | None:
         (LOCKS, "less uv.lock"),
         (LOCKS, "sort uv.lock | uniq -c"),
         (LOCKS, "sort -k2,2 -t, -nr uv.lock"),
-        (LOCKS, "sed -n '1,20p' uv.lock"),
+        (LOCKS, "sed -n '1,20p' uv.lock; sed -n '/^name/,/^version/p;$=' uv.lock"),
         (LOCKS, "awk -F= '{print $1}' uv.lock"),
         (LOCKS, "find . -name '*.lock'"),
         (LOCKS, "find . -name '*.lock' -not -path './.venv/*' | wc -l"),
@@ -110,7 +110,10 @@ def test_a_word_that_names_no_file_which_is_opened_meets_no_rule(project: str, r
         (LOCKS, "sort x -uouv.lock"),
         (LOCKS, "sort --out=uv.lock x"),
         (LOCKS, "sed -i s/a/b/ uv.lock"),
-        (LOCKS, "sed -n 'w uv.lock' x uv.lock"),
+        *(
+            (LOCKS, f"sed -n '{each}' uv.lock")
+            for each in ("w uv.lock", "/x/w uv.lock", "s/a/b/e", "/a\\/w b/p", "1e rm x")
+        ),
         (LOCKS, "awk '{ print > FILENAME }' uv.lock"),
         (LOCKS, "awk -i inplace 1 uv.lock"),
         (LOCKS, "find . -name '*.lock' -delete"),

@@ -13,7 +13,7 @@ _NOTHING = re.compile(r"(?!)")
 PACKAGE = re.compile(r"[A-Za-z0-9][\w-]*(\[[\w,-]*\])?([=<>~!^@][\w.*,=<>~!^@-]*)?\Z")
 ANY = re.compile(r".*\Z", re.DOTALL)
 #: Scripts of sed that only print, and of awk that start and write nothing.
-_PRINTING_SCRIPT = re.compile(r"[\d$,; pdq=]*\Z")
+_PRINTING_SCRIPT = re.compile(r"(?:[\d$,;! pdq=]|/[^/\\\n]*/I?)*\Z")
 _READING_SCRIPT = re.compile(r"((?!system|getline)[^>|@])*\Z")
 #: Programs that read files and change none.
 READERS = frozenset(
