@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 
 import pytest
 
 from ramet.core.permissions import Effect, Permissions
 from ramet.tools.permissions.judging import Call, judge
 from ramet.tools.permissions.parsing import parse_rule
+from tests.support.marked_program import MarkedProgram
 
 
-def verdict(command: str, *rules: str, cwd: str = "/p") -> Effect | None:
-    """What rules of `deny` make of a command."""
-    held = tuple(parse_rule(each, "deny", source="s", field="f", root="/p") for each in rules or ("Bash(rm:*)",))
+def verdict(command: str, *rules: str, cwd: str = "/p", effect: Effect = "deny") -> Effect | None:
+    """What rules of one effect make of a command."""
+    held = tuple(parse_rule(each, effect, source="s", field="f", root="/p") for each in rules or ("Bash(rm:*)",))
     return judge(Permissions(rules=held), Call("Bash", {"command": command}, cwd)).verdict
 
 
-#: Each of these starts `rm x` in a bash that has `rm` and the programs of `bin` below.
+#: Each of these starts `rm` in the folder of `MarkedProgram`.
 STARTED_BY_BASH = [
     "function f { rm x; }; f",
     "time -p rm x",
@@ -126,33 +126,12 @@ STARTED_BY_BASH = [
 
 def test_what_bash_starts_is_denied_or_asked(tmp_path: pathlib.Path) -> None:
     """Each command starts the program for real, and none of them passes a rule against the program."""
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    (bin / "rm").write_text('#!/bin/bash\necho >>"$STARTED"\n')
-    (bin / "rm").chmod(0o755)
-    (tmp_path / "x").write_text("$(rm x)\n")
-    (tmp_path / "y").write_text("b[$(rm x)]\n")
-    for each in ("bash", "sh", "env", "cat", "timeout", "xargs", "find", "sed", "tar"):
-        (bin / each).symlink_to(f"/usr/bin/{each}")
-    started = tmp_path / "started"
-    left_out, passed = [], []
+    shells = MarkedProgram(tmp_path)
     for command in STARTED_BY_BASH:
-        subprocess.run(
-            ["/bin/bash", "--noprofile", "--norc", "-c", command],
-            cwd=tmp_path,
-            env={"PATH": os.fspath(bin), "STARTED": os.fspath(started)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=20,
-        )
-        if not started.exists():
-            left_out.append(command)
-        started.unlink(missing_ok=True)
-        if verdict(command) is None:
-            passed.append(command)
+        shells.run(command)
 
-    assert left_out == []
-    assert passed == []
+    assert [each for each in STARTED_BY_BASH if each not in shells.started()] == []
+    assert [each for each in STARTED_BY_BASH if verdict(each, cwd=shells.cwd) is None] == []
 
 
 @pytest.mark.parametrize(
