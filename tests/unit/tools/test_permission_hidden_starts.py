@@ -21,6 +21,7 @@ CUTS = [
     'echo "$\\""; rm x; echo "$\\""',
     "echo ${a:-$};\nrm x # }",
     "case $ in $) rm x;; esac",
+    "echo ${a:-<(rm x)}",
     # `$$` is a variable.
     "echo $$; rm x",
     "echo $$|rm x",
@@ -41,6 +42,7 @@ CUTS = [
     "cat <<-E\\\nF\n\t$(rm x)\nEF",
     "echo $(cat <<E\nE)\nrm x\nE\n)",
     "cat <(cat <<E\nE)\nrm x\nE\n)",
+    "sh -c '<<E${a ;rm x}'",
     # In arithmetic `#` begins no comment.
     "(( 1 #)); rm x\n))",
     "(( (1) #)); rm x\n))",

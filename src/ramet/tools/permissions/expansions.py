@@ -145,7 +145,7 @@ class Variables:
     def from_outside(self, word: Word) -> bool:
         """Return whether an expanded word has variables only, and note that the text must not set them."""
         names = _VARIABLE.findall(word.source)
-        if not names or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
+        if not names or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
             return False
         self._outside.update(names)
         return True

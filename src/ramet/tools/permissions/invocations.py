@@ -16,8 +16,10 @@ from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, ma
 from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
 from ramet.tools.permissions.programs import (
     ASSIGNING,
+    BASHES,
     EVALUATING,
     FIND_ACTIONS,
+    FOREIGN_SHELLS,
     LOOSE_WRAPPERS,
     NAMING,
     PROGRAM_VARIABLES,
@@ -45,6 +47,8 @@ _PLAIN = re.compile(r"[\w./:=@%+,~-]*\Z")
 #: Operators of `[[` that evaluate the words beside them.
 _COMPARISONS = frozenset("-eq -ne -lt -le -gt -ge".split())
 _QUOTES = re.compile(r"[\"'\\]")
+#: What `sh` reads in another way than bash does.
+_OF_BASH = re.compile(r"\$'|&>")
 _TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
@@ -140,7 +144,7 @@ class _Found:
         self.unknown = self.unknown or program.expanded
         name = program.text.rpartition("/")[2]
         if name in SHELLS:
-            self._shell(operands, depth)
+            self._shell(name, operands, depth)
         elif name in TEXT_RUNNERS:
             self._texts(name, operands, depth)
         elif name in UNKNOWN_RUNNERS:
@@ -162,6 +166,8 @@ class _Found:
             self._loose(operands, depth)
             candidates = [each for each in operands if not each.text.startswith("-")]
             self.unknown = self.unknown or (name in SHELL_STARTERS and len(candidates) < 2)
+            if name in SHELL_STARTERS:
+                self._need_no_bash(operands)
         elif is_harmless(name, operands):
             self._harmless(name, operands)
         else:
@@ -169,16 +175,22 @@ class _Found:
 
     # ---- what kinds of programs do with their operands
 
-    def _shell(self, operands: tuple[Word, ...], depth: int) -> None:
+    def _shell(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         script = shell_script(operands)
         if script is None or len(operands) > MAX_OPERANDS:
             self.unknown = True
             self._loose(operands, depth)
         elif script.text is not None:
-            self.unknown = self.unknown or script.text.expanded
+            self.unknown = self.unknown or script.text.expanded or name in FOREIGN_SHELLS
+            if name not in BASHES:
+                self._need_no_bash((script.text,))
             self.take(script.text.text, depth + 1)
         elif script.file is not None:
             self._file(operands[operands.index(script.file) :])
+
+    def _need_no_bash(self, texts: tuple[Word, ...]) -> None:
+        """Note that it is known what texts start only if `sh` reads them as bash does."""
+        self.unknown = self.unknown or any(_OF_BASH.search(each.text) for each in texts)
 
     def _file(self, operands: tuple[Word, ...]) -> None:
         """Take a file that a shell reads: one that is found by its name may be a program that a rule is about."""
@@ -189,6 +201,8 @@ class _Found:
     def _texts(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         self.unknown = self.unknown or any(each.expanded for each in operands)
         self.variables.fill(operands)
+        if name == "watch":
+            self._need_no_bash(operands)
         if name == "ssh" and len([each for each in operands if not each.text.startswith("-")]) < 2:
             self.unknown = True  # The other side reads its commands.
         self._loose(operands, depth)
@@ -230,6 +244,7 @@ class _Found:
             program = self._fed(options, program)
         self.unwrap(program, depth)
         if name == "flock" and program and program[0].text in ("-c", "--command"):
+            self._need_no_bash(program)
             self._loose(program, depth)
 
     def _fed(self, options: Options, program: tuple[Word, ...]) -> tuple[Word, ...]:

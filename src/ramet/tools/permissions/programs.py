@@ -14,6 +14,8 @@ from ramet.tools.permissions.words import Word
 
 #: Programs that run a text as a command.
 SHELLS = frozenset("ash bash csh dash elvish fish ksh mksh nu pwsh rbash sh tcsh xonsh yash zsh".split())
+#: Shells that read a text as bash does, and shells that read it in a way of their own. The others read it as `sh` does.
+BASHES, FOREIGN_SHELLS = frozenset({"bash", "rbash"}), frozenset("csh elvish fish nu pwsh tcsh xonsh".split())
 #: Programs that run one of their words, or all of them together, as a text.
 TEXT_RUNNERS = frozenset("compgen complete eval mapfile readarray ssh trap watch".split())
 #: Programs of which no text tells what they run.

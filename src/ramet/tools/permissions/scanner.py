@@ -14,6 +14,7 @@ MAX_EXPRESSIONS = 500  #: of arithmetic
 MAX_DOCUMENTS = 20  #: here-documents that begin on one line
 _BLANKS = " \t"
 _FD = re.compile(r"\d+\Z")
+_NAMED = re.compile(r"[A-Za-z0-9_@*#?$!-]")  #: what follows the dollar of a variable
 _REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
 _SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
 
@@ -77,11 +78,13 @@ class Scanner:
                 self._parameter(frame)
             else:
                 self._plain(frame)
-        if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document or self._documents:
+        if len(self.frames) > 1 or self.frames[-1].quoted != self.frames[-1].document:
             self._doubt()  # Something has no end.
         while self.frames:
             self._end_command(self.frames[-1], len(self.text))
             self.frames.pop()
+        if self._documents:
+            self._doubt()
 
     # ---- one character, by where it stands
 
@@ -96,6 +99,7 @@ class Scanner:
             self._operator(frame, char)
         elif char == "(":
             self._end_command(frame, self.at)
+            self._cut_in_two(self.at + 1, ("(",))
             self._arithmetic(self.at)
             self._open(")", 1)
         elif char == ")":
@@ -142,6 +146,8 @@ class Scanner:
             self._close()
         elif char in "$`":
             self._expansion(frame)
+        elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
+            self._open(")", 2)
         elif char == "'":
             if any(each.quoted for each in self.frames):
                 self._doubt()  # Shells differ in whether it quotes there.
@@ -211,17 +217,35 @@ class Scanner:
         if following == "[":
             self.evaluated.append(UNTOLD)  # The old form of arithmetic.
         if following == "(":
+            self._cut_in_two(at + 2, ("(",))
             self._arithmetic(at + 1)
             self._open(")", 2)
         elif following == "{":
             self._open("}", 2)
         elif following == "'" and not frame.quoted:
-            end = _ansi_end(text, at + 2)
-            self.certain = False
-            self.at = end
-        else:
-            frame.letters.append("$" + following)
-            self.at += 1 if following in ("", '"', " ", "\n", "`", "$") else 2
+            self._ansi(frame, _ansi_end(text, at + 2))
+        else:  # Where no name follows, the dollar is a letter, and what follows counts as itself.
+            name = following if _NAMED.match(following) else ""
+            frame.letters.append(f"${name}")
+            self.at += 1 + len(name)
+            self._cut_in_two(at + 1, ("",))
+
+    def _ansi(self, frame: _Frame, end: int) -> None:
+        """Skip `$'…'`, in which a backslash protects a quote. Not every shell knows it."""
+        self.certain = False
+        if frame.closer == "}" and any(each.quoted for each in self.frames):
+            self._doubt()  # Shells differ in whether it quotes there.
+        if self._in_backquotes() and "`" in self.text[self.at : end]:
+            self._doubt()
+        self.at = end
+
+    def _cut_in_two(self, at: int, rests: tuple[str, ...]) -> None:
+        """Doubt an operator whose second half, one of `rests`, is behind the end of a line that goes on at `at`."""
+        if self.text.startswith("\\\n", at):
+            while self.text.startswith("\\\n", at):
+                at += 2
+            if self.text.startswith(rests, at):
+                self._doubt()
 
     def _arithmetic(self, at: int) -> None:
         """Note the expression in double parentheses at this place, if there is one."""
@@ -304,6 +328,7 @@ class Scanner:
         if frame.operator.startswith("<<") and frame.operator != "<<<":
             self.certain = False
         self.at = frame.operator_end = found.end()
+        self._cut_in_two(self.at, ("<", ">", "(", "&", "-", "|"))
 
     # ---- nesting
 
