@@ -47,7 +47,7 @@ class MarkedProgram:
 
     def started(self) -> list[str]:
         """Return the commands that have started `rm`."""
-        return [self._commands[int(each)] for each in sorted(os.listdir(self._marks), key=int)]
+        return [self._commands[each] for each in sorted(int(mark.name) for mark in self._marks.iterdir())]
 
     def _refill(self) -> None:
         """Bring the folder into its first state."""

@@ -61,7 +61,7 @@ def may_narrow(specifier: str, run: Invocations) -> bool:
     """Return whether something fits that may be run: where a word is not known yet, or is an operand of a program."""
     pattern = command_pattern(specifier)
     start = f"{pattern.pieces[0]} " if pattern.open_end and len(pattern.pieces) == 1 else pattern.pieces[0]
-    if any(start.startswith(text) and start.rstrip() != text for text in run.begun):
+    if any(start.startswith(text) or start.rstrip() == text.rstrip() for text in run.begun):
         return True
     program = start.partition(" ")[0]
     if any(fits_pattern(each, name) for each in run.patterns for name in (program, *_STARTERS)):

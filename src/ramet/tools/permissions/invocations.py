@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ramet.tools.permissions.commands import parse
 from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, may_be_option
+from ramet.tools.permissions.finding import started_by_find
 from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
 from ramet.tools.permissions.programs import (
     ASSIGNING,
@@ -218,12 +219,11 @@ class _Found:
                 self.take(value, depth + 1)
 
     def _find(self, operands: tuple[Word, ...], depth: int) -> None:
-        for at, word in enumerate(operands):
+        for word in operands:
             if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
                 self._need_outside(word)
-            if word.text in FIND_ACTIONS:
-                ends = (each for each in range(at, len(operands)) if operands[each].text == ";")
-                self.unwrap(operands[at + 1 : next(ends, len(operands))], depth)
+        for program in started_by_find(operands):
+            self.unwrap(program, depth)
 
     def _wrapper(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         if name == "command" and operands and operands[0].text in ("-v", "-V", "-pv", "-pV"):
