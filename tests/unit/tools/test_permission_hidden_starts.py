@@ -43,6 +43,9 @@ CUTS = [
     "echo $(cat <<E\nE)\nrm x\nE\n)",
     "cat <(cat <<E\nE)\nrm x\nE\n)",
     "sh -c '<<E${a ;rm x}'",
+    "echo `cat <<'E'\nA`\nrm x\n: `\nE\n`",
+    # Bash goes on behind a line in which an array is wrong.
+    "a=(1 <<'E' )\nrm x\nE\n)",
     # In arithmetic `#` begins no comment.
     "(( 1 #)); rm x\n))",
     "(( (1) #)); rm x\n))",

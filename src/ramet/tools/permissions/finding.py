@@ -38,7 +38,7 @@ def _names(before: tuple[Word, ...], *, in_folder: bool) -> _Names:
     while texts and (texts[0] in _OPTIONS or texts[0].startswith("-O")):
         del texts[0]
     points = texts[: next((at for at, each in enumerate(texts) if each[:1] in ("-", "(", "!", ",")), len(texts))]
-    start = "./" if in_folder else os.path.commonprefix(points or ["."])
+    start = "./" if in_folder else os.path.commonprefix(points or ["."])  # noqa: RUF071 - of characters
     last = max((at for at, each in enumerate(texts) if each in _ALTERNATIVES), default=-1)
     return _Names(start, _last_part(texts[max(last + 1, len(points)) :]))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ramet.tools.permissions.expansions import UNTOLD, evaluated_in, is_run, parenthesized
+from ramet.tools.permissions.frames import Frame
+from ramet.tools.permissions.here_documents import Document, ending
 from ramet.tools.permissions.words import Command, Redirection, Word, begins_case, with_document
 
 MAX_NESTING = 30
@@ -19,40 +19,6 @@ _REDIRECTION = re.compile(r"<<<|<<-?|<>|>>|>\||[<>]&|[<>]")
 _SPECIAL_WORDS = frozenset({"[", "[[", "]", "]]", "{", "}", "{}"})
 
 
-class _Document(NamedTuple):
-    """A here-document whose text begins on the next line. `name` is the very word that ends it."""
-
-    name: Word
-    quoted: bool
-    strips_tabs: bool
-    depth: int
-
-
-@dataclass
-class _Frame:
-    """One level of nesting: the command under way, and what ends the level."""
-
-    closer: str  #: ")", "`", "}" or "" for the whole text
-    start: int
-    quoted: bool = False  #: inside double quotes
-    document: bool = False  #: the text of a here-document
-    words: list[Word] = field(default_factory=list)
-    redirections: list[Redirection] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
-    in_word: bool = False
-    expanded: bool = False
-    began: int = 0  #: where the word under way begins
-    literal: str = ""  #: the letters in front of the first expansion
-    replaced: bool = False  #: by more than a pattern of file names
-    operator: str = ""  #: a redirection whose target is the next word
-    operator_end: int = 0
-
-    def expand(self) -> None:
-        """Note that the word under way is replaced from here on."""
-        if not self.expanded:
-            self.expanded, self.literal = True, "".join(self.letters)
-
-
 class Scanner:
     """One text under way. `document`: the text is that of a here-document, in which only substitutions are run."""
 
@@ -63,8 +29,8 @@ class Scanner:
         self.doubtful = False  #: a shell may cut the text elsewhere
         self.evaluated: list[str] = []  #: arithmetic expressions and subscripts: a shell evaluates what names hold
         self.parameters: list[str] = []  #: what `${…}` holds
-        self.frames = [_Frame("", 0, quoted=document, document=document)]
-        self._documents: list[_Document] = []
+        self.frames = [Frame("", 0, quoted=document, document=document)]
+        self._documents: list[Document] = []
         self._arithmetic_end = 0
         self._line = 0  #: how many commands were found before this line
 
@@ -88,7 +54,7 @@ class Scanner:
 
     # ---- one character, by where it stands
 
-    def _plain(self, frame: _Frame) -> None:
+    def _plain(self, frame: Frame) -> None:
         char = self.text[self.at]
         if not frame.in_word:
             frame.began = self.at
@@ -98,10 +64,7 @@ class Scanner:
         elif char == "\n" or char in ";|&":
             self._operator(frame, char)
         elif char == "(":
-            self._end_command(frame, self.at)
-            self._cut_in_two(self.at + 1, ("(",))
-            self._arithmetic(self.at)
-            self._open(")", 1)
+            self._parenthesis(frame)
         elif char == ")":
             self._close_or_end(frame)
         elif char in "<>":
@@ -122,7 +85,7 @@ class Scanner:
                 frame.expand()
             self._add(frame, char, 1)
 
-    def _quoted(self, frame: _Frame) -> None:
+    def _quoted(self, frame: Frame) -> None:
         char = self.text[self.at]
         if char == '"' and not frame.document:
             frame.quoted = False
@@ -134,7 +97,7 @@ class Scanner:
         else:
             self._add(frame, char, 1)
 
-    def _parameter(self, frame: _Frame) -> None:
+    def _parameter(self, frame: Frame) -> None:
         """Inside `${…}`: only its end and what is nested matter."""
         char = self.text[self.at]
         if char == "}":
@@ -163,7 +126,7 @@ class Scanner:
 
     # ---- pieces
 
-    def _add(self, frame: _Frame, letters: str, consumed: int) -> None:
+    def _add(self, frame: Frame, letters: str, consumed: int) -> None:
         frame.in_word = True
         frame.letters.append(letters)
         self.at += consumed
@@ -174,7 +137,7 @@ class Scanner:
     def _in_backquotes(self) -> bool:
         return any(each.closer == "`" for each in self.frames)
 
-    def _escaped(self, frame: _Frame) -> None:
+    def _escaped(self, frame: Frame) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if self._in_backquotes():
             self._doubt()  # A backslash is read once for the backquotes, and once more for what they hold.
@@ -185,15 +148,17 @@ class Scanner:
         else:
             self._add(frame, following, 2)
 
-    def _comment(self, frame: _Frame) -> None:
+    def _comment(self, frame: Frame) -> None:
         """Skip a comment: to the end of its line, or of the backquotes around it."""
+        if self.at < self._arithmetic_end:
+            self._doubt()  # In arithmetic it is no comment.
         ends = [self.text.find("\n", self.at)]
         if self._in_backquotes():
             ends.append(self.text.find("`", self.at))
         self._end_command(frame, self.at)
         self.at = frame.start = min((each for each in ends if each >= 0), default=len(self.text))
 
-    def _single(self, frame: _Frame) -> None:
+    def _single(self, frame: Frame) -> None:
         end = self.text.find("'", self.at + 1)
         if end < 0:
             self._doubt()
@@ -202,7 +167,7 @@ class Scanner:
             self._doubt()
         self._add(frame, self.text[self.at + 1 : end], end + 1 - self.at)
 
-    def _expansion(self, frame: _Frame) -> None:
+    def _expansion(self, frame: Frame) -> None:
         """`$(…)`, `${…}`, `$'…'`, a backquote, or a variable's name."""
         frame.expand()
         frame.in_word = frame.replaced = True
@@ -230,7 +195,7 @@ class Scanner:
             self.at += 1 + len(name)
             self._cut_in_two(at + 1, ("",))
 
-    def _ansi(self, frame: _Frame, end: int) -> None:
+    def _ansi(self, frame: Frame, end: int) -> None:
         """Skip `$'…'`, in which a backslash protects a quote. Not every shell knows it."""
         self.certain = False
         if frame.closer == "}" and any(each.quoted for each in self.frames):
@@ -247,6 +212,20 @@ class Scanner:
             if self.text.startswith(rests, at):
                 self._doubt()
 
+    def _parenthesis(self, frame: Frame) -> None:
+        is_array = frame.in_word and self.text[self.at - 1] == "="
+        self._need_no_array(frame)
+        self._end_command(frame, self.at)
+        self._cut_in_two(self.at + 1, ("(",))
+        self._arithmetic(self.at)
+        self._open(")", 1)
+        self.frames[-1].is_array = is_array
+
+    def _need_no_array(self, frame: Frame) -> None:
+        """Doubt an operator among the values of an array: bash passes over the line, and goes on with the next one."""
+        if frame.is_array:
+            self._doubt()
+
     def _arithmetic(self, at: int) -> None:
         """Note the expression in double parentheses at this place, if there is one."""
         if len(self.evaluated) >= MAX_EXPRESSIONS:
@@ -257,13 +236,15 @@ class Scanner:
             if found.endswith("))"):
                 self._arithmetic_end = max(self._arithmetic_end, at + len(found))
 
-    def _multiplies(self, frame: _Frame) -> bool:
+    def _multiplies(self, frame: Frame) -> bool:
         """Return whether a star is a word by itself inside an arithmetic expression."""
         alone = not frame.in_word and self.text[self.at + 1 : self.at + 2] in tuple(_BLANKS)
         return alone and bool(frame.words) and self.at < self._arithmetic_end
 
-    def _operator(self, frame: _Frame, char: str) -> None:
+    def _operator(self, frame: Frame, char: str) -> None:
         following = self.text[self.at + 1 : self.at + 2]
+        if char != "\n":
+            self._need_no_array(frame)
         if char == "&" and following == ">":  # `&>` writes to a file.
             self._end_word(frame)
             self.at += 1
@@ -281,10 +262,11 @@ class Scanner:
             self._doubt()
             self._documents = self._documents[:MAX_DOCUMENTS]
         for document in self._documents:
-            began = self.at
-            found = self._end_of_document(document)
-            body = self.text[began:found]
+            found = ending(document, self.text, self.at, nested=len(self.frames) > 1)
+            body, self.at = self.text[self.at : found.began], found.behind
             if document.depth != len(self.frames) or document.name.expanded or "\r" in document.name.text:
+                self._doubt()
+            if found.doubtful or (self._in_backquotes() and "`" in body):
                 self._doubt()
             self.commands[line:] = [with_document(each, document.name, body) for each in self.commands[line:]]
             if not document.quoted:
@@ -296,29 +278,14 @@ class Scanner:
                 self.doubtful = self.doubtful or inner.doubtful
         self._documents, self._line = [], len(self.commands)
 
-    def _end_of_document(self, document: _Document) -> int:
-        """Go behind the line that ends a here-document, and return where the line begins."""
-        continued = False
-        while self.at < len(self.text):
-            began, end = self.at, self.text.find("\n", self.at)
-            end = len(self.text) if end < 0 else end
-            line = self.text[began:end]
-            self.at = min(end + 1, len(self.text))
-            if (line.lstrip("\t") if document.strips_tabs else line) == document.name.text:
-                if continued and not document.quoted:
-                    self._doubt()
-                return began
-            continued = line.endswith("\\")
-        self._doubt()
-        return len(self.text)
-
-    def _redirection(self, frame: _Frame) -> None:
+    def _redirection(self, frame: Frame) -> None:
         text = self.text
         if text[self.at + 1 : self.at + 2] == "(":  # A process whose output, or input, stands for a file.
             frame.expand()
             frame.in_word = frame.replaced = True
             self._open(")", 2)
             return
+        self._need_no_array(frame)
         if frame.in_word and _FD.match("".join(frame.letters)):
             frame.in_word, frame.letters = False, []
         self._end_word(frame)
@@ -339,7 +306,7 @@ class Scanner:
         if len(self.frames) >= MAX_NESTING:
             self._doubt()
             return
-        self.frames.append(_Frame(closer, self.at))
+        self.frames.append(Frame(closer, self.at))
 
     def _close(self) -> None:
         self._end_command(self.frames[-1], self.at)
@@ -349,7 +316,7 @@ class Scanner:
         if closed.closer == ")" and not below.quoted and not below.in_word:
             below.start = self.at
 
-    def _close_or_end(self, frame: _Frame) -> None:
+    def _close_or_end(self, frame: Frame) -> None:
         if frame.closer == ")":
             self._close()
             return
@@ -367,7 +334,7 @@ class Scanner:
 
     # ---- what came of it
 
-    def _end_word(self, frame: _Frame) -> None:
+    def _end_word(self, frame: Frame) -> None:
         if not frame.in_word:
             return
         text = "".join(frame.letters)
@@ -378,14 +345,14 @@ class Scanner:
         if frame.operator:
             frame.redirections.append(Redirection(frame.operator, word))
             if frame.operator in ("<<", "<<-"):
-                source = self.text[frame.operator_end : self.at]
+                source = self.text[frame.operator_end : self.at].replace("\\\n", "")
                 quoted = any(char in source for char in "'\"\\")
-                self._documents.append(_Document(word, quoted, frame.operator == "<<-", len(self.frames)))
+                self._documents.append(Document(word, quoted, frame.operator == "<<-", len(self.frames)))
             frame.operator = ""
         else:
             frame.words.append(word)
 
-    def _end_command(self, frame: _Frame, end: int) -> None:
+    def _end_command(self, frame: Frame, end: int) -> None:
         self._end_word(frame)
         if frame.closer != "}" and not frame.document and (frame.words or frame.redirections):
             text = self.text[frame.start : end].replace("\\\n", "").strip()
