@@ -27,7 +27,8 @@ _FILLED = re.compile(r"(_|REPLY|MAPFILE|OPTARG|COPROC|DIRSTACK|FUNCNAME|OLDPWD|(
 #: Variables that evaluate what is assigned to them.
 _INTEGERS = frozenset("BASHPID EUID HISTCMD LINENO OPTIND PPID RANDOM SECONDS SRANDOM UID".split())
 _QUOTES = re.compile(r"[\"'\\]")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+#: A whole variable. `instead`: a plain text for one that is not set, or for one that is set.
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?[-+](?P<instead>[\w./:@%+,=-]*))?\})")
 _OTHER_EXPANSION = re.compile(r"[$`*?\[<>]|\{(?!\})")
 
 
@@ -83,6 +84,14 @@ def fits_pattern(pattern: str, text: str) -> bool:
 def may_be_option(word: Word) -> bool:
     """Return whether an expanded word may become an option: a pattern that begins with a name may not."""
     return word.expanded and not (is_pattern(word) and word.literal[:1] not in ("", "-"))
+
+
+def without_variables(word: Word) -> tuple[str, ...]:
+    """Return what an expanded word is where its variables are empty, and where their `instead` counts."""
+    if not word.expanded or not word.source:
+        return (word.text,)
+    source = _QUOTES.sub("", word.source)
+    return tuple(dict.fromkeys((_VARIABLE.sub("", source), _VARIABLE.sub(lambda each: each["instead"] or "", source))))
 
 
 @dataclass
@@ -142,12 +151,19 @@ class Variables:
         if _UNTOLD.search(text):
             self._evaluated.add("_")
 
-    def from_outside(self, word: Word) -> bool:
-        """Return whether an expanded word has variables only, and note that the text must not set them."""
-        names = _VARIABLE.findall(word.source)
-        if not names or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
+    def from_outside(self, word: Word, *, is_option: bool = False) -> bool:
+        """Return whether an expanded word has variables only, and note that the text must not set them.
+
+        `is_option`: the word may be an option only as far as a variable brings all of it.
+        """
+        found = list(_VARIABLE.finditer(word.source))
+        if not found or "\\\n" in word.source or _OTHER_EXPANSION.search(_VARIABLE.sub("", word.source)):
             return False
-        self._outside.update(names)
+        if len([each for each in found if each["instead"]]) > 1:
+            return False
+        if is_option and any(each.startswith("-") for each in without_variables(word)):
+            return False
+        self._outside.update(each[1] or each[2] for each in found)
         return True
 
     def are_unknown(self) -> bool:

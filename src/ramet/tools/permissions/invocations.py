@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ramet.tools.permissions.commands import parse
-from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, may_be_option
+from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, may_be_option, without_variables
 from ramet.tools.permissions.finding import started_by_find
 from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
 from ramet.tools.permissions.programs import (
@@ -221,7 +221,7 @@ class _Found:
     def _find(self, operands: tuple[Word, ...], depth: int) -> None:
         for word in operands:
             if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
-                self._need_outside(word)
+                self._need_outside(word, is_option=True)
         for program in started_by_find(operands):
             self.unwrap(program, depth)
 
@@ -285,7 +285,7 @@ class _Found:
         if name == "hash" and any(each.expanded or re.match("-[a-z]*p", each.text) for each in operands):
             self.unknown = True
         if name == "printf" and operands and (operands[0].text.startswith("-v") or may_be_option(operands[0])):
-            self.unknown = self.unknown or not self.variables.from_outside(operands[0])
+            self._need_outside(operands[0], is_option=True)
         if name in EVALUATING - {"printf"} and any(_SUBSTITUTION.search(each.text) for each in operands):
             self.unknown = True
         if name in ("cd", "pushd", "popd"):
@@ -308,22 +308,23 @@ class _Found:
                 self.variables.evaluate(each.source)
             for before, after in pairwise(operands):
                 if name != "[[" and before.expanded and after.expanded:
-                    self._need_outside(before)  # It may become `-v`.
+                    self._need_outside(before, is_option=True)  # It may become `-v`.
 
-    def _need_outside(self, word: Word) -> None:
+    def _need_outside(self, word: Word, *, is_option: bool = False) -> None:
         """Note that it is known what the text starts only if a word's variables come from outside of the text."""
-        self.unknown = self.unknown or not self.variables.from_outside(word)
+        self.unknown = self.unknown or not self.variables.from_outside(word, is_option=is_option)
 
     def _any(self, operands: tuple[Word, ...], depth: int) -> None:
         """Take the operands of a program that is not known for what it may start."""
         self._may_start(operands)
         operands = operands[:MAX_INVOCATIONS]  # Of more words it is unknown already.
         for at, word in enumerate(operands):
-            name = word.text.rpartition("/")[2]
-            if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
-                self.unwrap(operands[at:], depth)
+            for text in without_variables(word):
+                name = text.rpartition("/")[2]
+                if name in SHELLS or name in WRAPPERS or name in LOOSE_WRAPPERS:
+                    self.unwrap((Word(text) if word.expanded else word, *operands[at + 1 :]), depth)
             if word.expanded and is_pattern(word) and not may_be_option(word):
-                self.patterns[name] = None
+                self.patterns[word.text.rpartition("/")[2]] = None
             elif word.expanded:
                 self._need_outside(word)
         self.unknown = self.unknown or any("alias." in each.text for each in operands)  # Of git.
@@ -341,7 +342,7 @@ class _Found:
                 self._need_outside(word)
             if is_set:
                 self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
-                self._may_start((Word(value),))
+                self._may_start((Word(value, word.expanded, source=word.source.partition("=")[2]),))
 
     def _variables(self, names: tuple[Word, ...]) -> None:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
@@ -362,7 +363,11 @@ class _Found:
         plain = tuple(each.text for each in words)
         tokens = tuple(token for each in plain for token in _TOKEN.findall(each))
         unquoted = tuple(token for each in plain for token in _TOKEN.findall(_QUOTES.sub("", each)))
-        for each in dict.fromkeys((plain, tokens, unquoted)):
+        variants = [without_variables(each) for each in words]
+        emptied, filled = (
+            tuple(token for each in variants for token in _TOKEN.findall(each[which])) for which in (0, -1)
+        )
+        for each in dict.fromkeys((plain, tokens, unquoted, emptied, filled)):
             if len(each) > MAX_INVOCATIONS or len(self.operands) > MAX_INVOCATIONS:
                 self.unknown = True
             elif each:
