@@ -91,7 +91,8 @@ WORDS = [
     # Other spellings of the file that a shell reads.
     "echo rm x | bash //dev/stdin",
     "echo rm x | . //dev/stdin",
-    "echo rm x | bash /./dev/stdin",
+    "echo rm x | . -- /dev/stdin",
+    "echo rm x | bash -- /./dev/stdin",
     "echo rm x | bash ///dev///fd//0",
     "echo rm x | bash /tmp/../dev/fd/0",
     "echo rm x | bash ../../../../../../../../dev/stdin",

@@ -90,8 +90,8 @@ def without_variables(word: Word) -> tuple[str, ...]:
     """Return what an expanded word is where its variables are empty, and where their `instead` counts."""
     if not word.expanded or not word.source:
         return (word.text,)
-    source = _QUOTES.sub("", word.source)
-    return tuple(dict.fromkeys((_VARIABLE.sub("", source), _VARIABLE.sub(lambda each: each["instead"] or "", source))))
+    found = (_VARIABLE.sub("", word.source), _VARIABLE.sub(lambda each: each["instead"] or "", word.source))
+    return tuple(dict.fromkeys(_QUOTES.sub("", each) for each in found))
 
 
 @dataclass

@@ -152,7 +152,7 @@ class _Found:
             self.unknown = True
             self._loose(operands, depth)
         elif name in (".", "source"):
-            self._file(operands)
+            self._file(operands[1:] if operands and operands[0].text == "--" else operands)
         elif name == "alias":
             self._alias(operands, depth)
         elif name == "find":

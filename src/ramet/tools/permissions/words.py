@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
-_NOT_TOLD_BY_NAME = ("/dev/", "/proc/")
+#: Folders of the kernel, and the last parts of files there that hold what a process is given.
+_OF_KERNEL = ("/dev/", "/proc/")
+_GIVEN = re.compile(r"(stdin|tty|environ|cmdline|\d+)\Z")
 #: Words of the shell's own, behind which a command begins.
 KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 
@@ -79,7 +82,10 @@ def spellings(words: tuple[Word, ...]) -> Iterator[str]:
 
 def is_untold(file: Word) -> bool:
     """Return whether it cannot be told which file a name means, or what the file holds."""
-    return file.expanded or file.text.startswith(_NOT_TOLD_BY_NAME) or file.text == "-"
+    if file.expanded or file.text == "-":
+        return True
+    name = re.sub("^//", "/", posixpath.normpath(file.text))
+    return name.startswith(_OF_KERNEL) or _GIVEN.match(posixpath.basename(name)) is not None
 
 
 def _is_keyword(word: Word) -> bool:
