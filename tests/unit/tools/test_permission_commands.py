@@ -216,6 +216,8 @@ def test_redirections_and_operands_name_files() -> None:
     [
         *("$(", "`", "(", '"', "'", "${", "a ", "\\", "sh -c ", "<<E\n", "a*", ";", "#", "(('('))", "${a:(", "$((a*"),
         *("[", "a[", "a[]", "[]", "a[\n", "a=[", "${a[", "{a[}>b ", "BASH_", "a[[`", "*", "?(", "<a[ "),
+        *("$", "$\\\n", "a=(", "<<a\\\n", "a ${X:-", "a ${X:-b}", "find {} -exec ", "find -name {} -o "),
+        *("sed 's e ' ", "sed 'se\te", "sed '  ", "sed sIMe"),
     ],
 )
 @pytest.mark.parametrize("start", ["", "cat <<E\nE\necho "])

@@ -139,11 +139,13 @@ class Variables:
         is_counted = values and all(_NUMBER.match(each.text) or _NUMBERS.match(each.source) for each in values)
         (self.numbers if is_counted else self.others).update(each.text for each in operands[:1])
 
-    def parameter(self, content: str) -> None:
-        """Note what `${name:=value}` sets."""
+    def parameter(self, content: str) -> str:
+        """Return the name of what `${name:=value}` sets; empty if `${content}` sets nothing."""
         found = re.match(r"(\w+)(\[[^\]]*\])?:?=", content)
-        if found is not None:
-            self.others.add(found[1])
+        if found is None:
+            return ""
+        self.others.add(found[1])
+        return found[1]
 
     def evaluate(self, text: str) -> None:
         """Note an expression."""

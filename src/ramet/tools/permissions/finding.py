@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ramet.tools.permissions.programs import FIND_ACTIONS
 from ramet.tools.permissions.words import Word
 
+MAX_ACTIONS = 20
 _NAME = "{}"
 _ALTERNATIVES, _GROUPS = frozenset({"-o", "-or", ","}), frozenset({"(", ")", "!", "-not"})
 _OPTIONS = frozenset({"-H", "-L", "-P", "--"})
@@ -21,13 +22,22 @@ class _Names(NamedTuple):
     last: str = "*"
 
 
+class TooManyActions(Exception):
+    """A command of find starts more programs than are looked at."""
+
+
 def started_by_find(operands: tuple[Word, ...]) -> Iterator[tuple[Word, ...]]:
-    """Yield the words of each program that find starts. A word with a name in it counts as one that expands."""
-    for at, word in enumerate(operands):
-        if word.text in FIND_ACTIONS:
-            end = next((here for here in range(at, len(operands)) if operands[here].text == ";"), len(operands))
-            names = _names(operands[:at], in_folder=word.text.endswith("dir"))
-            yield tuple(_put(names, each) for each in operands[at + 1 : end])
+    """Yield the words of each program that find starts. A word with a name in it counts as one that expands.
+
+    Raises TooManyActions behind the first ones.
+    """
+    actions = [at for at, word in enumerate(operands) if word.text in FIND_ACTIONS]
+    for at in actions[:MAX_ACTIONS]:
+        end = next((here for here in range(at, len(operands)) if operands[here].text == ";"), len(operands))
+        names = _names(operands[:at], in_folder=operands[at].text.endswith("dir"))
+        yield tuple(_put(names, each) for each in operands[at + 1 : end])
+    if len(actions) > MAX_ACTIONS:
+        raise TooManyActions
 
 
 def _names(before: tuple[Word, ...], *, in_folder: bool) -> _Names:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ramet.tools.permissions.commands import parse
 from ramet.tools.permissions.expansions import Variables, is_pattern, may_be, may_be_option, without_variables
-from ramet.tools.permissions.finding import started_by_find
+from ramet.tools.permissions.finding import TooManyActions, started_by_find
 from ramet.tools.permissions.options import Options, read_options, replaced_in, shell_script
 from ramet.tools.permissions.programs import (
     ASSIGNING,
@@ -25,6 +25,7 @@ from ramet.tools.permissions.programs import (
     NAMING,
     PROGRAM_VARIABLES,
     RUN_VARIABLES,
+    SEDS,
     SHELL_STARTERS,
     SHELLS,
     TEXT_RUNNERS,
@@ -32,6 +33,7 @@ from ramet.tools.permissions.programs import (
     WRAPPERS,
     is_harmless,
 )
+from ramet.tools.permissions.sed_scripts import runs_input, with_commands_apart
 from ramet.tools.permissions.words import Command, Word, first_program, is_untold, spellings, without_name
 
 MAX_OPERANDS = 64  #: words among which a program is looked for
@@ -102,7 +104,7 @@ class _Found:
         for each in parsed.evaluated:
             self.variables.evaluate(each)
         for each in parsed.parameters:
-            self.variables.parameter(each)
+            self._bring((Word(self.variables.parameter(each)),))
         self._add(text.strip())
         for command in parsed.commands:
             self.commands.append(command)
@@ -158,7 +160,7 @@ class _Found:
         elif name == "find":
             self._find(operands, depth)
         elif name in ("for", "select"):
-            self._variables(operands[:1])
+            self._bring(operands[:1])
             self.variables.loop(operands)
             self.unwrap(operands[[*(each.text for each in operands), "do"].index("do") + 1 :], depth)
         elif name in WRAPPERS:
@@ -169,6 +171,8 @@ class _Found:
             self.unknown = self.unknown or (name in SHELL_STARTERS and len(candidates) < 2)
             if name in SHELL_STARTERS:
                 self._need_no_bash(operands)
+        elif name in SEDS:
+            self._sed(operands, depth)
         elif is_harmless(name, operands):
             self._harmless(name, operands)
         else:
@@ -222,8 +226,21 @@ class _Found:
         for word in operands:
             if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
                 self._need_outside(word, is_option=True)
-        for program in started_by_find(operands):
-            self.unwrap(program, depth)
+        try:
+            for program in started_by_find(operands):
+                self.unwrap(program, depth)
+        except TooManyActions:
+            self.unknown = True
+
+    def _sed(self, operands: tuple[Word, ...], depth: int) -> None:
+        scripts = [text for each in operands for text in without_variables(each)]
+        self.unknown = self.unknown or any(runs_input(each) for each in scripts)
+        files = [after for before, after in pairwise(operands) if before.text in ("-f", "--file")]
+        files += [Word(each.text[2:]) for each in operands if each.text.startswith("-f")]
+        files += [Word(each.text.partition("=")[2]) for each in operands if each.text.startswith("--file=")]
+        self.unknown = self.unknown or any(is_untold(each) for each in files)
+        self._may_start(tuple(Word(with_commands_apart(each)) for each in scripts))
+        self._any(operands, depth)
 
     def _wrapper(self, name: str, operands: tuple[Word, ...], depth: int) -> None:
         if name == "command" and operands and operands[0].text in ("-v", "-V", "-pv", "-pV"):
@@ -288,14 +305,27 @@ class _Found:
             self._need_outside(operands[0], is_option=True)
         if name in EVALUATING - {"printf"} and any(_SUBSTITUTION.search(each.text) for each in operands):
             self.unknown = True
+        if name in ("set", "shopt"):
+            self._set_options(name, operands)
         if name in ("cd", "pushd", "popd"):
             self.variables.others.add("PWD")
+
+    def _set_options(self, name: str, operands: tuple[Word, ...]) -> None:
+        """Note `set -k`, by which assignments among the operands of any program count."""
+        for each in operands:
+            if each.text == "--":
+                return
+            if each.text == "keyword" or (name == "set" and re.match("-[a-zA-Z]*k", each.text)):
+                self.unknown = True
+            if may_be_option(each):
+                self._need_outside(each, is_option=True)
 
     def _evaluate(self, name: str, operands: tuple[Word, ...]) -> None:
         """Note what a builtin evaluates, and the variables that the builtin sets."""
         if name in NAMING:
             if name in ("read", "getopts"):
                 self.variables.fill(operands)
+                self._bring(operands)
             options = "".join(each.text for each in operands if each.text[:1] == "-")
             named = [each for each in operands if each.expanded and "=" not in each.literal]
             self.unknown = self.unknown or bool(named) or (name in ASSIGNING and not {*"in"}.isdisjoint(options))
@@ -338,14 +368,21 @@ class _Found:
             if found is not None and (found[0] in RUN_VARIABLES or found[0].startswith("BASH_FUNC")):
                 self.unknown = True
             self.variables.assign(word)
-            if word.expanded and PROGRAM_VARIABLES.match(name):
-                self._need_outside(word)
+            if found is not None and PROGRAM_VARIABLES.match(found[0]):
+                self.unknown = self.unknown or name.endswith("+")
+                if word.expanded:
+                    self._need_outside(word)
             if is_set:
                 self.unknown = self.unknown or _SUBSTITUTION.search(value) is not None
                 self._may_start((Word(value, word.expanded, source=word.source.partition("=")[2]),))
 
     def _variables(self, names: tuple[Word, ...]) -> None:
         self.unknown = self.unknown or any(each.text in RUN_VARIABLES for each in names)
+
+    def _bring(self, names: tuple[Word, ...]) -> None:
+        """Take variables whose values no rule can be held against: a shell or a program may run such a value."""
+        self._variables(names)
+        self.unknown = self.unknown or any(PROGRAM_VARIABLES.match(each.text) for each in names)
 
     def _read_texts(self, command: Command) -> None:
         """Note the here-documents that a command reads, if the command may start what they say."""

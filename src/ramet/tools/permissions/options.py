@@ -7,8 +7,9 @@ from typing import NamedTuple
 from ramet.tools.permissions.programs import Wrapper
 from ramet.tools.permissions.words import Word
 
-#: Options of shells that say nothing about where commands come from; `o` and `O` take a word.
-_SHELL_FLAGS = frozenset("abefhiklmnpruvxBCEHPT")
+#: Options of shells that say nothing about where commands come from; `o` and `O` take a word. `k`, which is also
+#: `-o keyword`, is not among them: it makes assignments of the operands of any program.
+_SHELL_FLAGS = frozenset("abefhilmnpruvxBCEHPT")
 _SHELL_LONG = frozenset({"--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted", "--verbose"})
 _HARMLESS_LONG = frozenset({"--help", "--version"})
 
@@ -100,7 +101,7 @@ def shell_script(operands: tuple[Word, ...]) -> Script | None:
                 return None
             is_text = is_text or "c" in letters
             if "o" in letters or "O" in letters:
-                if at + 1 < len(operands) and operands[at + 1].expanded:
+                if any(each.expanded or each.text == "keyword" for each in operands[at + 1 : at + 2]):
                     return None
                 at += 1
         at += 1

@@ -30,7 +30,11 @@ RUN_VARIABLES = frozenset(
     " SHELLOPTS".split()
 )
 #: Variables whose value a program runs, if the value comes from an expansion that no rule can be held against.
-PROGRAM_VARIABLES = re.compile(r"\w*(EDITOR|PAGER|VISUAL|BROWSER|SHELL|COMMAND|CMD|ASKPASS|SSH|DIFF|PROGRAM)\Z")
+PROGRAM_VARIABLES = re.compile(
+    r"\w*(EDITOR|PAGER|VISUAL|BROWSER|SHELL|COMMAND|CMD|ASKPASS|SSH|RSH|DIFF|PROGRAM|MAKEFLAGS|MAKEFILES)\Z"
+    r"|(GIT_CONFIG\w*|GIT_EXEC_PATH|GIT_TEMPLATE_DIR|LESS(OPEN|CLOSE)?|MANOPT|MFLAGS|PERL5DB|PERL5OPT|PYTHONSTARTUP"
+    r"|RUBYOPT|(NODE|TAR|JAVA_TOOL)_OPTIONS)\Z"
+)
 #: Builtins that evaluate the names that they are given, substitutions in them included.
 EVALUATING = frozenset("[ [[ declare export let local printf read readonly test typeset unset wait".split())
 #: Builtins that set, or look up, the variables that their words name.
@@ -80,6 +84,7 @@ LOOSE_WRAPPERS = SHELL_STARTERS | frozenset(
     " bunx numactl perf pkexec prlimit proxychains proxychains4 pyenv rbenv rlwrap run0 setpriv sshpass strace su-exec"
     " systemd-inhibit systemd-run tini torsocks unbuffer valgrind xvfb-run".split()
 )
+SEDS = frozenset({"gsed", "sed", "ssed"})
 FIND_ACTIONS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 #: Programs that start none of their operands, whatever their options are.
