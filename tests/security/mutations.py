@@ -50,6 +50,7 @@ IRREGULAR = ("unit/isolation/test_git_irregular.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
 STEPS = ("unit/agent/test_steps.py",)
+HIDDEN = "unit/tools/test_permission_hidden_starts.py"
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
 
@@ -280,6 +281,34 @@ MUTANTS = (
            " or self._evaluated & self.others\n", "\n", tests=("unit/tools/test_permission_starters.py",)),
     Mutant("permissions: names behind an option's letters", "tools/permissions/command_rules.py",
            "range(min(len(word), MAX_GLUED + 1))", "range(1)", tests=("unit/tools/test_permission_starters.py",)),
+    Mutant("permissions: dollars that begin no expansion", "tools/permissions/scanner.py",
+           'following if _NAMED.match(following) else ""', "following",
+           tests=(HIDDEN, "unit/tools/test_permission_differential.py")),
+    Mutant("permissions: operators cut in two", "tools/permissions/scanner.py",
+           "            if self.text.startswith(rests, at):\n", "            if False:\n", tests=(HIDDEN,)),
+    Mutant("permissions: comments in arithmetic", "tools/permissions/scanner.py",
+           "        if self.at < self._arithmetic_end:\n", "        if False:\n", tests=(HIDDEN,)),
+    Mutant("permissions: arrays that are wrong", "tools/permissions/scanner.py",
+           "        if frame.is_array:\n", "        if False:\n", tests=(HIDDEN,)),
+    Mutant("permissions: lines of here-documents that go on", "tools/permissions/here_documents.py",
+           "        pieces.append(line[:-1] if goes_on else line)\n", "        pieces.append(line)\n", tests=(HIDDEN,)),
+    Mutant("permissions: what sh reads in another way", "tools/permissions/invocations.py",
+           "any(_OF_BASH.search(each.text) for each in texts)", "False", tests=(HIDDEN,)),
+    Mutant("permissions: names that find finds", "tools/permissions/finding.py",
+           "    if not found:\n", "    if True:\n", tests=(HIDDEN,)),
+    Mutant("permissions: actions of find", "tools/permissions/finding.py",
+           "    if len(actions) > MAX_ACTIONS:\n", "    if False:\n",
+           tests=("unit/tools/test_permission_commands.py::test_a_command_that_cannot_be_read_is_unknown",)),
+    Mutant("permissions: texts in the place of variables", "tools/permissions/expansions.py",
+           "        if is_option and any(", "        if False and any(", tests=(HIDDEN,)),
+    Mutant("permissions: files that a shell is given", "tools/permissions/words.py",
+           "_GIVEN.match(posixpath.basename(name)) is not None", "False", tests=(HIDDEN,)),
+    Mutant("permissions: how variables that are run get values", "tools/permissions/invocations.py",
+           "any(PROGRAM_VARIABLES.match(each.text) for each in names)", "False", tests=(HIDDEN,)),
+    Mutant("permissions: assignments among operands", "tools/permissions/invocations.py",
+           '            if each.text == "keyword" or', "            if False and", tests=(HIDDEN,)),
+    Mutant("permissions: scripts of sed", "tools/permissions/invocations.py",
+           "any(runs_input(each) for each in scripts)", "False", tests=(HIDDEN,)),
     Mutant("permissions: folders that a command names", "tools/permissions/command_files.py",
            "TouchedFile((*names, *below),", "TouchedFile((*names,),",
            tests=("unit/tools/test_permission_starters.py",)),

@@ -8,6 +8,7 @@ import pytest
 
 from ramet.tools.permissions.command_rules import command_pattern, narrows, widens
 from ramet.tools.permissions.commands import MAX_TEXT, parse
+from ramet.tools.permissions.finding import MAX_ACTIONS
 from ramet.tools.permissions.invocations import invocations
 from ramet.tools.permissions.touched import touched_by
 
@@ -124,6 +125,7 @@ def test_a_narrowing_rule_leaves_other_commands(command: str) -> None:
         "sh " + "x " * 1_000,
         'sh -c \'sh -c "sh -c \\"sh -c rm\\""\'',
         "echo " + "x" * MAX_TEXT,
+        "find ." + " -exec ls {} \\;" * (MAX_ACTIONS + 1),
     ],
 )
 def test_a_command_that_cannot_be_read_is_unknown(command: str) -> None:
