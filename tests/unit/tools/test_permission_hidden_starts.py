@@ -45,7 +45,11 @@ CUTS = [
     "sh -c '<<E${a ;rm x}'",
     "echo `cat <<'E'\nA`\nrm x\n: `\nE\n`",
     # Bash goes on behind a line in which an array is wrong.
-    "a=(1 <<'E' )\nrm x\nE\n)",
+    "a=(1 <<'E'; }\nrm x\nE\n)",
+    "a=(1 | '\nrm x\n' )",
+    "a=\\\n(1 | '\nrm x\n' )",
+    "a[2]=((1) '\nrm x\n' )",
+    "a\\\n[1<<E]=1\nrm x\nE",
     # In arithmetic `#` begins no comment.
     "(( 1 #)); rm x\n))",
     "(( (1) #)); rm x\n))",

@@ -142,6 +142,8 @@ class Scanner:
         if self._in_backquotes():
             self._doubt()  # A backslash is read once for the backquotes, and once more for what they hold.
         if following == "\n":  # The line goes on.
+            if frame.in_word and not self.text.endswith("\\\n", 0, self.at):
+                self._cut_in_two(self.at, ("[",))
             self.at += 2
         elif frame.quoted and following not in tuple('$`"\\'):
             self._add(frame, "\\" + following, 2)
@@ -213,7 +215,7 @@ class Scanner:
                 self._doubt()
 
     def _parenthesis(self, frame: Frame) -> None:
-        is_array = frame.in_word and self.text[self.at - 1] == "="
+        is_array = frame.in_word and "".join(frame.letters[-1:]).endswith("=")
         self._need_no_array(frame)
         self._end_command(frame, self.at)
         self._cut_in_two(self.at + 1, ("(",))
