@@ -7,10 +7,10 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, field_validator, model_validator
 
 from ramet.agent.output import MAX_ANSWER, DoesNotFit, OutputContract
 from ramet.core.errors import InvalidValue
@@ -153,6 +153,55 @@ def test_prose_full_of_brackets_is_read_in_bounded_time() -> None:
     """The number of tries is bounded: a million brackets are not tried each."""
     with pytest.raises(DoesNotFit):
         OutputContract(SCHEMA).parse("see " + '{"a": [' * 100_000)
+
+
+class Counted(BaseModel):
+    """A form that no answer fits, and that counts how often it was tried."""
+
+    tries: ClassVar[int] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def count(cls, data: Any) -> Any:
+        cls.tries += 1
+        raise ValueError("not this one")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}' * 2_000,
+        "[1] " * 2_000,
+        "```\n[1]\n```\n" * 2_000,
+        "~~~\n{}\n~~~\n[1]{}\n" * 2_000,
+    ],
+)
+def test_a_bounded_number_of_values_is_tried(text: str) -> None:
+    """Each value in prose, and each fenced block, is a candidate: a check of any costs more than its characters."""
+    Counted.tries = 0
+
+    with pytest.raises(DoesNotFit, match="not this one"):
+        OutputContract(Counted).parse(text)
+
+    assert Counted.tries <= 400
+
+
+@pytest.mark.parametrize("note", ["[12] says so. ", "```\n[1]\n```\n", '{"cause": 1} '])
+def test_the_last_of_many_values_is_found(note: str) -> None:
+    """An answer after thousands of notes, and one that is followed by fifty."""
+    contract = OutputContract(SCHEMA)
+
+    assert contract.parse(f"{note * 5_000}\n{GOOD}") == {"cause": "disk", "sure": 0.5}
+    assert contract.parse(f"{note * 5_000}\n{GOOD} {note * 50}") == {"cause": "disk", "sure": 0.5}
+
+
+@pytest.mark.parametrize(
+    "opened", ["[" * 20 + "1.5," * 1_000, "[" * 20 + "1.5," * 1_000 + "[" * 5_000, "[" * 20 + "1.5," * 1_000 + "NaN,"]
+)
+def test_brackets_that_open_long_walks_end_the_search(opened: str) -> None:
+    """What opens nothing is walked through to where that shows: the characters of all these walks are counted."""
+    with pytest.raises(DoesNotFit, match="JSON"):
+        OutputContract(SCHEMA).parse(f"see {opened}\n{GOOD}")
 
 
 class Odd:
