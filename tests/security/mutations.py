@@ -49,7 +49,7 @@ COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_plant
 IRREGULAR = ("unit/isolation/test_git_irregular.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
-STEPS = ("unit/agent/test_steps.py",)
+STEPS, PATTERNS = ("unit/agent/test_steps.py",), ("unit/agent/test_schema_patterns.py",)
 HIDDEN = "unit/tools/test_permission_hidden_starts.py"
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
@@ -376,6 +376,14 @@ MUTANTS = (
     Mutant("dialects below the root", "agent/schema.py",
            '                if subschema is not schema and isinstance(subschema.get("$schema"), str):\n',
            "                if False:\n", tests=STEPS),
+    Mutant("number of a schema's patterns", "agent/schema_patterns.py", "    if len(costs) > MAX_PATTERNS:\n",
+           "    if False:\n", tests=PATTERNS),
+    Mutant("sizes of a schema's patterns", "agent/schema_patterns.py", "    if size > MAX_SIZE:\n", "    if False:\n",
+           tests=(f"{PATTERNS[0]}::test_patterns_of_one_schema_share_the_bound_on_their_size",)),
+    Mutant("steps of a match", "agent/schema_patterns.py", "take(1 + length * self._places // _UNIT)", "take(1)",
+           tests=(f"{PATTERNS[0]}::test_a_match_counts_the_places_of_its_pattern",)),
+    Mutant("patterns that re does not see", "agent/schema.py", "jsonschema.FormatChecker(formats=())",
+           "jsonschema.FormatChecker()", tests=PATTERNS),
     # ---- secrets
     Mutant("secrets masked in errors", "spawn/private.py",
            "    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))\n",

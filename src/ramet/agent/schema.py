@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent import schema_patterns, schema_steps
+from ramet.agent import schema_steps
+from ramet.agent.schema_patterns import Patterns
 from ramet.agent.steps import TooManySteps, counted
 from ramet.core.errors import InvalidValue
 
@@ -48,9 +49,11 @@ class JsonSchema:
             dialect = validator_for(schema, default=jsonschema.Draft202012Validator)
             if _parts(schema) > MAX_PARTS:
                 raise InvalidValue("output", spec, f"a schema of at most {MAX_PARTS} parts")
-            dialect.check_schema(schema)
+            patterns = Patterns(_subschemas(schema))
+            # Without formats: `re` would compile each pattern, in milliseconds for each range of many letters.
+            no_formats = jsonschema.FormatChecker(formats=())
+            dialect.check_schema(schema, format_checker=no_formats)  # type: ignore[call-arg]  # of every dialect
             for subschema in _subschemas(schema):
-                schema_patterns.check(subschema)
                 schema_steps.check(subschema)
                 if subschema is not schema and isinstance(subschema.get("$schema"), str):
                     raise InvalidValue("output.$schema", subschema["$schema"], "one dialect, named at the root")
@@ -61,7 +64,7 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            validators = schema_steps.counting(schema_patterns.linear(dialect))
+            validators = schema_steps.counting(patterns.linear(dialect))
             # jsonschema would go on with its own validators at each schema that names a dialect.
             plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
             self._validator: Validator = validators(plain, registry=registry)

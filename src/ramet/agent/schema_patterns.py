@@ -1,99 +1,158 @@
 """Patterns of JSON schemas, matched in linear time: by the engine that pydantic has, which never backtracks.
 
-`jsonschema` itself uses `re`, whose work may double with each character of a text that an agent's model wrote.
+`jsonschema` itself uses `re`, whose work may double with each character of a text that an agent's model wrote. What
+linear work costs is counted first: the sizes of all patterns of a schema, and the places that a match may go through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
+from ramet.agent.schema_pattern_cost import LETTERS, Cost, Unreadable, cost_of
 from ramet.agent.steps import take
 from ramet.core.errors import InvalidValue
 
 MAX_PATTERN = 1_000  #: characters
+MAX_PATTERNS = 100  #: of a schema; what is written twice counts once
+MAX_SIZE = 64_000  #: of all patterns of a schema, about 20 MB compiled, as much as the engine accepts of one
 MAX_MATCHED = 16 * 1024  #: characters of a text or name that is held against a pattern
-_ACCEPTED = f"a regular expression of at most {MAX_PATTERN} characters, without look-around and backreferences"
+_UNIT = 256  #: places for bytes of a text, that cost about one step
+_SYNTAX = f"a regular expression of at most {MAX_PATTERN} characters, without look-around and backreferences"
+_SIZE = (
+    f"patterns within the size limit of {MAX_SIZE} for all of a schema, where a character counts 1 and a class of "
+    f"letters, such as \\w, {LETTERS}, each as often as it is repeated"
+)
 
 
-def check(schema: Mapping[str, Any]) -> None:
-    """Raise InvalidValue for a pattern of one schema, subschemas not counted, that cannot be matched in linear time."""
+class _Compiled:
+    """A pattern that the engine has compiled."""
+
+    __slots__ = ("__weakref__", "_places", "_validator")
+
+    def __init__(self, pattern: str, cost: Cost) -> None:
+        from pydantic_core import SchemaValidator, core_schema
+
+        self._validator = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+        self._places = cost.places
+
+    def fits(self, text: str) -> bool:
+        """Match a text. Raises TooManySteps before it does."""
+        length = len(text) if text.isascii() else 4 * len(text)
+        take(1 + length * self._places // _UNIT)
+        return bool(self._validator.isinstance_python(text))
+
+
+#: Patterns of the schemas that live: several contracts are made of one schema during a turn.
+compiled: WeakValueDictionary[str, _Compiled] = WeakValueDictionary()
+
+
+class Patterns:
+    """The patterns of one schema.
+
+    Raises InvalidValue for one that cannot be matched in linear time, and for too many or too large ones.
+    """
+
+    def __init__(self, subschemas: Iterable[Mapping[str, Any]]) -> None:
+        costs: dict[str, Cost] = {}
+        self._compiled: dict[str, _Compiled] = {}
+        fields = dict[str, str]()
+        for schema in subschemas:
+            for field, pattern in _written(schema):
+                if pattern not in fields:
+                    fields[pattern] = field
+                    costs[pattern] = _cost(field, pattern)
+                    _check_sum(field, pattern, costs)
+        for pattern, field in fields.items():
+            self._compiled[pattern] = _compile(field, pattern, costs[pattern])
+
+    def linear(self, dialect: Any) -> Any:
+        """Return a class of validators of a dialect that matches with these, and hands no pattern to `re`."""
+        from jsonschema.validators import extend
+
+        changed = {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+        }
+        return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
+
+    def _fits(self, pattern: str, text: str) -> bool:
+        return len(text) <= MAX_MATCHED and self._compiled[pattern].fits(text)
+
+    def _pattern(self, validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+        from jsonschema import ValidationError
+
+        if validator.is_type(instance, "string") and not self._fits(pattern, instance):
+            too_long = f" (of at most {MAX_MATCHED} characters)" if len(instance) > MAX_MATCHED else ""
+            yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}{too_long}")
+
+    def _pattern_properties(
+        self, validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any
+    ) -> Iterator[Any]:
+        from jsonschema import ValidationError
+
+        if not validator.is_type(instance, "object"):
+            return
+        for name, value in instance.items():
+            if len(name) > MAX_MATCHED:
+                yield ValidationError(f"the name {name[:100]!r}… has more than {MAX_MATCHED} characters")
+            for pattern, subschema in patterns.items():
+                if self._fits(pattern, name):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+    def _additional_properties(self, validator: Any, accepted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        from jsonschema import ValidationError
+
+        if not validator.is_type(instance, "object"):
+            return
+        patterns = schema.get("patternProperties", {})
+        known = schema.get("properties", {})
+        more = [name for name in instance if name not in known and not any(self._fits(each, name) for each in patterns)]
+        if validator.is_type(accepted, "object"):
+            for name in more:
+                yield from validator.descend(instance[name], accepted, path=name)
+        elif not accepted and more:
+            names = ", ".join(each[:100] for each in more[:10])
+            yield ValidationError(f"additional properties are not allowed: {names}")
+
+
+def _written(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The patterns of one schema, subschemas not counted, each with its place."""
     named = schema.get("patternProperties")
     if isinstance(named, dict):
         for pattern in named:
-            _check(f"output.patternProperties.{pattern[:100]}", pattern)
+            yield f"output.patternProperties.{pattern[:100]}", pattern
     if isinstance(pattern := schema.get("pattern"), str):
-        _check("output.pattern", pattern)
+        yield "output.pattern", pattern
 
 
-def linear(dialect: Any) -> Any:
-    """Return a class of validators of a dialect that hands no pattern to `re`."""
-    from jsonschema.validators import extend
-
-    changed = {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-    }
-    return extend(dialect, changed)  # type: ignore[no-untyped-call]  # of jsonschema
+def _cost(field: str, pattern: str) -> Cost:
+    if len(pattern) > MAX_PATTERN:
+        raise InvalidValue(field, f"{len(pattern)} characters", _SYNTAX)
+    try:
+        return cost_of(pattern)
+    except Unreadable as problem:
+        raise InvalidValue(field, pattern, f"{_SYNTAX}, {problem}") from None
 
 
-@lru_cache(maxsize=256)
-def _matcher(pattern: str) -> Any:
-    from pydantic_core import SchemaValidator, core_schema
+def _check_sum(field: str, pattern: str, costs: Mapping[str, Cost]) -> None:
+    if len(costs) > MAX_PATTERNS:
+        raise InvalidValue(field, pattern, f"at most {MAX_PATTERNS} patterns in a schema")
+    size = sum(each.size for each in costs.values())
+    if size > MAX_SIZE:
+        raise InvalidValue(field, pattern, f"{_SIZE}; this one brings them to {size}")
 
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
 
-
-def _check(field: str, pattern: str) -> None:
+def _compile(field: str, pattern: str, cost: Cost) -> _Compiled:
     from pydantic_core import SchemaError
 
-    if len(pattern) > MAX_PATTERN:
-        raise InvalidValue(field, f"{len(pattern)} characters", _ACCEPTED)
+    if (known := compiled.get(pattern)) is not None:
+        return known
     try:
-        _matcher(pattern)
+        compiled[pattern] = new = _Compiled(pattern, cost)
     except SchemaError as error:
         reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
-        raise InvalidValue(field, pattern, f"{_ACCEPTED}: {reason.strip()}") from None
-
-
-def _fits(pattern: str, text: str) -> bool:
-    take(1 + len(text) // 64)
-    return len(text) <= MAX_MATCHED and bool(_matcher(pattern).isinstance_python(text))
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if validator.is_type(instance, "string") and not _fits(pattern, instance):
-        too_long = f" (of at most {MAX_MATCHED} characters)" if len(instance) > MAX_MATCHED else ""
-        yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}{too_long}")
-
-
-def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if not validator.is_type(instance, "object"):
-        return
-    for name, value in instance.items():
-        if len(name) > MAX_MATCHED:
-            yield ValidationError(f"the name {name[:100]!r}… has more than {MAX_MATCHED} characters")
-        for pattern, subschema in patterns.items():
-            if _fits(pattern, name):
-                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
-
-
-def _additional_properties(validator: Any, accepted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if not validator.is_type(instance, "object"):
-        return
-    patterns = schema.get("patternProperties", {})
-    known = schema.get("properties", {})
-    more = [name for name in instance if name not in known and not any(_fits(each, name) for each in patterns)]
-    if validator.is_type(accepted, "object"):
-        for name in more:
-            yield from validator.descend(instance[name], accepted, path=name)
-    elif not accepted and more:
-        yield ValidationError(f"additional properties are not allowed: {', '.join(each[:100] for each in more[:10])}")
+        raise InvalidValue(field, pattern, f"{_SYNTAX}: {reason.strip()}") from None
+    return new

@@ -23,7 +23,7 @@ LARGE = {
     "a repeated class of all letters": r"\w{1,250}",
     "repeats in repeats": "(?:(?:[a-z]{1,90}){1,90}){1,90}",
     "a repeat of a repeat": "[a-z]{300}{300}",
-    "a repeated group of choices": "(?:a|b|[^x]|.){1,3000}",
+    "a repeated group of choices": "(?:a|b|[^x]|.){1,9000}",
     "a repeated property of Unicode": r"\p{Alphabetic}{300}",
     "a repeated class with a class in it": r"[^[^\w]]{150}",
     "a class in many classes": "[^" * 240 + r"\w" + "]" * 240,
@@ -87,14 +87,14 @@ def test_many_names_are_held_against_as_many_patterns_as_allowed() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        ("(?:[a-z]{1,900}[a-m]{1,900}){1,30}!", "abcdefghij" * 1_600),
-        ("(?:(?:a{0,30}){30}){50}!", "a" * 16_000),
-        ("a.{900}b$", "ab" * 8_000),
-        ("(?:a|é){1000}!", "é" * 16_000),
-        ("^[a-z]{1,900}[a-m]{1,900}!", "a" * 16_000),
-        ("^(?:[a-z]{1,900}){1,9}!", "a" * 16_000),
-        ("^[a-z]{1,900}|b[a-z]{1,900}!", "a" * 16_000),
-        ("[a-z]{1,900}[a-m]!", "a" * 16_000),
+        ("(?:[a-z]{1,900}[a-m]{1,900}){1,30}!", "abcdefghij" * 10),
+        ("(?:(?:a{0,30}){30}){50}!", "a" * 100),
+        ("a.{900}b$", "ab" * 2_000),
+        ("(?:a|é){1000}!", "é" * 1_000),
+        ("^[a-z]{1,900}[a-m]{1,900}!", "a" * 3_000),
+        ("^(?:[a-z]{1,900}){1,9}!", "a" * 1_000),
+        ("^[a-z]{1,900}|b[a-z]{1,900}!", "a" * 3_000),
+        ("[a-z]{1,900}[a-m]!", "a" * 6_000),
     ],
 )
 def test_a_match_counts_the_places_of_its_pattern(pattern: str, text: str) -> None:

@@ -1,0 +1,167 @@
+"""What a pattern costs, read from its text before anything compiles it.
+
+The engine copies a part for each of its repeats, and a class of letters of all scripts is a large automaton. A match is
+linear in its text, but each character may meet every copy. So both numbers are computed here, never too small: the text
+is read as the engine reads it, and what it would refuse may count as anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LETTERS = 315  #: of a class of letters, such as \w, which has an automaton of about 100 KB
+_BASE = 100  #: of any pattern
+_RANGE = 6  #: of what is not ASCII, or nearly everything, such as `.`
+_ESCAPES = {**dict.fromkeys("wWpP", LETTERS), **dict.fromkeys("dD", 80), "s": 5, "S": 8}
+_FOLDED = 5_000  #: to find the other case of each letter of a long range, each time that one is written
+_FEW = 64  #: places that a pattern without a choice of places may cost, whatever its length
+
+_REPEATS = re.compile(r"\{\s*(\d*)\s*(?:(,)\s*(\d*)\s*)?\}")
+_GROUP = re.compile(r"\(\?([A-Za-z-]*)[:)]|\(\?P?<[^>]*>|\(")
+_ESCAPE = re.compile(r"\\[pPxuU]\{[^}]*\}|\\[pP].|\\x..|\\u.{4}|\\U.{8}|\\.", re.DOTALL)
+_OPERATORS = ("&&", "--", "~~")
+
+
+class Unreadable(Exception):
+    """A pattern in a notation that is not counted. The message says what is accepted."""
+
+
+class Cost(NamedTuple):
+    """What compiling a pattern and matching it take at most."""
+
+    size: int  #: about 300 bytes, and a microsecond, of a compiled pattern
+    places: int  #: of the pattern, that one character of a text may be held against
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(self.size + other.size, self.places + other.places)
+
+    def times(self, count: int) -> Cost:
+        return Cost(self.size * count + 1, self.places * count + 1)
+
+
+_NOTHING = Cost(0, 0)
+
+
+def cost_of(pattern: str) -> Cost:
+    """Return what a pattern costs. Raises Unreadable."""
+    return _Reader(pattern).cost()
+
+
+class _Reader:
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._at = pattern, 0
+        self._folds = any("i" in (each[1] or "") for each in _GROUP.finditer(pattern))
+        self._once = _BASE  # not repeated with the part that it is in
+        self._is_sequence = pattern.startswith("^")  # of characters and classes, from the beginning of a text
+        self._choices = 0  # repeats of a sequence that may be of several lengths
+        self._rest = 0  # places behind the first of them
+
+    def cost(self) -> Cost:
+        """Return what the whole pattern costs: the sum of its parts, each as often as it is repeated."""
+        outer: list[Cost] = []
+        done, last = _NOTHING, _NOTHING  # of the group that is read, and of its last part, which may be repeated
+        while self._at < len(self._pattern):
+            match self._pattern[self._at]:
+                case "(":
+                    if self._open():
+                        outer.append(done.plus(last))
+                        done, last = _NOTHING, _NOTHING
+                case ")":
+                    done, last = outer.pop() if outer else _NOTHING, Cost(2, 1).plus(done).plus(last)
+                    self._at += 1
+                case "*" | "+" | "?" | "{" if (repeats := self._repeats()) is not None:
+                    last = last.times(repeats)
+                case "|":
+                    self._is_sequence = False
+                    done, last = done.plus(last), Cost(1, 1)
+                    self._at += 1
+                case _:
+                    done, last = done.plus(last), Cost(self._character(), 1)
+                    self._rest += self._choices
+        for each in outer:  # open groups, which the engine refuses
+            done = done.plus(each)
+        size, places = done.plus(last)
+        if self._is_sequence and self._choices <= 1:
+            places = min(places, _FEW + self._rest)
+        return Cost(size + self._once, places)
+
+    def _open(self) -> bool:
+        """Step over the beginning of a group, and return True; or over flags, which are no group."""
+        found = _GROUP.match(self._pattern, self._at)
+        self._is_sequence = False
+        assert found is not None, "a parenthesis alone is the last choice"
+        if "x" in (found[1] or ""):
+            raise Unreadable("without the verbose flag x")
+        self._at = found.end()
+        return not found[0].endswith(")")
+
+    def _repeats(self) -> int | None:
+        """Step over a repeat, and return how many copies it makes; None where there is none."""
+        if self._pattern[self._at] != "{":
+            self._at += 1
+            self._choices += 1
+            return 1
+        found = _REPEATS.match(self._pattern, self._at)
+        if found is None:
+            return None
+        least, most = int(found[1] or 0), int(found[3] or found[1] or 0)
+        self._at = found.end()
+        self._rest += self._choices * most
+        self._choices += bool(found[2]) and found[3] != found[1]
+        return max(least, most, 1)
+
+    def _character(self) -> int:
+        """Step over a character, an escape or a class, and return its size."""
+        if self._pattern[self._at] == "[":
+            return self._class()
+        size, is_long = self._item()
+        if self._folds:
+            self._once += _FOLDED * is_long
+            size = max(size, _RANGE)
+        return size
+
+    def _item(self) -> tuple[int, bool]:
+        """Step over a character or an escape. Return its size, and whether its other cases may be many."""
+        start = self._at
+        if self._pattern[start] != "\\":
+            self._at += 1
+            text = self._pattern[start]
+            return (_RANGE if text == "." or not text.isascii() else 1), False
+        found = _ESCAPE.match(self._pattern, start)
+        self._at = found.end() if found is not None else start + 1
+        kind = self._pattern[start + 1 : start + 2]
+        return _ESCAPES.get(kind, _RANGE if kind in "xuU" else 1), kind in "pP"
+
+    def _class(self) -> int:
+        """Step over a class and the classes in it, and return their size."""
+        start, depth, size, parts = self._at, 0, 0, 0
+        while self._at < len(self._pattern):
+            char = self._pattern[self._at]
+            if char == "[":
+                depth, parts = depth + 1, parts + 1
+                size += self._open_class()
+            elif char == "]":
+                depth, self._at = depth - 1, self._at + 1
+                if depth == 0:
+                    break
+            else:
+                parts += self._pattern.startswith(_OPERATORS, self._at)
+                size += self._item()[0] - 1  # of one character or range less, see below
+        text = self._pattern[start : self._at]
+        if self._folds and (parts > 1 or not text.isascii() or re.search(r"\\[^wds\W]", text)):
+            self._once += _FOLDED * parts
+        return size * parts + 1 + len(text) // 8  # ranges of ASCII are one part of an automaton
+
+    def _open_class(self) -> int:
+        """Step over the beginning of a class, up to a bracket that closes nothing there; return its size."""
+        self._at += 1
+        size = 0
+        if self._pattern.startswith("^", self._at):
+            self._at, size = self._at + 1, _RANGE
+        dashes = self._at
+        while self._pattern.startswith("-", self._at):
+            self._at += 1
+        if self._at == dashes and self._pattern.startswith("]", self._at):
+            self._at += 1
+        return size
