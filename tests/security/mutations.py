@@ -48,6 +48,7 @@ REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_ho
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
 IRREGULAR = ("unit/isolation/test_git_irregular.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
+ANSWERS = ("unit/agent/test_output.py",)
 LOST_KEYS = ("trips/test_lost_keys.py",)
 STEPS, PATTERNS = ("unit/agent/test_steps.py",), ("unit/agent/test_schema_patterns.py",)
 HIDDEN = "unit/tools/test_permission_hidden_starts.py"
@@ -384,6 +385,12 @@ MUTANTS = (
            tests=(f"{PATTERNS[0]}::test_a_match_counts_the_places_of_its_pattern",)),
     Mutant("patterns that re does not see", "agent/schema.py", "jsonschema.FormatChecker(formats=())",
            "jsonschema.FormatChecker()", tests=PATTERNS),
+    Mutant("candidates of an answer", "agent/output.py", "    found: deque[Any] = deque(maxlen=MAX_CANDIDATES)\n",
+           "    found: deque[Any] = deque()\n", tests=ANSWERS),
+    Mutant("fenced candidates of an answer", "agent/output.py",
+           "    blocks: deque[str] = deque(maxlen=MAX_CANDIDATES)\n", "    blocks: deque[str] = deque()\n",
+           tests=ANSWERS),
+    Mutant("walks through an answer", "agent/output.py", " and left >= 0 and ", " and ", tests=ANSWERS),
     # ---- secrets
     Mutant("secrets masked in errors", "spawn/private.py",
            "    return replace(error, type=masked(error.type, forms), message=masked(error.message, forms))\n",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ramet.agent.schema import MAX_SCHEMA, JsonSchema
@@ -20,7 +22,10 @@ from ramet.models.plain import plain
 
 MAX_ANSWER = 1 << 20  #: characters of an answer that are looked at
 MAX_PROBLEM = 2_000
-_MAX_TRIES = 50  #: brackets in prose that turn out to open nothing: each may cost a walk through the text
+MAX_CANDIDATES = 200  #: values in prose, and fenced blocks, that are held against the form: the last ones
+_MAX_TRIES = 50  #: brackets in prose that turn out to open nothing
+_MAX_WALKS = 5  #: through the text, that brackets which open nothing may cost together
+_OPENING = re.compile(r"[\[{]")
 
 _INSTRUCTIONS = """\
 Your final answer must be one JSON value that fits this JSON schema, and nothing else: no prose before or after it.
@@ -170,9 +175,9 @@ def _candidates(text: str) -> Iterator[Any]:
     yield from reversed(_in_prose(text))
 
 
-def _fenced(text: str) -> list[str]:
-    """What stands in fenced blocks; one that never closes reaches to the end."""
-    blocks: list[str] = []
+def _fenced(text: str) -> Sequence[str]:
+    """The contents of the last fenced blocks; one that never closes reaches to the end."""
+    blocks: deque[str] = deque(maxlen=MAX_CANDIDATES)
     fence, lines = "", list[str]()
     for line in text.splitlines():
         mark = line.strip()
@@ -183,23 +188,31 @@ def _fenced(text: str) -> list[str]:
             fence = ""
         elif fence:
             lines.append(line)
-    return [*blocks, "\n".join(lines)] if fence else blocks
+    if fence:
+        blocks.append("\n".join(lines))
+    return blocks
 
 
-def _in_prose(text: str) -> list[Any]:
-    """Objects and arrays between words."""
-    found: list[Any] = []
-    at, tries = 0, 0
-    while tries < _MAX_TRIES:
-        starts = [each for each in (text.find("{", at), text.find("[", at)) if each >= 0]
-        if not starts:
-            break
+def _in_prose(text: str) -> Sequence[Any]:
+    """The last objects and arrays between words."""
+    found: deque[Any] = deque(maxlen=MAX_CANDIDATES)
+    at, tries, left = 0, 0, _MAX_WALKS * len(text)
+    while tries < _MAX_TRIES and left >= 0 and (opening := _OPENING.search(text, at)) is not None:
+        start = opening.start()
         try:
-            value, at = _decoder.raw_decode(text, min(starts))
+            value, at = _decoder.raw_decode(text, start)
             found.append(value)
-        except (ValueError, RecursionError):
-            at, tries = min(starts) + 1, tries + 1
+        except (ValueError, RecursionError) as problem:
+            left -= _walked(problem, len(text)) - start
+            at, tries = start + 1, tries + 1
     return found
+
+
+def _walked(problem: Exception, end: int) -> int:
+    """Where a decoder stopped, or `end` if it does not say: an unterminated string is named by its beginning."""
+    if isinstance(problem, json.JSONDecodeError) and not problem.msg.startswith("Unterminated"):
+        return problem.pos
+    return end
 
 
 def _no_json(text: str) -> str:
