@@ -49,6 +49,7 @@ COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_plant
 IRREGULAR = ("unit/isolation/test_git_irregular.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
 ANSWERS = ("unit/agent/test_output.py",)
+ANSWERS, VALUES = ("unit/agent/test_output.py",), "unit/agent/test_validation.py"
 LOST_KEYS = ("trips/test_lost_keys.py",)
 STEPS, PATTERNS = ("unit/agent/test_steps.py",), ("unit/agent/test_schema_patterns.py",)
 HIDDEN = "unit/tools/test_permission_hidden_starts.py"
@@ -385,8 +386,18 @@ MUTANTS = (
            tests=(f"{PATTERNS[0]}::test_a_match_counts_the_places_of_its_pattern",)),
     Mutant("patterns that re does not see", "agent/schema.py", "jsonschema.FormatChecker(formats=())",
            "jsonschema.FormatChecker()", tests=PATTERNS),
-    Mutant("candidates of an answer", "agent/output.py", "    found: deque[Any] = deque(maxlen=MAX_CANDIDATES)\n",
-           "    found: deque[Any] = deque()\n", tests=ANSWERS),
+    Mutant("errors of a value, before they are made", "agent/typed/validation.py",
+           "                if self.tries.longest_errors(data, tries, _ERROR) > _ERRORS_SIZE:\n",
+           "                if False:\n", tests=(f"{VALUES}::test_errors_of_a_value_take_bounded_memory",)),
+    Mutant("errors of a value, before they are told", "agent/typed/validation.py",
+           "        if count <= MAX_ERRORS:\n", "        if True:\n",
+           tests=(f"{VALUES}::test_many_errors_are_counted_and_the_first_is_told",)),
+    Mutant("texts in errors of choices", "agent/typed/tries.py",
+           "1 + len(data) // _TEXT if isinstance(data, str) else 1", "1",
+           tests=(f"{VALUES}::test_errors_of_a_value_take_bounded_memory",)),
+    Mutant("candidates of an answer", "agent/output.py",
+           "    found: deque[Any] = deque(maxlen=MAX_CANDIDATES)\n", "    found: deque[Any] = deque()\n",
+           tests=ANSWERS),
     Mutant("fenced candidates of an answer", "agent/output.py",
            "    blocks: deque[str] = deque(maxlen=MAX_CANDIDATES)\n", "    blocks: deque[str] = deque()\n",
            tests=ANSWERS),

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ramet.agent.schema import MAX_SCHEMA, JsonSchema
 from ramet.agent.steps import TooManySteps, counted
-from ramet.agent.typed.tries import Tries
+from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue, RametError
 from ramet.models.plain import plain
 
@@ -138,24 +138,17 @@ class _TypeForm:
             self.schema: Mapping[str, Any] = self._adapter.json_schema()
         except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError) as error:
             raise InvalidValue("output", spec, f"{accepted}: {str(error).splitlines()[0]}") from None
-        self._tries = Tries(self._adapter)
+        self._validation = Validation(self._adapter)
 
     def value(self, data: Any) -> Any:
-        from pydantic import ValidationError
-
         try:
-            with counted() as steps:
-                self._tries.count(data, steps)
+            return self._validation.of_data(data, json.dumps(data))
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
-        try:
-            # From text, not from Python: only so are dates, sets and strict types read as JSON means them.
-            return self._adapter.validate_json(json.dumps(data))
-        except ValidationError as refusal:
-            found = refusal.errors(include_url=False, include_input=False, include_context=False)
-            lines = [f"{_place(each['loc'])}: {each['msg']}" for each in found[:10]]
-            more = [f"and {len(found) - 10} more"] if len(found) > 10 else []
-            raise DoesNotFit("; ".join(lines + more)) from None
+        except DoesNotFitType as refusal:
+            lines = [f"{_place(each.place)}: {each.message}" for each in refusal.problems[:10]]
+            more = len(refusal.problems) - len(lines) + refusal.more
+            raise DoesNotFit("; ".join([*lines, f"and {more} more"] if more else lines)) from None
 
     def data(self, value: Any) -> Any:
         return self._adapter.dump_python(value, mode="json")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tracemalloc
 from pathlib import Path
-from typing import Any, TypedDict, Union
+from typing import Any, Union
 
 import pydantic
 import pytest
@@ -18,7 +17,7 @@ from ramet.agent.files.agentfile import parse_agent
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.rebuilding import agent_of
 from ramet.agent.typed.reading import hint_of
-from ramet.agent.typed.values import checked, given
+from ramet.agent.typed.values import checked
 from ramet.core.errors import InvalidValue
 from ramet.core.recipe import Recipe, TaskDefinition
 
@@ -208,69 +207,6 @@ def test_a_large_value_of_a_plain_type_is_read() -> None:
     numbers = [0.125] * 300_000
 
     assert checked(list[float], numbers, "value") == numbers
-
-
-# ---- errors of a value
-
-
-def _fields(count: int, kind: str) -> Any:
-    names = [f"f{at}" for at in range(count)]
-    if kind == "model":
-        return pydantic.create_model("Wide", **dict.fromkeys(names, (int, ...)))
-    if kind == "dataclass":
-        return dataclasses.make_dataclass("Wide", [(name, int) for name in names])
-    return TypedDict("Wide", dict.fromkeys(names, int))  # type: ignore[misc]  # names made here
-
-
-@pytest.mark.parametrize("kind", ["model", "dataclass", "typed dict"])
-@pytest.mark.parametrize("holder", ["list", "dict", "choice"])
-def test_each_field_that_a_value_lacks_is_a_step(kind: str, holder: str) -> None:
-    """pydantic makes an error of each: 10,000 empty objects would lack a million fields of their type."""
-    wide = _fields(100, kind)
-    hint, data = {
-        "list": (list[wide], [{}] * 10_000),
-        "dict": (dict[str, wide], {f"{at}": {} for at in range(10_000)}),
-        "choice": (list[Union[int, wide]], [{}] * 10_000),  # noqa: UP007 - of a class made here
-    }[holder]
-
-    with pytest.raises(InvalidValue, match="steps"):
-        checked(hint, data, "value")
-    with pytest.raises(InvalidValue, match="steps"):
-        given(hint, data, "value")
-    with pytest.raises(DoesNotFit, match="steps"):
-        OutputContract(hint).parse(json.dumps(data))
-
-
-def test_objects_with_all_of_many_fields_are_read() -> None:
-    """What is there costs nothing beyond its text."""
-    wide = _fields(100, "model")
-    data = [{f"f{at}": at for at in range(100)}] * 2_000
-
-    assert len(checked(list[wide], data, "value")) == 2_000
-
-
-@pytest.mark.parametrize("hint", [list[int], dict[str, int], list[list[int]]])
-def test_errors_without_number_are_counted_and_not_written(hint: Any) -> None:
-    """A value that is wrong in 50,000 places is refused in memory that does not grow with their number."""
-    wrong: Any = {f"{at:x}": "" for at in range(50_000)} if hint == dict[str, int] else [""] * 50_000
-    text, contract = json.dumps([wrong] if hint == list[list[int]] else wrong), OutputContract(hint)
-    data = json.loads(text)
-    refusals = {
-        "checked": lambda: checked(hint, data, "value"),
-        "given": lambda: given(hint, data, "value"),
-        "answer": lambda: contract.parse(text),
-    }
-    for call in refusals.values():
-        with pytest.raises((InvalidValue, DoesNotFit)):  # what the first call imports and makes is no part of it
-            call()
-        tracemalloc.start()
-        try:
-            with pytest.raises((InvalidValue, DoesNotFit), match="50000"):
-                call()
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert peak < 20 * len(text) + 4_000_000
 
 
 # ---- JSON schemas

@@ -15,6 +15,8 @@ from ramet.agent.steps import Steps, TooManySteps
 from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _CHOICES = ("anyOf", "oneOf", "allOf")
+_TEXT = 64  #: characters that count as one more step
+_LONG = 200  #: characters of a choice, which has a long name in errors
 
 
 class Tries:
@@ -38,13 +40,29 @@ class Tries:
         self._has_choices = any(f'"{each}"' in text for each in _CHOICES)
         self._schema: Mapping[str, Any] = schema if self._has_choices else {}
         self._needs_hashes = needs_hashes(adapter.core_schema)
+        # An error has the values that a type accepts; and the names of choices, which may tell all of their types.
+        self._accepted = max(map(_accepted, _parts(schema)), default=0) + sum(map(_choice_names, _parts(schema)))
+        self._most_fields = max(map(_fields, _parts(schema)), default=0)
 
-    def count(self, data: Any, steps: Steps) -> None:
-        """Take the steps of checking JSON data. Raises TooManySteps."""
+    def count(self, data: Any, steps: Steps) -> int:
+        """Take the steps of checking JSON data, and return how many pairs of a part and a value are checked.
+
+        One stands for each part of the data if the type has no choices. Raises TooManySteps.
+        """
         if self._needs_hashes and not can_be_hashed(data):
             raise TooManySteps(f"its sets, and its keys that are numbers, are to hold {ACCEPTED}")
+        if not self._has_choices:
+            return 1
+        tries = _Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data)
+        steps.take(tries)
+        return tries
+
+    def longest_errors(self, data: Any, tries: int, error: int) -> int:
+        """Return how many characters the errors of data may have, if each has so many besides what is told in it."""
+        parts, objects, names = _extent(data)
         if self._has_choices:
-            steps.take(_Count(self._schema, steps, has_aliases=self._has_aliases).tries(self._schema, data))
+            parts = objects = tries
+        return (parts + objects * self._most_fields) * (error + self._accepted + names)
 
 
 class _Count:
@@ -59,7 +77,8 @@ class _Count:
         pair = (id(schema), id(data))
         if pair in self._known:
             return self._known[pair]
-        self._known[pair] = tries = 1  # stays so for a type that leads to itself at the same value: pydantic refuses it
+        tries = 1 + len(data) // _TEXT if isinstance(data, str) else 1  # an error may hold a text
+        self._known[pair] = tries  # stays so for a type that leads to itself at the same value: pydantic refuses it
         for part, value in self._parts(schema, data):
             tries += self.tries(part, value)
             if max(tries, len(self._known)) > self._steps.left:
@@ -98,3 +117,50 @@ class _Count:
 
     def _target(self, reference: str) -> Any:
         return self._defs.get(reference.removeprefix("#/$defs/"))
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object of a JSON schema."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            yield part
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+
+
+def _accepted(schema: Mapping[str, Any]) -> int:
+    """The characters of what a type accepts, as an error tells it: values, or the name of a class."""
+    told = [schema[each] for each in ("enum", "const", "title", "pattern") if each in schema]
+    return len(json.dumps(told, default=str))
+
+
+def _choice_names(schema: Mapping[str, Any]) -> int:
+    """The characters of choices with long names. Those of classes are short."""
+    choices = [each for keyword in _CHOICES for each in schema.get(keyword, ()) if "$ref" not in each]
+    return sum(length for each in choices if (length := len(json.dumps(each, default=str))) > _LONG)
+
+
+def _fields(schema: Mapping[str, Any]) -> int:
+    """The values that an empty object or list lacks."""
+    found = [schema[each] for each in ("required", "prefixItems") if isinstance(schema.get(each), list)]
+    return max(map(len, found), default=0)
+
+
+def _extent(data: Any) -> tuple[int, int, int]:
+    """The parts of data, the objects and lists among them, and the longest way of names to one of them."""
+    parts = objects = longest = 0
+    left = [(data, 0)]
+    while left:
+        part, names = left.pop()
+        parts += 1
+        longest = max(longest, names)
+        if isinstance(part, dict):
+            objects += 1
+            left.extend((value, names + len(str(name))) for name, value in part.items())
+        elif isinstance(part, list):
+            objects += 1
+            left.extend((value, names) for value in part)
+    return parts, objects, longest

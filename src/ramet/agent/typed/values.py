@@ -10,7 +10,7 @@ from typing import Any
 
 from ramet.agent.steps import TooManySteps, counted, take
 from ramet.agent.typed.cache import SizedCache
-from ramet.agent.typed.tries import Tries
+from ramet.agent.typed.validation import DoesNotFitType, Validation
 from ramet.core.errors import InvalidValue
 
 _STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked by itself; and one for each of its parts
@@ -29,49 +29,33 @@ def hints_of(thing: Any, where: str) -> dict[str, Any]:
         raise InvalidValue(where, name, f"annotations that can be resolved: {problem}") from None
 
 
-class _Checker:
-    """A type's pydantic adapter, and the steps of its checks."""
-
-    def __init__(self, hint: Any) -> None:
-        import pydantic
-
-        self.adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
-        self.tries = Tries(self.adapter)
-
-    def value(self, text: str, data: Any) -> Any:
-        """The data, which is also given as JSON text, as a value of the type."""
-        with counted(len(text)) as steps:
-            self.tries.count(data, steps)
-            return self.adapter.validate_json(text)
+_validations = SizedCache[Any, Validation](_KEPT_PARTS)
 
 
-_checkers = SizedCache[Any, _Checker](_KEPT_PARTS)
+def _validation(hint: Any) -> Validation:
+    import pydantic
 
-
-def _checker(hint: Any) -> _Checker:
-    found = _checkers.get(hint)
+    found = _validations.get(hint)
     if found is None:
-        found = _Checker(hint)
-        _checkers.put(hint, found, found.tries.parts + _PARTS_OF_A_CHECKER)
+        found = Validation(pydantic.TypeAdapter(hint))
+        _validations.put(hint, found, found.tries.parts + _PARTS_OF_A_CHECKER)
     return found
 
 
 def _value(hint: Any, data: Any) -> Any:
-    return _checker(hint).value(json.dumps(data, allow_nan=False), data)
+    return _validation(hint).of_data(data, json.dumps(data, allow_nan=False))
 
 
 def checked(hint: Any, value: Any, where: str) -> Any:
     """JSON data as a value of a type. Raises InvalidValue, saying at which place of the value it does not fit."""
-    import pydantic
-
     try:
         return _value(hint, value)
     except TooManySteps as problem:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
-    except pydantic.ValidationError as refusal:
-        first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        raise InvalidValue(place, value, first["msg"]) from None
+    except DoesNotFitType as refusal:
+        first = refusal.problems[0]
+        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        raise InvalidValue(place, value, first.message) from None
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidValue(where, value, f"JSON data: {problem}") from None
 
@@ -91,15 +75,15 @@ class Default:
             take(1)  # of the check that needs the default
             return self._shared
         take(self._steps)
-        return self._checker.value(self._text, self.data)
+        return self._validation.of_data(self.data, self._text)
 
     @functools.cached_property
     def _shared(self) -> Any:
         return _value(self.hint, self.data)
 
     @functools.cached_property
-    def _checker(self) -> _Checker:
-        return _checker(self.hint)
+    def _validation(self) -> Validation:
+        return _validation(self.hint)
 
     @functools.cached_property
     def _text(self) -> str:
@@ -126,18 +110,17 @@ def given(hint: Any, value: Any, where: str) -> Any:
     import pydantic
 
     try:
-        checker = _checker(hint)
-        with counted() as steps:
-            checker.tries.count(value, steps)
-            data: Any = checker.adapter.dump_python(checker.adapter.validate_python(value), mode="json")
+        validation = _validation(hint)
+        with counted():
+            data: Any = validation.adapter.dump_python(validation.of_value(value), mode="json")
         json.dumps(data, allow_nan=False)
         return data
     except TooManySteps as problem:
         raise InvalidValue(where, value, f"a value whose check is less work: {problem}") from None
-    except pydantic.ValidationError as refusal:
-        first = refusal.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        raise InvalidValue(place, value, first["msg"]) from None
+    except DoesNotFitType as refusal:
+        first = refusal.problems[0]
+        place = where + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.place)
+        raise InvalidValue(place, value, first.message) from None
     except (TypeError, ValueError, RecursionError, pydantic.PydanticUserError) as problem:
         raise InvalidValue(where, value, f"a value that can be written as JSON: {problem}") from None
 
