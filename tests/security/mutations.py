@@ -292,6 +292,8 @@ MUTANTS = (
            "        if self.at < self._arithmetic_end:\n", "        if False:\n", tests=(HIDDEN,)),
     Mutant("permissions: arrays that are wrong", "tools/permissions/scanner.py",
            "        if frame.is_array:\n", "        if False:\n", tests=(HIDDEN,)),
+    Mutant("permissions: words behind an array", "tools/permissions/scanner.py",
+           "        if closed.is_array and self.text[", "        if False and self.text[", tests=(HIDDEN,)),
     Mutant("permissions: lines of here-documents that go on", "tools/permissions/here_documents.py",
            "        pieces.append(line[:-1] if goes_on else line)\n", "        pieces.append(line)\n", tests=(HIDDEN,)),
     Mutant("permissions: what sh reads in another way", "tools/permissions/invocations.py",

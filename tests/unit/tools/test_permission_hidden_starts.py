@@ -46,6 +46,9 @@ CUTS = [
     "echo `cat <<'E'\nA`\nrm x\n: `\nE\n`",
     # Bash goes on behind a line in which an array is wrong.
     "a=(1 <<'E'; }\nrm x\nE\n)",
+    "a=(1)echo rm x",
+    "a=(1)'echo' rm x",
+    "a=(1)\\\necho rm x",
     "a=(1 | '\nrm x\n' )",
     "a=\\\n(1 | '\nrm x\n' )",
     "a[2]=((1) '\nrm x\n' )",

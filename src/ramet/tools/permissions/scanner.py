@@ -314,6 +314,8 @@ class Scanner:
         self._end_command(self.frames[-1], self.at)
         closed = self.frames.pop()
         self.at += 1
+        if closed.is_array and self.text[self.at : self.at + 1] not in ("", *_BLANKS, *"\n;&|<>)`"):
+            self._doubt()  # It goes on as the same word, behind which a command may stand.
         below = self.frames[-1]
         if closed.closer == ")" and not below.quoted and not below.in_word:
             below.start = self.at
