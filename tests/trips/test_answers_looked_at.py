@@ -36,7 +36,7 @@ async def _killed_behind_the_first_reply(
         asked = Agent(name="lead", model=ScriptedModel([first, *later]), **agent)
         await (await runtime.spawn(asked, "go", policy=Policy())).result()
     model = ScriptedModel(list(later))
-    async with AgentRuntime(folder / "two", store=await cut_behind(store, _is_reply), backend="local") as runtime:
+    async with AgentRuntime(folder / "one", store=await cut_behind(store, _is_reply), backend="local") as runtime:
         [again] = await runtime.resume(llm=model, agents=[Agent(name="lead", model=model, **agent)])
         return await again.result(), model
 

@@ -189,7 +189,7 @@ async def test_mail_before_the_first_turn_wakes_the_session_after_a_kill() -> No
     """It was accepted, and the turn that it began is not on record."""
     clerk, store = Agent(name="clerk", initial_prompt="Be brief."), MemoryStore()
     async with AgentRuntime(store=store) as runtime:
-        gone = Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk")
+        gone = await Session(ScriptedModel(["read"]), agent=clerk, runtime=runtime, session_id="talk").start()
         gone.send("a word")
         await eventually(lambda: bool(gone.messages) and gone.messages[-1].type == "ai")
     left = await cut_behind(store, lambda event: isinstance(event, MailPushed))
@@ -205,7 +205,7 @@ async def test_what_a_definition_begins_with_is_said_once_after_a_kill(make: Mak
     """The session had had no prompt."""
     clerk = Agent(name="clerk", initial_prompt="Be brief.")
     async with lost(make()) as runtime:
-        Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk")
+        await Session(ScriptedModel(["never"]), agent=clerk, runtime=runtime, session_id="talk").start()
 
     model = ScriptedModel(["yes"])
     async with AgentRuntime(store=make()) as runtime:

@@ -459,7 +459,7 @@ async def test_the_setting_outlives_its_process(tmp_path: pathlib.Path) -> None:
     lock = threading.Lock()
     tools = [StructuredTool.from_function(in_c)]
     async with lost(SqliteStore(tmp_path / "j.db")) as runtime:
-        session = in_processes(tools, Call("in_c"), runtime=runtime, session_id="talk")
+        session = await in_processes(tools, Call("in_c"), runtime=runtime, session_id="talk").start()
         turn = asyncio.create_task(session.ask("Go."))
         await eventually((home(session) / "begun").exists)
     await turn
