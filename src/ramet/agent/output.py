@@ -162,9 +162,12 @@ def _candidates(text: str) -> Iterator[Any]:
     """The JSON values of an answer, the likeliest first: all of it, fenced blocks, prose; of several, the last."""
     for part in [text, *reversed(_fenced(text))]:
         try:
-            yield _decoder.decode(part.strip())
+            value = _decoder.decode(part.strip())
         except (ValueError, RecursionError):
             continue
+        yield value
+        if part is text and isinstance(value, dict | list):
+            return  # the search in prose would find the same value again
     yield from reversed(_in_prose(text))
 
 

@@ -38,6 +38,8 @@ def _counted(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterat
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         said = json.dumps(value) if keyword in _COMPARED else value
         take(1 + _cost(said) + _cost(instance))
+        if keyword == "contains" and isinstance(instance, list):
+            take(len(instance))  # each item has a validator of its own
         for error in function(validator, value, instance, schema) or ():
             take(1 + len(error.message) // _UNIT)  # a message quotes the value
             yield error

@@ -186,6 +186,16 @@ def test_a_bounded_number_of_values_is_tried(text: str) -> None:
     assert Counted.tries <= 400
 
 
+def test_an_answer_that_is_one_value_is_tried_once() -> None:
+    """The search in prose would find the same value again."""
+    Counted.tries = 0
+
+    with pytest.raises(DoesNotFit, match="not this one"):
+        OutputContract(Counted).parse('{"a": [{"b": 1}]}')
+
+    assert Counted.tries == 1
+
+
 @pytest.mark.parametrize("note", ["[12] says so. ", "```\n[1]\n```\n", '{"cause": 1} '])
 def test_the_last_of_many_values_is_found(note: str) -> None:
     """An answer after thousands of notes, and one that is followed by fifty."""

@@ -257,8 +257,9 @@ def test_different_items_are_compared_in_linear_work() -> None:
         ({"anyOf": [{"type": "integer"}] * 3000}, "x" * 200_000),
         ({"items": {"enum": [f"{number:x}" for number in range(7000)]}}, ["1b57"] * 100_000),
         ({"items": {"properties": {f"{number:x}": {} for number in range(4000)}}}, [{}] * 100_000),
+        ({"contains": {"const": 1}}, [0] * 60_000),
     ],
-    ids=["long messages", "long enum", "many properties"],
+    ids=["long messages", "long enum", "many properties", "many items"],
 )
 def test_a_step_counts_what_it_costs(schema: dict[str, Any], data: Any) -> None:
     """A keyword with a long list, and an error that quotes a long value, count as many steps."""
