@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+#: On PostgreSQL each process has a working directory of its own: the folders of sandboxes are in another one.
+_LOST = "is not there any more: it goes on in an empty one"
 
 
 def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
@@ -21,6 +23,7 @@ def said_by(example: str, place: str, folder: pathlib.Path) -> list[str]:
         timeout=100,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [each for each in done.stderr.splitlines() if kind != "postgres" or not each.endswith(_LOST)]
+    assert (done.returncode, said) == (0, [])
     assert list(folder.iterdir()) == []
     return done.stdout.splitlines()

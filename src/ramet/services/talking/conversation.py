@@ -323,7 +323,7 @@ class Conversation:
         said = size = 0
         try:
             async for piece in pieces:
-                if not turn.is_over:  # Else it was left: what comes is on record, and nobody reads it here.
+                if not turn.is_over or turn.lost is not None:  # Else its end was told here: the rest is on record.
                     turn.put(piece)
                     if turn.said == 1:
                         self._heard("answering")
