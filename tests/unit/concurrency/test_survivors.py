@@ -8,7 +8,7 @@ import os
 import pathlib
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -104,6 +104,7 @@ class System:
         self.reaped: list[int] = []
         self.ending: dict[int, int] = {}  #: the signal that ends a process, if it is not SIGKILL
         self.forking: dict[int, int] = {}  #: who gives birth to whom while being ended
+        self.then: dict[int, Callable[[], None]] = {}  #: what happens once so many signals were sent
         (root / "self").symlink_to(str(pid))
         monkeypatch.setattr(survivors, "_PROC", root)
         monkeypatch.setattr(os, "getsid", lambda _: SESSION_OF_OURS)
@@ -154,6 +155,7 @@ class System:
         if pid < 0 and any(each == (pid, signal.SIGKILL) for each in self.signals):
             raise ProcessLookupError
         self.signals.append((pid, number))
+        self.then.pop(len(self.signals), lambda: None)()
         if number == self.ending.get(pid, signal.SIGKILL) and pid > 0:
             if pid in self.forking:
                 self.add(self.forking[pid], group=LEADER)
@@ -342,15 +344,15 @@ async def test_one_that_was_found_stays_found_and_who_is_new_is_not_asked_to_go(
     system.add(660, parent=LEADER)
     system.add(661, env=marked)
     system.ending = {LEADER: signal.SIGTERM}
-    ending = asyncio.ensure_future(survivors.end(LEADER, mark, grace_s=0.01))
-    await eventually(lambda: system.hit)
-    (system.root / "661" / "environ").write_bytes(b"")
-    stat = system.root / "660" / "stat"
-    stat.write_text(stat.read_text().replace(f" S {LEADER} ", f" S {STRANGER} "))
 
-    system.add(662, parent=660)
+    def change() -> None:
+        (system.root / "661" / "environ").write_bytes(b"")
+        stat = system.root / "660" / "stat"
+        stat.write_text(stat.read_text().replace(f" S {LEADER} ", f" S {STRANGER} "))
+        system.add(662, parent=660)
 
-    await ending
+    system.then[3] = change  # All three have been asked to go, and none was killed.
+    await survivors.end(LEADER, mark, grace_s=0.01)
 
     asked = [pid for pid, number in system.signals if number == signal.SIGTERM]
     killed = [pid for pid, number in system.signals if number == signal.SIGKILL]
