@@ -289,6 +289,7 @@ async def test_a_kernel_that_wakes_up_late_has_no_team_any_more_that_went_elsewh
     begun[0].process.send_signal(signal.SIGSTOP)
     try:
         all_kernels.end_session("one")
+        await two.get_agent(ann.agent.id, key=ann.nonce)  # It is there: what changes something is not asked for twice.
         assert await two.say(ann.agent.id, b"again", key=ann.nonce) == b"again"
         assert await two.say(bob.agent.id, counting(2, 3, tmp_path), key=bob.nonce)
         await two.spawn_agent("crew", "eve", "echo", key=crew.key)
