@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
+from pydantic import BaseModel
 
 from ramet import Agent, AgentRuntime, Session
 from ramet.core.errors import InvalidValue, Unknown
@@ -170,3 +171,41 @@ async def test_numbers_of_one_hash_are_not_made_a_set_of() -> None:
         first, second = [each.text for each in session.messages if isinstance(each, ToolMessage)]
     assert "at most 100 different numbers of one hash" in first
     assert (second, called) == ("8000", [8_000])
+
+
+class Row(BaseModel):
+    """One of many."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+async def test_large_arguments_that_are_wrong_everywhere_make_one_error() -> None:
+    """pydantic would make all of them: gigabytes for a class of many fields."""
+    called = list[int]()
+
+    async def count(rows: list[Row], id: Annotated[str, InjectedToolCallId]) -> int:
+        """Count rows."""
+        called.append(len(rows))
+        return len(rows)
+
+    async def total(rows: dict[str, Row]) -> int:
+        """Count rows by name."""
+        return len(rows)
+
+    honest = [{"a": 1, "b": 2, "c": 3, "d": 4}] * 10_000
+    calls = [
+        Call("count", {"rows": [{}] * 100_000}),
+        Call("count", {"rows": honest}),
+        Call("total", {"rows": {str(each): "x" for each in range(50_000)}}),
+        Call("count", {"rows": [{}] * 3}),
+    ]
+    async with Session(ScriptedModel([*([each] for each in calls), "done"]), [count, total]) as session:
+        await session.ask("go")
+        first, second, third, last = [each.text for each in session.messages if isinstance(each, ToolMessage)]
+    assert "4 validation errors" in first or "1 validation error" in first
+    assert (second, called) == ("10000", [10_000])
+    assert "1 validation error " in third
+    assert "12 validation errors" in last, "of few parts each error is told"

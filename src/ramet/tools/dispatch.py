@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.budget import Amount, Hold
@@ -37,6 +37,7 @@ from ramet.tools.permitting import narrowed
 from ramet.tools.sending import stand_in
 from ramet.tools.sync import is_async as is_async
 from ramet.tools.sync import run_in_thread
+from ramet.wire.first_errors import check_large, is_small
 from ramet.wire.hashes import ACCEPTED, can_be_hashed
 
 if TYPE_CHECKING:
@@ -268,6 +269,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
     token = current_call.set(current)
     try:
         request = {**call, "type": "tool_call"}
+        _check_large(tool, call["args"])
         async with ours:
             if is_async(tool):
                 returned = await tool.ainvoke(request)
@@ -304,6 +306,14 @@ def _can_be_hashed(arguments: Any) -> bool:
         return can_be_hashed(arguments)
     except RecursionError:
         return False
+
+
+def _check_large(tool: BaseTool, arguments: Any) -> None:
+    """Raise ValidationError for the first error of large arguments: all of them may take more than there is."""
+    schema: Any = tool.args_schema
+    if isinstance(schema, type) and issubclass(schema, BaseModel) and not is_small(arguments):
+        shown: Any = tool.tool_call_schema  # without what LangChain adds to the model's arguments
+        check_large(schema if shown.model_fields.keys() == schema.model_fields.keys() else shown, arguments)
 
 
 def _is_of_arguments(error: BaseException, tool: BaseTool) -> bool:

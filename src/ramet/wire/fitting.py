@@ -28,6 +28,7 @@ from ramet.wire.checks import (
     literal,
     shown,
 )
+from ramet.wire.first_errors import check_large
 from ramet.wire.hashes import ACCEPTED, can_be_hashed, needs_hashes
 
 _LISTS: typing.Final = frozenset(
@@ -266,9 +267,12 @@ def _model(cls: Any, fields: dict[str, Any]) -> Any:
     pydantic = sys.modules["pydantic"]
     try:
         if issubclass(cls, pydantic.RootModel):
+            check_large(cls, fields.get("root"))
             return cls.model_validate(fields.get("root"))
         aliased = any(field.validation_alias is not None for field in cls.model_fields.values())
-        return cls.model_validate(fields, by_name=True) if aliased else cls.model_validate(fields)
+        options = {"by_name": True} if aliased else {}
+        check_large(cls, fields, **options)
+        return cls.model_validate(fields, **options)
     except pydantic.ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False)[0]
         misfit = Misfit(first.get("input"), f"a {cls.__qualname__} ({first['msg']})")

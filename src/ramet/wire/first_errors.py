@@ -1,0 +1,148 @@
+"""Validators of pydantic that stop at the first error of each list, dict and class.
+
+pydantic collects all errors of a value, and makes gigabytes of a short text in which nearly everything is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
+_CLASSES = frozenset({"model", "dataclass"})
+_OBJECTS = frozenset({"dict", "typed-dict", "call"})
+_FIELDS = frozenset({"model-field", "dataclass-field", "typed-dict-field"})
+#: Parts of a core schema that are no core schemas.
+_OPAQUE = frozenset({"metadata", "serialization", "cls", "default", "expected"})
+_has_failed: ContextVar[list[bool]] = ContextVar("has_failed")
+
+
+def stopping_validator(core_schema: Any) -> Any:
+    """Return a validator of a core schema that stops early: what it accepts, the schema accepts, and the other way."""
+    return _validator(_stopping(core_schema, is_strict=_has_strict(core_schema)))
+
+
+def _validator(core_schema: Any) -> Any:
+    pydantic_core: Any = sys.modules["pydantic_core"]  # It made the schema; nothing else here needs it.
+    try:
+        # Otherwise each model brings the validator that it has, which does not stop.
+        return pydantic_core.SchemaValidator(core_schema, _use_prebuilt=False)
+    except TypeError:  # of a version that has no such validators
+        return pydantic_core.SchemaValidator(core_schema)
+
+
+def _stopping(schema: Any, *, is_strict: bool) -> Any:
+    """A core schema whose lists, dicts and classes stop at the first of their parts that is wrong.
+
+    Of strict types only lists do: what a function sees is Python, in which a strict type has no dates.
+    """
+    if isinstance(schema, list | tuple):
+        return type(schema)(_stopping(each, is_strict=is_strict) for each in schema)
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if not isinstance(kind, str):  # fields, or arguments
+        new = {key: _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+        return _one_part(new, "schema") if "mode" in new and not is_strict else new
+    new = {key: value if key in _OPAQUE else _stopping(value, is_strict=is_strict) for key, value in schema.items()}
+    if kind in _LISTS:
+        return {**new, "fail_fast": True}
+    if is_strict:
+        return new
+    if kind == "union":
+        return {**new, "choices": list(map(_labelled, schema["choices"], new["choices"]))}
+    if kind in _FIELDS:
+        return _one_part(new, "schema")
+    if kind in _CLASSES:  # within, so that the class keeps its name in errors
+        return {**new, "schema": _wrapped(_object, new["schema"])}
+    if kind in _OBJECTS:
+        reference = {"ref": new.pop("ref")} if "ref" in new else {}
+        return {**_wrapped(_object, _one_part(new, "values_schema")), **reference}
+    return new
+
+
+def _labelled(choice: Any, stopping: Any) -> Any:
+    """A choice under the name that errors of it have without the functions around it."""
+    if isinstance(choice, tuple) or choice.get("type") not in _OBJECTS:
+        return stopping
+    return stopping, choice["cls"].__name__ if "cls" in choice else choice["type"]
+
+
+def _one_part(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """A schema that has another one for a part of an object, which is checked unless one before it was wrong."""
+    part = schema.get(key)
+    if not isinstance(part, dict):
+        return schema
+    if part.get("type") == "default":  # which its owner has to find
+        return {**schema, key: {**part, "schema": _wrapped(_part, part["schema"])}}
+    return {**schema, key: _wrapped(_part, part)}
+
+
+def _has_strict(schema: Any) -> bool:
+    """Whether anything in a core schema is strict."""
+    if isinstance(schema, dict):
+        return schema.get("strict") is True or any(_has_strict(v) for k, v in schema.items() if k != "metadata")
+    return isinstance(schema, list | tuple) and any(map(_has_strict, schema))
+
+
+def _wrapped(function: Callable[[Any, Callable[[Any], Any]], Any], schema: Any) -> dict[str, Any]:
+    return {"type": "function-wrap", "function": {"type": "no-info", "function": function}, "schema": schema}
+
+
+def _object(value: Any, validate: Callable[[Any], Any]) -> Any:
+    token = _has_failed.set([False])
+    try:
+        return validate(value)
+    finally:
+        _has_failed.reset(token)
+
+
+def _part(value: Any, validate: Callable[[Any], Any]) -> Any:
+    failed = _has_failed.get()
+    if failed[0]:
+        return value
+    try:
+        return validate(value)
+    except ValueError:
+        failed[0] = True
+        raise
+
+
+_SMALL = 200  #: parts of a value of which all errors may be made
+_validators: WeakKeyDictionary[type, Any] = WeakKeyDictionary()
+
+
+def check_large(cls: Any, value: Any, **options: Any) -> None:
+    """Raise pydantic's ValidationError for the first error of a large value of a model; small ones are not checked.
+
+    For whoever has pydantic check the value then, which makes all errors. `options` are those of `validate_python`.
+    """
+    if is_small(value):
+        return
+    validator = _validators.get(cls)
+    if validator is None:
+        validator = _validators[cls] = stopping_validator(cls.__pydantic_core_schema__)
+    validator.validate_python(value, **options)
+
+
+def is_small(value: Any) -> bool:
+    """Whether all errors of a value may be made: it has few parts."""
+    left, seen = [value], 0
+    while left:
+        part = left.pop()
+        seen += 1
+        if isinstance(part, str | bytes):
+            continue
+        if isinstance(part, Mapping):
+            left.extend(islice(part.values(), _SMALL))
+            seen += max(0, len(part) - _SMALL)
+        elif isinstance(part, list | tuple | set | frozenset):
+            left.extend(islice(part, _SMALL))
+            seen += max(0, len(part) - _SMALL)
+        if seen + len(left) > _SMALL:
+            return False
+    return True
