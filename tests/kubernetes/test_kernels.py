@@ -54,6 +54,11 @@ def container_of(pod: Any) -> Any:
     return status
 
 
+def is_ready(pod: Any) -> bool:
+    """Whether its one container has started and is ready."""
+    return [each.ready for each in pod.status.containerStatuses or ()] == [True]
+
+
 async def until(kube: AsyncClient, what: Callable[[Any], Any], kind: Any, name: str) -> Any:
     """An object once it is as it should be, for a minute and a half."""
     async with asyncio.timeout(90):
@@ -83,9 +88,12 @@ async def an_agent_works(kube: AsyncClient, where: str) -> None:
             key=team.key,
         )  # fmt: skip
         assert agent.agent.isolation == "L2"
-        assert await ask(client, agent, "Who are you?", lambda _: None)
-        pods = [pod async for pod in kube.list(Pod, labels={**MANAGED})]
-        assert [container_of(pod).ready for pod in pods] == [True]
+        asking = asyncio.create_task(ask(client, agent, "Who are you?", lambda _: None))
+        async with asyncio.timeout(90):  # Its pod is there as long as the turn.
+            while [is_ready(pod) async for pod in kube.list(Pod, labels={**MANAGED})] != [True]:
+                assert not asking.done(), "it was answered, and no pod was ready before"
+                await asyncio.sleep(0.01)
+        assert await asking
         await client.kill_agent(agent.agent.id, key=agent.nonce)
         async with asyncio.timeout(30):  # What came of the run is on record first.
             while [pod async for pod in kube.list(Pod, labels={**MANAGED})]:  # noqa: ASYNC110 - it is another's to say
