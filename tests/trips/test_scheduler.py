@@ -784,7 +784,6 @@ async def test_a_zone_that_this_machine_does_not_know_stops_no_other(
     assert "schedule far rests: tz: 'No/Where'" in caplog.text
 
 
-OBJECT: Any = object()
 REFUSED: list[tuple[str, Callable[[Any], Any]]] = [
     ("interval_seconds", lambda s: s.schedule_agent_interval(-1, scheduled.note)),
     ("interval_seconds", lambda s: s.schedule_agent_interval(0, scheduled.note)),
@@ -817,7 +816,9 @@ REFUSED: list[tuple[str, Callable[[Any], Any]]] = [
     ("agent.model", lambda s: s.schedule_agent_in(1, Agent(name="a"), prompt="Go.")),
     (
         "agent.tools[0]",
-        lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline", tools=[OBJECT]), prompt="x"),
+        lambda s: s.schedule_agent_in(
+            1, Agent(name="a", model="offline", tools=[scheduled.note_in_thread]), prompt="x"
+        ),
     ),
     ("agent.output", lambda s: s.schedule_agent_in(1, Agent(name="a", model="offline", output=Limits), prompt="x")),
     ("args", lambda s: s.schedule_agent_in(1, scheduled.note, args="word")),
