@@ -6,6 +6,7 @@ import pathlib
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
@@ -68,6 +69,26 @@ def many_that_ended(folder: pathlib.Path, count: int = KEEP_COUNT + 20) -> None:
     folders = RunFolders(folder)
     for number in range(count):
         folders.create(f"run-{number}").ended()
+
+
+@pytest.mark.parametrize("session_id", ["talk", None])
+async def test_a_closed_conversation_that_has_an_id_has_its_files_after_a_thousand_other_runs(
+    tmp_path: pathlib.Path, session_id: str | None
+) -> None:
+    """Whoever names a conversation means to go on with it; without a name its folder is one of many."""
+    settings: dict[str, Any] = {"session_id": session_id, "root_policy": Policy()}
+    async with (
+        AgentRuntime(tmp_path, backend="local") as runtime,
+        Session(ScriptedModel([WRITES, "written"]), workspace_tools(), runtime=runtime, **settings) as session,
+    ):
+        await session.ask("write")
+        root = session.id
+    many_that_ended(tmp_path)
+
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        await runtime.open_store()
+        await eventually(lambda: len(RunFolders(tmp_path).list()) <= KEEP_COUNT + 1)
+        assert (root in [each.id for each in RunFolders(tmp_path).list()]) == (session_id is not None)
 
 
 @pytest.mark.parametrize("opened", ["before", "after"])

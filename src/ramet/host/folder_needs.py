@@ -28,8 +28,8 @@ class FolderNeeds:
         """Say whether somebody may still look for a folder. Raises StoreFailed.
 
         Needed is the folder of a run whose tree is open, whoever has it: of a tree of this kernel only if the run can
-        have another turn. Needed is that of a tree that is to be kept, too, that of the first run of a conversation,
-        which may be opened again, and one of which nothing is known yet.
+        have another turn. Needed is that of a tree that is to be kept, too, that of the first run of a session with an
+        id, which may be opened again, and one of which nothing is known yet.
         """
         first = await self._store.read(run=folder.id, limit=1)
         if not first:
@@ -53,7 +53,7 @@ def _has_ended(folder: RunFolder) -> bool:
 def _is_over(document: bytes, *, is_root: bool) -> bool:
     try:
         lifetime = lifetime_of(document)
-        return lifetime.over and not (is_root and lifetime.conversation)
+        return lifetime.over and not (is_root and lifetime.session is not None)
     except (msgspec.MsgspecError, UnicodeError):  # Nobody knows: it may be mended.
         return False
 
