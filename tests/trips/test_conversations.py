@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,30 +15,14 @@ from ramet.core.outcome import Status
 from ramet.core.policy import Isolation, Policy
 from ramet.host.records import Records
 from ramet.models.scripted import Call, Script, ScriptedModel
-from ramet.store.contract import Store
-from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools
-from tests.support.empty_places import place_of
-from tests.support.places import KINDS, store_at
+from tests.support.places import store_at
 from tests.support.postgres import Server, fresh_schema, postgres
 from tests.trips.kit import Gate, background, kept, of_kind
-from tests.trips.test_resuming import lost
+from tests.trips.test_resuming import MakeStore, lost, make
 
-__all__ = ["postgres"]  # a fixture is used by its name
-
-MakeStore = Callable[[], Store]
-
-
-@pytest.fixture(params=["memory", *KINDS])
-def make(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[MakeStore]:
-    """The store of one place, again and again."""
-    if request.param == "memory":
-        store = MemoryStore()
-        yield lambda: store
-        return
-    with place_of(request.param, tmp_path) as place:
-        yield lambda: store_at(place)
+__all__ = ["make", "postgres"]  # fixtures are used by their names
 
 
 async def test_a_closed_conversation_goes_on_by_its_session_id(make: MakeStore) -> None:

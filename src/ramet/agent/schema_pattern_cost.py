@@ -1,4 +1,4 @@
-"""What a pattern costs, read from its text before anything compiles it.
+"""The cost of a pattern, read from its text before anything compiles it.
 
 The engine copies a part for each of its repeats, and a class of letters of all scripts is a large automaton. A match is
 linear in its text, but each character may meet every copy. So both numbers are computed here, never too small: the text
@@ -28,7 +28,7 @@ class Unreadable(Exception):
 
 
 class Cost(NamedTuple):
-    """What compiling a pattern and matching it take at most."""
+    """The most that compiling a pattern and matching it take."""
 
     size: int  #: about 300 bytes, and a microsecond, of a compiled pattern
     places: int  #: of the pattern, that one character of a text may be held against

@@ -76,7 +76,7 @@ async def _keep(options: Namespace) -> dict[str, Any]:
 
 
 class _Swept(NamedTuple):
-    """What was removed, in how many trees values of variables were replaced, which transcripts were passed over.
+    """The removed trees, in how many trees values of variables were replaced, which transcripts were passed over.
 
     `freed` is the number of bytes that the journal gave back.
     """
@@ -112,7 +112,7 @@ async def _asked(options: Namespace) -> _Swept:
 
 
 def _moment(options: Namespace) -> datetime:
-    """What ended before this is to go."""
+    """Return the moment before which a tree must have ended to be removed."""
     return SystemClock().now() - timedelta(seconds=min(options.older_than, 10_000 * 86_400.0))
 
 

@@ -45,7 +45,7 @@ class Conversation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """All that a session begins a conversation with, or brings along to go on with one."""
+    """The settings that a session begins a conversation with, or supplies to go on with one."""
 
     runtime: AgentRuntime
     plan: TreePlan

@@ -35,7 +35,7 @@ _log = logging.getLogger("ramet.keeping")
 
 
 class Collected(Struct, frozen=True, kw_only=True):
-    """What was removed; if there may be `more`, whoever asked asks again."""
+    """The trees that were removed in one request; with `more`, another request may remove others."""
 
     gone: tuple[Gone, ...]
     more: bool

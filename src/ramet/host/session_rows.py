@@ -23,7 +23,7 @@ _MOST_SHOWN = 200  #: characters of a first prompt
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """One conversation."""
+    """A conversation on record, as a line of a list."""
 
     id: str  #: of the session; that of the root where the session has none
     root: str

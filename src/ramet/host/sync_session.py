@@ -145,7 +145,7 @@ class SyncSession:
 
     @property
     def usage(self) -> Usage:
-        """What the whole tree has used so far."""
+        """The usage of the whole tree so far."""
         return self._session.usage
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,7 @@ class Trees:
     """Those that one runtime owns."""
 
     def __init__(self, opening: Opening, journal: Journal | None, clock: Clock, keep: int = KEPT_TREES) -> None:
-        """Of trees that closed with their root, the newest `keep` can still be asked for."""
+        """Keep the newest `keep` trees that closed with their root, to be asked for."""
         self._keep = keep
         self._opening, self._journal, self._clock = opening, journal, clock
         self._open: dict[RunId, OpenTree] = {}

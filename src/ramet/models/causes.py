@@ -1,4 +1,4 @@
-"""What lies behind an exception of a provider's client: what went wrong, where, and whether a request was ever sent.
+"""The causes of an exception of a provider's client: what went wrong, where, and whether a request was ever sent.
 
 SDKs wrap what their HTTP library raised, which wraps what the operating system said. The wrappers say "Connection
 error."; the causes say the rest. No package is imported for this: classes are known by package and name.
@@ -71,7 +71,7 @@ def is_of_program(error: BaseException) -> bool:
 
 
 def description(error: BaseException) -> str | None:
-    """What went wrong at the wire, and with which host, as in "Connection refused 127.0.0.1:9".
+    """Return what went wrong at the wire, and with which host, as in "Connection refused 127.0.0.1:9".
 
     None where the causes say no more than `error` itself. Never what was sent: headers hold keys.
     """
@@ -143,7 +143,7 @@ def _package(cls: type) -> str:
 
 
 def _text(error: BaseException) -> str | None:
-    """What this one exception says, if it is one of the wire."""
+    """Return the text of this one exception, if it is one of the wire."""
     name = type(error).__name__
     if name == "LocalProtocolError" and _package(type(error)) == "h11":  # Its text quotes the header.
         return "a header of the request is not allowed (has the key a blank or a newline in it?)"

@@ -227,7 +227,7 @@ class _Waiting:
 
 
 def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting) -> ModelFailed:
-    """What came of a request, as ModelFailed. A runnable around the model may have asked more than once."""
+    """Return the failure of a request as ModelFailed. A runnable around the model may have asked more than once."""
     return translate(error, bound.name, clock.now(), has_waited=waiting.has_waited, asks_once=bound.runnable is None)
 
 

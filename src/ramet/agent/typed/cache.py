@@ -1,4 +1,4 @@
-"""What is made of types from outside, kept by its size."""
+"""A cache of classes and adapters made of types from outside, bounded by their size."""
 
 from __future__ import annotations
 

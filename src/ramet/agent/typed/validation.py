@@ -23,7 +23,7 @@ _ERROR = 500  #: characters of an error, besides long names and accepted values
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a value."""
+    """A part of a value that is wrong."""
 
     place: tuple[int | str, ...]
     message: str

@@ -1,4 +1,4 @@
-"""What is on record of a bundle that is kept: in one line what it is, in a second one the names of its files.
+"""The record of a bundle that is kept: in one line what it is, in a second one the names of its files.
 
 Most questions need the first line alone, and the names may be thousands of times as long. Older versions wrote one
 line, with the names in it.
@@ -24,7 +24,7 @@ _MOST: Final = 1 << 26  #: bytes of one line
 
 
 def charge_of(size: int, files: Sequence[str]) -> int:
-    """What a bundle with these files takes of all that may be kept, so that empty files and folders are bounded, too.
+    """Return the bytes that a bundle with these files takes of the quota, so that empty files are bounded, too.
 
     That is the bytes of its files, those of their paths, and so many for each file, for each folder and for itself.
     """
@@ -49,7 +49,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class _Old(Struct, frozen=True, kw_only=True):
-    """What older versions wrote, the oldest without owners: then only the operator uploaded, or a rule let teams."""
+    """The record of an older version. The oldest have no owners: only the operator, or by a rule teams, uploaded."""
 
     size: int
     files: tuple[str, ...]

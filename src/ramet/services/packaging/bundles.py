@@ -46,7 +46,7 @@ class Bundle(NamedTuple):
 
     @property
     def charge(self) -> int:
-        """What it takes of all that may be kept."""
+        """The bytes that the bundle takes of the quota."""
         return charge_of(self.size, self.files)
 
 
@@ -139,7 +139,7 @@ class Bundles:
         return bool(_DIGEST.match(id)) and self.place(id).is_dir()
 
     def summary(self, id: str) -> Summary | None:
-        """What is on record of a bundle without the names of its files; None if there is none. Waits for the disk."""
+        """Return the record of a bundle without the names of its files; None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
                 return read_summary(self._described(id))

@@ -140,7 +140,7 @@ class FunctionAgent:
     # ---- looking
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation: `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""
+        """Return `role` (user, assistant) and `content` of each message. Raises Damaged, StoreFailed."""
         return await self._turns.history()
 
     def spent(self) -> Mapping[str, float]:
@@ -265,7 +265,7 @@ class FunctionAgent:
             run.request = dataclasses.replace(run.request, on_output=call.pieces.printed, shelf=shelf)
 
     def _late_args(self) -> tuple[calling.History]:
-        """What its function is told of the turns before, which the record of each turn's tree does not repeat."""
+        """Return the history that the function is called with, which the record of each turn's tree does not repeat."""
         return (self._turns.recent_history() if self._takes_history else [],)
 
     def _note_omission(self, handle: Handle) -> None:

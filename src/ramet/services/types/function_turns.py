@@ -44,7 +44,7 @@ class FunctionTurn(Struct, frozen=True, kw_only=True):
 
 
 class _Messages(NamedTuple):
-    """What was said in one turn."""
+    """The messages of one turn."""
 
     number: int
     messages: tuple[Message, ...]
@@ -111,7 +111,7 @@ class FunctionTurns:
         return turn if turn is not None and turn.status is not None else None
 
     async def history(self) -> Sequence[Message]:
-        """What was said in those that are over: `role` (user, assistant) and `content` of each message.
+        """Return the messages of the turns that are over: `role` (user, assistant) and `content` of each message.
 
         Raises Damaged, StoreFailed.
         """

@@ -1,4 +1,4 @@
-"""What known programs do with the files that their words name, and the forms of their options: tables.
+"""Tables of known programs: what they do with the files that their words name, and the forms of their options.
 
 Options count as GNU, git and ripgrep have them.
 """
@@ -37,7 +37,7 @@ FLAT = frozenset(
 
 
 class Grammar(NamedTuple):
-    """What a program does with its files, and the forms of its options.
+    """The way a program uses its files, and the forms of its options.
 
     `texts` take a value that is no file, `values` one that may be. An option that is none of these makes all words
     count, unless the grammar is `loose`: then only the words that such an option may take count.

@@ -46,7 +46,7 @@ _MAX_PREFIX = 8  #: words in front of a program that `find` starts
 
 
 class Uses(NamedTuple):
-    """What a program does with its words. `files`: the names; `texts`: words that are none, unless `is_doubtful`."""
+    """The words of a program, by their use. `files`: the names; `texts`: words that are none, unless `is_doubtful`."""
 
     files: tuple[Word, ...]
     texts: tuple[Word, ...] = ()

@@ -16,7 +16,7 @@ _OPTIONS = frozenset({"-H", "-L", "-P", "--"})
 
 
 class _Names(NamedTuple):
-    """What is known of names: how they begin, and a pattern of their last parts."""
+    """The known part of names: how they begin, and a pattern of their last parts."""
 
     start: str = ""
     last: str = "*"
