@@ -14,6 +14,7 @@ _CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
 _STACK = 1 << 18
 _PAGE = 4096
 _AT_ONCE = 64  #: pages that one process adds: none is there while all are filled
+_FILLING_US, _FILLED_US = 100, 800  #: how long each process lives: the stack is deep enough for 9,000 of them
 
 
 def hold(processes: int, megabytes: int, seconds: float, others: int = 12) -> list[int]:
@@ -64,7 +65,8 @@ def hop(megabytes: int, seconds: float, writing: int) -> None:
         hops += 1
         for at in itertools.islice(pages, _AT_ONCE):
             area[at] = 1
-        libc.usleep(100)
+        is_filled = hops * _AT_ONCE * _PAGE > megabytes << 20
+        libc.usleep(_FILLED_US if is_filled else _FILLING_US)
         if time.monotonic() < until and hops < 9000:
             libc.clone(ready, ctypes.c_void_p(tops[hops % 4]), _CLONE_VM | _CLONE_VFORK | signal.SIGCHLD, None)
             os._exit(1)  # No process could be made.

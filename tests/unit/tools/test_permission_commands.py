@@ -11,6 +11,7 @@ from ramet.tools.permissions.commands import MAX_TEXT, parse
 from ramet.tools.permissions.finding import MAX_ACTIONS
 from ramet.tools.permissions.invocations import invocations
 from ramet.tools.permissions.touched import touched_by
+from tests.support.processor_time import QUADRATIC_S
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,11 @@ def test_a_hostile_command_takes_no_long_time(piece: str, start: str) -> None:
     command = start + piece * ((MAX_TEXT - len(start)) // len(piece))
     began = time.process_time()
 
+    found = invocations(command)
     for pattern in ("a*a*a*a*a*a*b", "rm:*", "* --force"):
-        narrows(pattern, invocations(command))
+        narrows(pattern, found)
 
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < QUADRATIC_S
 
 
 def test_programs_that_start_each_other_take_no_long_time() -> None:
@@ -240,4 +242,4 @@ def test_programs_that_start_each_other_take_no_long_time() -> None:
 
     assert invocations("x env " * (MAX_TEXT // 6)).unknown
 
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < QUADRATIC_S

@@ -16,6 +16,7 @@ from ramet.tools.permissions.file_names import FileNames
 from ramet.tools.permissions.judging import Call, judge
 from ramet.tools.permissions.path_rules import bind, path_pattern, widens
 from ramet.tools.permissions.searching import hidden_from_search
+from tests.support.processor_time import QUADRATIC_S
 
 
 def rule(specifier: str, project: pathlib.Path, *, effect: Effect = "deny", tool: str = "Read") -> Rule:
@@ -216,7 +217,7 @@ def test_a_name_that_is_too_long_fits_every_rule_that_narrows(tmp_path: pathlib.
 
     assert [found("deny"), found("ask"), found("allow")] == ["deny", "ask", None]
     assert found("allow", "Edit") == "ask"  # It may be the file that the rules are from.
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < QUADRATIC_S
 
 
 def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> None:
@@ -237,7 +238,7 @@ def test_many_names_in_many_folders_fit_every_rule(tmp_path: pathlib.Path) -> No
     assert found(" ".join(f"f{at}" for at in range(420))) == "deny"
     assert found(" ".join(f"l38/../l{at % 39}/f{at}" for at in range(420))) == "deny"
     assert found("a b c") is None
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < QUADRATIC_S
 
 
 @pytest.mark.parametrize("word", ["{" * 4_000, "{a," * 1_300, "{a,b}" * 800, "*" * 4_000, "*/" * 2_000, "[" * 4_000])
@@ -250,7 +251,7 @@ def test_a_pattern_that_is_made_to_nest_is_judged(tmp_path: pathlib.Path, word: 
     verdict = judge(permissions, Call("Bash", {"command": command}, str(tmp_path))).verdict
 
     assert (verdict == "deny") is ("{" in word or "/" in word)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < QUADRATIC_S
 
 
 def test_hundreds_of_files_in_a_few_folders_are_told_apart(tmp_path: pathlib.Path) -> None:

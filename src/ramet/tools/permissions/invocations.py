@@ -226,8 +226,9 @@ class _Found:
         for word in operands:
             if word.expanded and any(may_be(word, each) for each in FIND_ACTIONS):
                 self._need_outside(word, is_option=True)
-        try:
-            for program in started_by_find(operands):
+        programs = started_by_find(operands)
+        try:  # Each is all words behind it: twenty of them, in each find of a chain, are millions of words.
+            while self._works(len(operands)) and (program := next(programs, None)) is not None:
                 self.unwrap(program, depth)
         except TooManyActions:
             self.unknown = True
