@@ -239,6 +239,14 @@ async def triggered(kernel: Served, function: str, *, repeatable: bool = False) 
     return id
 
 
+async def at_work(both: Two) -> tuple[Served, PostgresStore, Served]:
+    """The kernel that began what was triggered, its store, and the other kernel: whoever comes first may have it."""
+    await eventually(lambda: both.one.server.runtime.trees or both.two.server.runtime.trees)
+    if both.one.server.runtime.trees:
+        return both.one, both.stores[0], both.two
+    return both.two, both.stores[1], both.one
+
+
 async def result(kernel: Served, schedule: str) -> tuple[str, str]:
     """The status and the text of its newest tick."""
     told = (await kernel.ask("GET", f"/v1/schedules/{schedule}/results", TOKEN)).raise_for_status().json()
@@ -247,8 +255,9 @@ async def result(kernel: Served, schedule: str) -> tuple[str, str]:
 
 async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody has taken it up yet, who stops it is not told that nobody does."""
-    one, two, stores, _ = both
-    heir = two.server._scheduler._lookout._heir
+    schedule = await triggered(both.one, "for_ever", repeatable=True)
+    first, store, second = await at_work(both)
+    heir = second.server._scheduler._lookout._heir
     find, asked, may_find = heir._find, asyncio.Event(), asyncio.Event()
 
     async def late(*claim: Any) -> Any:
@@ -257,48 +266,45 @@ async def test_a_run_of_a_schedule_is_waited_for(both: Two, postgres: Server, mo
         return await find(*claim)
 
     monkeypatch.setattr(heir, "_find", late)
-    schedule = await triggered(one, "for_ever", repeatable=True)
-    await eventually(lambda: one.server.runtime.trees)
-    (run,) = one.server.runtime.trees
-    await one.server.runtime.get(run).run.context.settled()
-    with cut_off(stores[0], postgres):
+    (run,) = first.server.runtime.trees
+    await first.server.runtime.get(run).run.context.settled()
+    name = "one" if first is both.one else "two"
+    with cut_off(store, postgres):
         await asyncio.wait_for(asked.wait(), 60)
-        await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
-        stopping = asyncio.create_task(two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
-        requests = two.server._parts.metrics.requests
+        await eventually(lambda: not second.server.kernels.directory.is_alive(name))  # type: ignore[union-attr]
+        stopping = asyncio.create_task(second.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={}))
+        requests = second.server._parts.metrics.requests
         await eventually(lambda: requests.under_way == 1 or stopping.done())
         may_find.set()
         stopped = await stopping
 
     assert stopped.status_code == 200, stopped.text
     async with asyncio.timeout(60):
-        while (told := await result(two, schedule))[0] == "running":
+        while (told := await result(second, schedule))[0] == "running":
             pass
     assert told == ("cancelled", "")
 
 
 async def test_a_scheduler_that_leaves_waits_for_functions_and_begins_no_other(both: Two) -> None:
     """What is due from then on is for the other kernels."""
-    one, two, _, _ = both
-    short = await triggered(one, "until_it_may")
-    await eventually(lambda: one.server.runtime.trees)
-    leaving = asyncio.create_task(one.server._scheduler.leave(60))
+    short = await triggered(both.one, "until_it_may")
+    first, _, second = await at_work(both)
+    leaving = asyncio.create_task(first.server._scheduler.leave(60))
     GO_ON.set()
     await leaving
-    await triggered(one, "for_ever")
+    await triggered(first, "for_ever")
 
-    assert await result(two, short) == ("completed", "done")
-    assert not one.server.runtime.trees
+    assert await result(second, short) == ("completed", "done")
+    assert not first.server.runtime.trees
 
 
 async def test_a_kernel_that_leaves_ends_functions_of_schedules_that_do_not(
     both: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are told as what they are, not as lost with their process."""
-    one, two, _, _ = both
-    long = await triggered(one, "for_ever")
-    await eventually(lambda: one.server.runtime.trees)
+    long = await triggered(both.one, "for_ever")
+    first, _, second = await at_work(both)
     monkeypatch.setattr("ramet.services.server.PATIENCE_S", 0.1)
-    await one.server.hand_over()
+    await first.server.hand_over()
 
-    assert await result(two, long) == ("cancelled", "")
+    assert await result(second, long) == ("cancelled", "")
