@@ -14,7 +14,7 @@ from ramet.core.budget import Limits
 from ramet.core.errors import SpawnRefused
 from ramet.core.events import RunEnded, RunSpawned, ToolEnded
 from ramet.core.limits import SpawnLimits
-from ramet.core.outcome import Status
+from ramet.core.outcome import Result, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.dialogue import Spoken
@@ -515,6 +515,7 @@ async def test_a_tree_that_is_interrupted_and_cancelled_at_any_moment_leaves_not
 
         await session.cancel("enough")
 
+        result: Result | BaseException
         (result,) = await asyncio.gather(turn, return_exceptions=True)
         if isinstance(result, BaseException):  # The cancel came before its first step.
             assert str(result) == "this session has ended"

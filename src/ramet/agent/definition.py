@@ -7,7 +7,7 @@ import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from ramet.agent import hook_config
 from ramet.agent.declaring import Declares
@@ -19,6 +19,7 @@ from ramet.core.budget import Limits
 from ramet.core.capabilities import Capability
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
+from ramet.core.outcome import T
 from ramet.core.policy import Policy
 
 if TYPE_CHECKING:
@@ -32,8 +33,11 @@ ISOLATIONS = ("inline", "worktree")
 MEMORY_SCOPES = ("user", "project", "local")
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Agent(Declares):
+class Agent(Declares, Generic[T]):
     """A definition: who it is, what it may use, how long it may go on.
 
     `tools=None` inherits the parent's, an empty tuple means none; entries are tools, functions with a docstring, names
@@ -51,7 +55,7 @@ class Agent(Declares):
     read_only: bool = False  #: keeps only tools that say they read: a file's `permissionMode: plan`
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
-    output: type[Any] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
+    output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
     skills: Sequence[str] = ()
     memory: Literal["user", "project", "local"] | None = None
     hooks: Mapping[str, Any] | None = None
@@ -110,7 +114,7 @@ class Agent(Declares):
         if self.scope not in PRECEDENCE:
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
 
-    def replace(self, **changes: Any) -> Agent:
+    def replace(self, **changes: Any) -> Agent[T]:
         """The same agent with some fields changed, checked again."""
         return dataclasses.replace(self, **changes)
 
@@ -140,52 +144,52 @@ class Agent(Declares):
 
     # ---- the same agent, changed: each returns a new one, checked again
 
-    def with_name(self, name: str) -> Agent:
+    def with_name(self, name: str) -> Agent[T]:
         """The same agent under another name."""
         return self.replace(name=name)
 
-    def with_description(self, description: str) -> Agent:
+    def with_description(self, description: str) -> Agent[T]:
         """The same agent, described to those who choose among agents."""
         return self.replace(description=description)
 
-    def with_instructions(self, instructions: str) -> Agent:
+    def with_instructions(self, instructions: str) -> Agent[T]:
         """The same agent with other instructions."""
         return self.replace(instructions=instructions)
 
-    def with_model(self, model: str | BaseChatModel | None) -> Agent:
+    def with_model(self, model: str | BaseChatModel | None) -> Agent[T]:
         """The same agent on another model; None inherits."""
         return self.replace(model=model)
 
-    def with_tools(self, *tools: str | BaseTool) -> Agent:
+    def with_tools(self, *tools: str | BaseTool) -> Agent[T]:
         """The same agent with exactly these tools; none at all is none."""
         return self.replace(tools=tools)
 
-    def with_output(self, output: type[Any] | Mapping[str, Any] | None) -> Agent:
+    def with_output(self, output: type[R] | Mapping[str, Any] | None) -> Agent[R]:
         """The same agent with another contract of its final answer."""
-        return self.replace(output=output)
+        return cast("Agent[R]", self.replace(output=output))
 
-    def with_policy(self, policy: Policy | None = None, **fields: Any) -> Agent:
+    def with_policy(self, policy: Policy | None = None, **fields: Any) -> Agent[T]:
         """The same agent under another policy; fields alone change these of the policy that it has."""
         return self.replace(policy=changed_policy(self.policy if policy is None and fields else policy, **fields))
 
-    def with_resources(self, *, cpu: float | None = None, **fields: Any) -> Agent:
+    def with_resources(self, *, cpu: float | None = None, **fields: Any) -> Agent[T]:
         """The same agent with these resources in its policy: `cpu`, `memory_mb`, `pids`, sizes."""
         return self.replace(policy=changed_policy(self.policy, **resource_fields(cpu, fields)))
 
-    def with_timeout(self, seconds: float | None) -> Agent:
+    def with_timeout(self, seconds: float | None) -> Agent[T]:
         """The same agent with this much time for a whole run; None is no limit of its own."""
         return self.replace(limits=dataclasses.replace(self.limits, seconds=seconds))
 
-    def with_retry(self, count: int, *, delay_seconds: float | None = None) -> Agent:
+    def with_retry(self, count: int, *, delay_seconds: float | None = None) -> Agent[T]:
         """The same agent, tried again so often after an attempt that failed, each time in a clean sandbox."""
         fields = {"retry_count": count} | ({} if delay_seconds is None else {"retry_delay_seconds": delay_seconds})
         return self.replace(policy=changed_policy(self.policy, **fields))
 
-    def with_cache(self, ttl_seconds: float | None) -> Agent:
+    def with_cache(self, ttl_seconds: float | None) -> Agent[T]:
         """The same agent whose results stand this long for calls with the same inputs; None keeps none."""
         return self.replace(cache_ttl_seconds=ttl_seconds)
 
-    def with_limits(self, limits: Limits | None = None, **fields: Any) -> Agent:
+    def with_limits(self, limits: Limits | None = None, **fields: Any) -> Agent[T]:
         """The same agent with other limits; fields alone change these of the limits that it has."""
         return self.replace(limits=dataclasses.replace(limits or (self.limits if fields else Limits()), **fields))
 

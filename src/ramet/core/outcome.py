@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: Type of a value: an agent's `output`, if that is a class.
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar  # Defaults of type variables come with Python 3.13.
+
+    T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -89,11 +99,15 @@ class Artifact(Struct, frozen=True, kw_only=True):
         return Artifact(name=self.name, size=self.size)
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far."""
+class Result(Struct, Generic[T], frozen=True, kw_only=True):
+    """What a run leaves. `completed` always has a value; anything else has an error, and what was found so far.
+
+    To a type checker, an agent with `output=Report` leaves a `Result[Report]`; its `value` is None all the same unless
+    the run completed, so that `status` or `exit_code` is to be looked at first.
+    """
 
     status: Status
-    value: Any = None
+    value: T = cast("Any", None)  #: of the agent's `output`; None unless the run completed
     error: ErrorInfo | None = None
     partial: str = ""  #: text found before an end that was not a completion
     usage: Usage = NOTHING_USED

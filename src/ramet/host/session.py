@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
 from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -24,7 +24,7 @@ from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
-from ramet.core.outcome import Result, Status, Usage
+from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
 from ramet.host.conversations import Beginning, Conversation, resume
@@ -56,7 +56,7 @@ _log = logging.getLogger("ramet.session")
 MAX_PROMPT = 1_000_000
 
 
-class Session:
+class Session(Generic[T]):
     """Talks with one agent over many turns, one at a time; it remembers, and may start others below it.
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
@@ -80,7 +80,7 @@ class Session:
         tools: Sequence[BaseTool | Callable[..., Any] | str] = (),
         *,
         model: str | None = None,
-        agent: Agent | Mapping[str, Any] | str | None = None,
+        agent: Agent[T] | Mapping[str, Any] | str | None = None,
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         system_prompt: str = "",
         cwd: str | os.PathLike[str] | None = None,
@@ -163,7 +163,7 @@ class Session:
         self._starting = asyncio.Lock()
         if not self._beginning.may_be_on_record:
             self._conversation = self._beginning.begin()
-        self.result: Result | None = None  #: of the last turn
+        self.result: Result[T] | None = None  #: of the last turn
         self._closed = False
 
     @classmethod
@@ -324,7 +324,7 @@ class Session:
             return None
         return TurnStream(run, self._opened.recorder)
 
-    async def wait_for_turn(self) -> Result | None:
+    async def wait_for_turn(self) -> Result[T] | None:
         """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one.
 
         Returns how the turn ended, or None if there is none.
@@ -337,7 +337,7 @@ class Session:
         self.result = turn.result or self._root.result
         return self.result
 
-    async def ask(self, text: str) -> Result:
+    async def ask(self, text: str) -> Result[T]:
         """Work on a prompt and return how it ended."""
         async with aclosing(self.submit_message(text)) as items:
             async for _ in items:

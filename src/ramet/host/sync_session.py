@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event
-from ramet.core.outcome import Result, Usage
+from ramet.core.outcome import Result, T, Usage
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session, sandboxed_children
 from ramet.tools.context import StopReceipt
@@ -20,20 +21,27 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessageChunk
     from langchain_core.tools import BaseTool
 
-T = TypeVar("T")
+R = TypeVar("R")
 Tools = Sequence["BaseTool | Callable[..., Any] | str"]
 
 
-class SyncSession:
+class SyncSession(Generic[T]):
     """A `Session` whose methods block: it works in an event loop in a thread of its own, from its making to `close`.
 
     Takes what `Session` takes, and raises the same. An interrupt (Ctrl-C) of a method that waits cancels its work. A
     `runtime` must have been started by `start_sync`. Raises RametError where an event loop runs.
     """
 
-    def __init__(self, llm: BaseChatModel | None = None, tools: Tools = (), **options: Any) -> None:
-        async def begin(runtime: AgentRuntime) -> Session:
-            return await Session(llm, tools, runtime=runtime, **options).start()
+    def __init__(
+        self,
+        llm: BaseChatModel | None = None,
+        tools: Tools = (),
+        *,
+        agent: Agent[T] | Mapping[str, Any] | str | None = None,
+        **options: Any,
+    ) -> None:
+        async def begin(runtime: AgentRuntime) -> Session[T]:
+            return await Session(llm, tools, agent=agent, runtime=runtime, **options).start()
 
         self._open(begin, options)
 
@@ -41,14 +49,14 @@ class SyncSession:
     def resume(cls, session: str, llm: BaseChatModel | None = None, tools: Tools = (), **options: Any) -> Self:
         """Go on with a conversation on record. Takes what `Session.resume` takes, and raises the same."""
 
-        async def begin(runtime: AgentRuntime) -> Session:
+        async def begin(runtime: AgentRuntime) -> Session[T]:
             return await Session.resume(session, llm, tools, runtime=runtime, **options)
 
         self = cls.__new__(cls)
         self._open(begin, options)
         return self
 
-    def _open(self, begin: Callable[[AgentRuntime], Coroutine[Any, Any, Session]], options: dict[str, Any]) -> None:
+    def _open(self, begin: Callable[[AgentRuntime], Coroutine[Any, Any, Session[T]]], options: dict[str, Any]) -> None:
         _refuse_in_loop()
         given: AgentRuntime | None = options.pop("runtime", None)
         self._own_runtime = given is None
@@ -80,11 +88,11 @@ class SyncSession:
         finally:
             self._call(items.aclose())
 
-    def ask(self, text: str) -> Result:
+    def ask(self, text: str) -> Result[T]:
         """Work on a prompt and return how it ended."""
         return self._call(self._session.ask(text))
 
-    def wait_for_turn(self) -> Result | None:
+    def wait_for_turn(self) -> Result[T] | None:
         """Wait for the end of the turn that goes on, of a session that was resumed in the middle of one."""
         return self._call(self._session.wait_for_turn())
 
@@ -124,7 +132,7 @@ class SyncSession:
     # ---- looking
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session[T]:
         """The session that it drives, for what has no method here: use it in the runtime's event loop."""
         return self._session
 
@@ -134,7 +142,7 @@ class SyncSession:
         return self._session.id
 
     @property
-    def result(self) -> Result | None:
+    def result(self) -> Result[T] | None:
         """How the last turn ended."""
         return self._session.result
 
@@ -148,7 +156,7 @@ class SyncSession:
         """The usage of the whole tree so far."""
         return self._session.usage
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, R]) -> R:
         try:
             _refuse_in_loop()
         except BaseException:
