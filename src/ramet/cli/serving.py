@@ -56,8 +56,8 @@ async def _serve(config: Config) -> None:
                 await server.hand_over()
             else:
                 await server.rest(ends_process=True)
-            # Not closed: a conversation that was closed is over, and these are to be gone on with. Whatever they have
-            # started ends with this process.
+            # Not closed: a conversation that was closed is over, and these are to be gone on with.
+            await server.terminate()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)

@@ -81,6 +81,11 @@ class Proxy:
         )
         return door
 
+    def unlink(self) -> None:
+        """Remove the socket of every door, so that nobody connects any more; for a process that exits next."""
+        for path in self._doors:
+            path.unlink(missing_ok=True)
+
     async def close(self) -> None:
         """Close every door; idempotent."""
         await asyncio.gather(*(door.close() for door in tuple(self._doors.values())))

@@ -22,9 +22,10 @@ from ramet.core.reservation import Reservation
 from ramet.host.addresses import is_own_endpoint
 from ramet.host.door import ProxyDecision
 from ramet.host.proxy import Proxy
-from ramet.isolation.contract import Backend, ReservingBackend
+from ramet.isolation.cgroups import reap_groups
+from ramet.isolation.contract import Backend, ProcessBackend, ReservingBackend
 from ramet.isolation.folder_retention import FolderLimits
-from ramet.isolation.folders import RunFolder, RunFolders
+from ramet.isolation.folders import PROXY_SOCKET, RunFolder, RunFolders
 from ramet.isolation.mounts import Roots, roots_of, sources_of
 from ramet.tools.context import RunInfo, ToolUseContext
 
@@ -76,10 +77,31 @@ class Sandboxes:
             self._folders = RunFolders(where, limits=self._folder_limits, clock=self._clock)
         return self._folders
 
-    def drop_shelves(self) -> None:
-        """Remove what a process that was killed had for agents that lived; waits for the disk. Raises OSError."""
+    def remove_leftovers(self) -> None:
+        """Remove what a process that was killed had for its agents, but their files. Blocks. Raises OSError.
+
+        That is: shelves and sockets of proxies in the working directory, and control groups of any that has ended.
+        """
         if self._working_dir is not None:
             self.folders.drop_shelf()
+            self.folders.remove_sockets()
+        try:
+            reap_groups(("bwrap-", "local-"))
+        except (SandboxFailed, OSError) as problem:
+            _log.warning("control groups of kernels that have ended stay for now: %s", problem)
+
+    def terminate(self) -> None:
+        """Kill every sandbox that ends with this process, and leave nothing of it but its files. Blocks for seconds.
+
+        For a process that exits next: no run is told of it.
+        """
+        self.proxy.unlink()
+        for backend in (self._backend, self._local):
+            if isinstance(backend, ProcessBackend):
+                backend.terminate()
+        for temporary in (self._tools, self._temporary):
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
 
     def folder_of(self, run: str) -> RunFolder | None:
         """The folder of a run of this or an earlier runtime, if there is one."""
@@ -308,7 +330,7 @@ class TreePlacement:
             yield None
             return
         backend = await self.sandboxes.backend()
-        path = self.sandboxes.folders.find(run.run.id).path / "proxy.sock"
+        path = self.sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
         async with self.way_out(run, grant, path, backend):
             yield path
 

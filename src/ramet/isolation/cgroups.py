@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +25,10 @@ from ramet.core.ids import checked_name
 from ramet.isolation import procfs
 from ramet.isolation.cgroup import MIB, PERIOD_US, Cgroup, pids_in, read, write
 
-__all__ = ["Cgroup", "Cgroups"]
+__all__ = ["Cgroup", "Cgroups", "reap_groups"]
 
 _TOP, _OURSELVES = "ramet", "ramet-kernel"
+_DYING_S, _PAUSE_S = 1.0, 0.01
 _WANTED = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
 
 
@@ -76,24 +78,21 @@ class Cgroups:
         once is found the next time. Raises InvalidValue for a prefix that is no beginning of a name.
         """
         checked_name("prefix", prefix)
-        found = {each.name for top in set(self._tops.values()) if top.is_dir() for each in top.iterdir()}
-        reaped = []
-        for name in sorted(found):
-            maker = _Maker.of(name)
-            if not name.startswith(prefix) or maker is None or maker.may_live():
-                continue
-            left = Cgroup({each: top / name for each, top in self._tops.items()}, self._version)
-            left.kill()
-            if left.try_remove():
-                reaped.append(name)
-        return tuple(reaped)
+        return tuple(name for name, group in _left(self._tops, self._version, prefix) if _ended(group))
 
     def close(self) -> None:
         """Remove the place; groups that are not empty stay, and the place with them, for `reap`."""
-        self._whole.try_remove()
-        for top in set(self._tops.values()):
-            with contextlib.suppress(OSError):  # Other kernels use it.
-                top.rmdir()
+        self.try_close()
+
+    def try_close(self) -> bool:
+        """Remove the place; False if a group is not empty. Raises SandboxFailed."""
+        is_gone = self._whole.try_remove()
+        _remove_empty(self._tops)
+        return is_gone
+
+    def kill(self) -> None:
+        """Send SIGKILL to all in all groups of this kernel."""
+        self._whole.kill()
 
     def _prepare(self) -> None:
         try:
@@ -104,6 +103,47 @@ class Cgroups:
                         write(folder / "cgroup.subtree_control", f"+{controller}")
         except OSError as error:
             raise SandboxFailed(f"control groups: {error}") from error
+
+
+def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
+    """End and remove what dead kernels left below this process's group; returns the groups of kernels.
+
+    Like `Cgroups.reap` for each of these prefixes, but makes no place and tries no limit. Waits up to a second for
+    processes that are dying. Raises InvalidValue.
+    """
+    for each in prefixes:
+        checked_name("prefix", each)
+    reaped, until = list[str](), time.monotonic() + _DYING_S
+    for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
+        tops = {controller: base / _TOP for controller, base in bases.items()}
+        for name, group in (each for prefix in prefixes for each in _left(tops, version, prefix)):
+            while not (is_gone := _ended(group)) and time.monotonic() < until:
+                time.sleep(_PAUSE_S)
+            if is_gone:
+                reaped.append(name)
+        if reaped:
+            _remove_empty(tops)
+    return tuple(reaped)
+
+
+def _left(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
+    """The groups of kernels that have ended, whose name begins with `prefix`."""
+    found = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
+    for name in sorted(found):
+        maker = _Maker.of(name)
+        if name.startswith(prefix) and maker is not None and not maker.may_live():
+            yield name, Cgroup({each: top / name for each, top in tops.items()}, version)
+
+
+def _ended(group: Cgroup) -> bool:
+    group.kill()
+    return group.try_remove()
+
+
+def _remove_empty(tops: Mapping[str, Path]) -> None:
+    for top in set(tops.values()):
+        with contextlib.suppress(OSError):  # Other kernels use it.
+            top.rmdir()
 
 
 class _Maker(NamedTuple):
@@ -152,6 +192,13 @@ def _bases_v1() -> Iterator[_Base]:
 
 
 def _bases_v2() -> Iterator[_Base]:
+    for each in _places_v2():
+        if _share(each.folder, each.controller):
+            yield each
+
+
+def _places_v2() -> Iterator[_Base]:
+    """Controllers that our own group of version 2 has, whether or not it is delegated to us."""
     own = procfs.own_cgroups().get("")
     for mount in procfs.cgroup_mounts():
         folder = mount.folder(own) if mount.version == 2 and own is not None else None
@@ -161,7 +208,7 @@ def _bases_v2() -> Iterator[_Base]:
             folder = folder.parent
         with contextlib.suppress(SandboxFailed):
             for controller in read(folder / "cgroup.controllers").split():
-                if controller in _WANTED and _share(folder, controller):
+                if controller in _WANTED:
                     yield _Base(controller, folder)
 
 

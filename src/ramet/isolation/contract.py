@@ -168,6 +168,17 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class ProcessBackend(Backend, Protocol):
+    """Backend whose sandboxes are processes of this machine, and end with the kernel."""
+
+    def terminate(self) -> None:
+        """Kill every sandbox and remove what it has on this machine but its files; for a process that exits next.
+
+        Blocks for seconds at most, and needs no event loop: nothing of what ends here is told to its run.
+        """
+
+
+@runtime_checkable
 class ReservingBackend(Backend, Protocol):
     """Bounds what the sandboxes of a reservation use together, from the start of the first of them on."""
 

@@ -34,6 +34,7 @@ from ramet.isolation import checkpoint, trees
 from ramet.isolation.checkpoint import Checkpoint, OpenCheckpoint
 from ramet.isolation.folder_retention import Age, FolderLimits, expired
 
+PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
 _SHELVES = ".shelves"  #: no run's: what is loaded into agents that live
 _MAKING, _GOING = ".new-", ".gone-"
 _MOST = 0o710  #: a backend may let its own user pass through to a workspace; nobody else, and nobody lists it
@@ -265,6 +266,13 @@ class RunFolders:
         shelves = self.root / _SHELVES
         if _is_folder(shelves):
             _remove(shelves / checked_name("shelf", name) if name else shelves)
+
+    def remove_sockets(self) -> None:
+        """Remove the sockets of proxies, which a process that was killed had open. Blocks. Raises OSError."""
+        if self._is_there():
+            for each in self.root.iterdir():
+                if (socket := each / PROXY_SOCKET).is_socket():
+                    socket.unlink(missing_ok=True)
 
     async def tidy(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
         """Remove what the limits do not keep; returns whose folders those were.

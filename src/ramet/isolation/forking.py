@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import sys
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ from ramet.isolation.reserved import Limits, Reserved, together
 from ramet.isolation.room import Assignment, Room, Walls
 from ramet.isolation.sandbox import CRASHES, ForkedSandbox
 from ramet.isolation.state_search import StateSearch
+from ramet.isolation.termination import terminate
 from ramet.isolation.watchdog import Watchdog, Watched
 
 #: Users that systemd keeps free for services without one of their own, and for nobody else.
@@ -84,6 +86,7 @@ class Forking:
         self._state_search = StateSearch()
         self._pool = Pool(self._start_shared, parked=parked, kept=(self._runs, *self._runtime.folders))
         self._fresh = Fresh(self.start_zygote)
+        self._keepers = weakref.WeakSet[Keeper]()  #: which nobody has closed
 
     @property
     def owner(self) -> tuple[int, int] | None:
@@ -180,6 +183,10 @@ class Forking:
         """See `ramet.isolation.contract.ReservingBackend`."""
         await self._reserved.disband(name)
 
+    def terminate(self) -> None:
+        """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
+        terminate([child for keeper in self._keepers for child in keeper.children], self._cgroups)
+
     async def close(self) -> None:
         """End everything; idempotent."""
         await asyncio.gather(self._pool.close(), self._fresh.close())
@@ -242,7 +249,10 @@ class Forking:
             by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
             arguments = tuple(bubblewrap.arguments(room, by_handle=by_handle))
             launch = launch._replace(bwrap=program, arguments=arguments, files=bubblewrap.FILES)
-        return await Keeper.start(room, launch, self._runtime, None if self._cgroups is None else self._make_group)
+        make_group = None if self._cgroups is None else self._make_group
+        keeper = await Keeper.start(room, launch, self._runtime, make_group)
+        self._keepers.add(keeper)
+        return keeper
 
     def _make_runs(self) -> tuple[int, int] | None:
         Path(self._runs).mkdir(mode=0o700, parents=True, exist_ok=True)

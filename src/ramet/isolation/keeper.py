@@ -147,6 +147,11 @@ class Keeper:
         """Of the zygote, as the host counts; -1 once it is reaped. Known once it has started."""
         return pid_of(self._itself)
 
+    @property
+    def children(self) -> tuple[Forked, ...]:
+        """Those who live, or are about to, parked ones included."""
+        return tuple(self._living.values())
+
     def park(self, count: int) -> None:
         """Have so many agents to be waiting, from now on."""
         self._wanted = count

@@ -219,6 +219,17 @@ class Server:
         await to_its_end(resting.aclose())
         await self._put_on_record()
 
+    async def terminate(self) -> None:
+        """End what this machine has for it beside files: sandboxes, control groups, sockets; for a process that exits.
+
+        Only after `rest` or `hand_over`. The event loop is blocked from here on, so that no run records its end.
+        """
+        if self.runtime.journal is not None and self.runtime.journal.door is not None:
+            await self.runtime.journal.door.take_down()
+        if self._resting is not None:  # It was handed over.
+            self.listener.close()
+        self.runtime.sandboxes.terminate()
+
     async def stop(self) -> None:
         """Rest, close every agent, and leave nothing running; idempotent. Agents stay on record."""
         await self.rest()

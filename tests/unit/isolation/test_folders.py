@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 from collections.abc import Awaitable, Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir as inside
 from pathlib import Path
 
 import pytest
@@ -397,3 +399,18 @@ def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
     """By name."""
     with pytest.raises(InvalidValue, match=next(iter(options))):
         FolderLimits(**options)
+
+
+def test_sockets_of_proxies_are_removed_and_nothing_else(folders: RunFolders) -> None:
+    """A file of that name stays, and so does a socket that a guest has made in its workspace."""
+    left, other = folders.create("run-1"), folders.create("run-2")
+    for path in (left.path / "proxy.sock", left.workspace / "proxy.sock"):
+        with socket.socket(socket.AF_UNIX) as listener, inside(path.parent):
+            listener.bind(path.name)
+    (other.path / "proxy.sock").write_text("a file")
+
+    folders.remove_sockets()
+
+    assert not (left.path / "proxy.sock").exists()
+    assert (left.workspace / "proxy.sock").is_socket()
+    assert (other.path / "proxy.sock").read_text() == "a file"

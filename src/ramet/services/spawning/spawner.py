@@ -119,7 +119,7 @@ class AgentSpawnerService:
         lives = Lives(self.roster, rooms, books, self._folder, self._runtime, self._rules.failed_agents)
         lives.forgetting = self.forgetting or lives.forgetting
         recovery = Recovery(lives, rooms, books, self._checks, self._secrets, self._env_vars, self.taken_up)
-        await in_thread(self._runtime.sandboxes.drop_shelves, name="ramet-shelf")
+        await in_thread(self._runtime.sandboxes.remove_leftovers, name="ramet-leftovers")
 
         async def teams() -> list[str]:
             return [each.key for each in await store.list(TEAM)]  # One that cannot be read has its place, too.
