@@ -13,7 +13,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from langchain_core.callbacks import AsyncCallbackManager
@@ -30,6 +30,7 @@ from ramet.core.errors import InvalidValue, ModelFailed, RametError
 from ramet.models import stream_usage
 from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, vetted
 from ramet.models.failure import translate
+from ramet.models.payloads import Payloads, with_unchecked_payload
 from ramet.models.resolve import model_name
 
 __all__ = ["MAX_ARGUMENT_BYTES", "Bound", "ask", "bind", "can_stream", "merge", "output_limit", "stream_reply"]
@@ -62,6 +63,7 @@ class Bound:
     runnable: Runnable[Any, AIMessage] | None  #: what `bind_tools` gave, where that is not the model with some keywords
     direct: bool  #: it may be awaited without LangChain's machinery while nobody listens
     run_manager: bool  #: its `_agenerate` insists on being given one
+    payloads: Payloads = field(default_factory=Payloads)  #: encodes requests with long conversations
 
 
 def bind(model: BaseChatModel, tools: Tools = ()) -> Bound:
@@ -125,11 +127,14 @@ async def ask(
     """
     bound = model if isinstance(model, Bound) else bind(model, tools)
     target, kwargs = _limited(bound, max_tokens)
-    cancelled, waiting = _Cancelled(), _Waiting()
+    cancelled, waiting = _Cancelled(), None
     try:
+        is_direct = _is_direct(bound, target, messages)
+        target = await _encoded(bound, target, messages, kwargs, is_direct=is_direct, streams=False)
+        waiting = _Waiting()
         if bound.runnable is not None:
             reply: object = await bound.runnable.ainvoke(list(messages), **kwargs)
-        elif bound.direct and not _somebody_listens(target) and not _rewritten(messages):
+        elif is_direct:
             reply = await _generated(bound, target, list(messages), kwargs)
         else:
             reply = await target.ainvoke(list(messages), **kwargs)
@@ -167,9 +172,12 @@ async def stream_reply(
     if asked_usage and usage:
         kwargs = {**kwargs, "stream_usage": True}
     provider, closed, size, heard = "", False, 0, False
-    cancelled, waiting = _Cancelled(), _Waiting()
+    cancelled, waiting = _Cancelled(), None
     try:
-        async with aclosing(_pieces(bound, target, list(messages), kwargs)) as pieces:
+        is_direct = _is_direct(bound, target, messages)
+        target = await _encoded(bound, target, messages, kwargs, is_direct=is_direct, streams=True)
+        waiting = _Waiting()
+        async with aclosing(_pieces(bound, target, list(messages), kwargs, is_direct=is_direct)) as pieces:
             async for piece in pieces:
                 cancelled.check()
                 chunk, heard = _chunk(piece), True
@@ -226,9 +234,10 @@ class _Waiting:
         self.has_waited = True
 
 
-def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting) -> ModelFailed:
+def _failed(bound: Bound, error: Exception, clock: Clock, waiting: _Waiting | None) -> ModelFailed:
     """Return the failure of a request as ModelFailed. A runnable around the model may have asked more than once."""
-    return translate(error, bound.name, clock.now(), has_waited=waiting.has_waited, asks_once=bound.runnable is None)
+    has_waited = waiting is not None and waiting.has_waited
+    return translate(error, bound.name, clock.now(), has_waited=has_waited, asks_once=bound.runnable is None)
 
 
 async def _generated(
@@ -247,10 +256,31 @@ async def _generated(
     return cast(AIMessage, generation.message)
 
 
+async def _encoded(
+    bound: Bound,
+    model: BaseChatModel,
+    messages: Sequence[BaseMessage],
+    kwargs: Mapping[str, Any],
+    *,
+    is_direct: bool,
+    streams: bool,
+) -> BaseChatModel:
+    """Return the model that has the request encoded where it is long. Where others see it first, they may change it."""
+    if bound.runnable is not None:
+        return model
+    if not is_direct:
+        return with_unchecked_payload(model, messages)
+    return await bound.payloads.encode(model, messages, kwargs, streams=streams)
+
+
+def _is_direct(bound: Bound, model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
+    return bound.direct and not _somebody_listens(model) and not _rewritten(messages)
+
+
 def _pieces(
-    bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any]
+    bound: Bound, model: BaseChatModel, messages: list[BaseMessage], kwargs: Mapping[str, Any], *, is_direct: bool
 ) -> AsyncGenerator[object, None]:
-    if bound.direct and not _somebody_listens(model) and not _rewritten(messages):
+    if is_direct:
         pieces: object = model._astream(messages, stop=None, **kwargs)
     else:
         pieces = (bound.runnable or model).astream(messages, **kwargs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,28 @@ def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
     found = types.find("parrot")
     assert found.name == "parrot"
     assert types.find("parrot") is found
+
+
+def test_installed_distributions_are_read_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a type is asked for, as each turn of an agent does: reading takes milliseconds."""
+    install("once", "parrot = once_code:Parrot")
+    types, reads = AgentTypes([EchoType()]), 0
+    read = importlib.metadata.entry_points
+
+    def counted(**selected: str) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(**selected)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", counted)
+    for _ in range(3):
+        assert types["echo"].name == "echo"
+        assert "parrot" in types
+        assert types["parrot"].name == "parrot"
+        assert "dog" not in types
+        assert list(types) == ["echo", "parrot"]
+
+    assert reads == 1
 
 
 def test_an_object_may_be_a_plugin(install: Install) -> None:

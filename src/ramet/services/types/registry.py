@@ -20,11 +20,15 @@ _ACCEPTED: Final = "an agent type (ramet.services.contract.AgentType), or a clas
 
 
 class AgentTypes(Mapping[str, AgentType]):
-    """The agent types by name. A plugin is loaded when it is asked for; a broken one is only their trouble who ask."""
+    """The agent types by name. A plugin is loaded when it is asked for; a broken one is only their trouble who ask.
+
+    Which plugins are installed is read once, when it is first needed: reading takes milliseconds, and each turn asks.
+    """
 
     def __init__(self, given: Iterable[AgentType]) -> None:
         """`given` go before plugins of the same name. Raises InvalidValue for two of one name, and for what is none."""
         self._types: dict[str, AgentType] = {}
+        self._plugins: Mapping[str, Sequence[importlib.metadata.EntryPoint]] | None = None
         for each in given:
             _check(each, getattr(each, "name", ""), f"agent type {getattr(each, 'name', each)!r}")
             if each.name in self._types:
@@ -34,27 +38,35 @@ class AgentTypes(Mapping[str, AgentType]):
     @property
     def names(self) -> Sequence[str]:
         """All of them, sorted, whether they can be loaded or not."""
-        return sorted({*self._types, *_plugins()})
+        return sorted({*self._types, *self._entry_points()})
 
     def find(self, name: str) -> AgentType:
         """The type of that name. Raises Unknown; InvalidValue, naming the entry point, for a plugin that is none."""
         if name not in self._types:
-            points = _plugins().get(name)
+            points = self._entry_points().get(name)
             if points is None:
                 raise Unknown("agent type", name, tuple(self.names))
             self._types[name] = _loaded(points)
         return self._types[name]
 
     def __getitem__(self, name: str) -> AgentType:
-        if name not in self.names:
+        if name not in self:
             raise KeyError(name)
         return self.find(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types or name in self._entry_points()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def _entry_points(self) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
+        if self._plugins is None:
+            self._plugins = _plugins()
+        return self._plugins
 
 
 def installed(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:

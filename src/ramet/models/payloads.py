@@ -1,0 +1,133 @@
+"""Payloads of requests with long conversations: encoded in a thread, and not looked through by the SDK of OpenAI.
+
+For 1,100 messages LangChain takes 10 to 80 ms to make a payload, and the SDK of OpenAI 300 to 900 ms to look through it
+for names and dates to rewrite, of which messages have none. Both would stop the event loop, and with it all others.
+
+So the payload is made in a thread, by the model's own method, with the arguments that the model called this method with
+last time; if it calls it with others, it gets what it asked for, made there and then. And what is long of a payload for
+OpenAI goes into `extra_body`, which the SDK sends as it is: the request has the same JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
+
+from ramet.concurrency.threads import in_thread
+
+LONG: Final = 32  #: messages; what is shorter takes less time than a thread would
+_METHOD: Final = "_get_request_payload"
+_OPENAI: Final = "langchain_openai."
+_PACKAGES: Final = (_OPENAI, "langchain_anthropic.")
+_LONG_FIELDS: Final = ("messages", "input")
+#: In these cases the SDK itself makes something of a payload before it is sent.
+_PARSED: Final = ("response_format", "text_format")
+
+_Payload = dict[str, Any]  # as the SDK takes it
+
+
+class _Arguments(NamedTuple):
+    """Arguments of the model's method beside those that the request was made with."""
+
+    added: Mapping[str, Any]
+    dropped: frozenset[str]
+
+
+class Payloads:
+    """Encoder of the payloads of one model."""
+
+    def __init__(self) -> None:
+        self._learnt: dict[tuple[object, ...], _Arguments] = {}  #: by the kind of request
+
+    async def encode(
+        self, model: BaseChatModel, messages: Sequence[BaseMessage], kwargs: Mapping[str, Any], *, streams: bool
+    ) -> BaseChatModel:
+        """Encode a request in a thread; return a model that sends it when it is asked for just that.
+
+        Returns `model` itself where the conversation is short, or the model is not known to encode by a method of its
+        own. What cannot be encoded is left to fail where the model is asked.
+        """
+        if not _is_long(model, messages):
+            return model
+        kind = (streams, kwargs.get("stream_usage"), *sorted(kwargs))
+        expected, made = None, None
+        if (learnt := self._learnt.get(kind)) is not None:
+            same = {name: value for name, value in kwargs.items() if name not in learnt.dropped}
+            expected = {**same, **learnt.added}
+            encode, arguments = getattr(model, _METHOD), dict(expected)
+            work: Callable[[], _Payload] = lambda: _unchecked(model, encode(messages, stop=None, **arguments))  # noqa: E731
+            try:
+                made = await in_thread(work, name="ramet-encode")
+            except Exception:  # Whatever it is, the model is going to say it.
+                made = None
+
+        def learn(actual: Mapping[str, Any]) -> None:
+            added = {name: value for name, value in actual.items() if name not in kwargs or kwargs[name] != value}
+            self._learnt[kind] = _Arguments(added, frozenset(kwargs.keys() - actual.keys()))
+
+        return _answering(model, expected, made, learn)
+
+
+def with_unchecked_payload(model: BaseChatModel, messages: Sequence[BaseMessage]) -> BaseChatModel:
+    """Return a model whose SDK sends a long conversation as it is; `model` itself where the conversation is short."""
+    return _answering(model, None, None, lambda _: None) if _is_long(model, messages) else model
+
+
+def _is_long(model: BaseChatModel, messages: Sequence[BaseMessage]) -> bool:
+    if len(messages) < LONG:
+        return False
+    method = getattr(type(model), _METHOD, None)
+    return method is not None and getattr(method, "__module__", "").startswith(_PACKAGES)
+
+
+def _answering(
+    model: BaseChatModel,
+    expected: Mapping[str, Any] | None,
+    made: _Payload | None,
+    learn: Callable[[Mapping[str, Any]], None],
+) -> BaseChatModel:
+    """A copy of a model that takes the payload `made` where it would encode with the arguments `expected`."""
+    encode = getattr(model, _METHOD)
+
+    def payload(messages: Any, *, stop: list[str] | None = None, **actual: Any) -> _Payload:
+        if made is not None and stop is None and actual == expected:
+            return dict(made)
+        learn(actual)
+        return _unchecked(model, encode(messages, stop=stop, **actual))
+
+    for name in ("_client", "_async_client"):  # Clients that are made on first use are the model's, not a copy's.
+        if isinstance(getattr(type(model), name, None), cached_property):
+            getattr(model, name)
+    copy = model.model_copy()
+    vars(copy)[_METHOD] = payload
+    return copy
+
+
+def _unchecked(model: BaseChatModel, payload: _Payload) -> _Payload:
+    """Move what is long of a payload to where the SDK does not look through it."""
+    if not any(cls.__module__.startswith(_OPENAI) for cls in type(model).__mro__):
+        return payload
+    extra = payload.get("extra_body") or {}
+    if not isinstance(extra, Mapping) or any(payload.get(each) is not None for each in _PARSED):
+        return payload
+    moved = {
+        name: value
+        for name in _LONG_FIELDS
+        if isinstance(value := payload.get(name), list) and name not in extra and _is_json(value)
+    }
+    if not moved:
+        return payload
+    return {**payload, **{name: [] for name in moved}, "extra_body": {**extra, **moved}}
+
+
+def _is_json(value: object) -> bool:
+    """Whether this is made of what JSON has, so that there is nothing to be rewritten before it is sent."""
+    if isinstance(value, dict):
+        return all(type(name) is str and _is_json(each) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | float)
