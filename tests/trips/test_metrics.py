@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
+import threading
+from collections.abc import Callable
+from contextlib import aclosing
 
+import ramet
 from ramet import Agent, Limits, ScriptedModel
 from ramet.core.errors import SpawnRefused
 from ramet.core.limits import SpawnLimits
+from ramet.core.policy import Policy
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
 from ramet.models.dialogue import Call, Script
@@ -22,6 +28,16 @@ async def scraped(served: Served, key: str = "") -> Scrape:
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return scrape(answer.text)
+
+
+async def scraped_when(served: Served, holds: Callable[[Scrape], object]) -> Scrape:
+    """The first scrape of which this holds, scraped with the operator's key."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await scraped(served, served.server.operator)
+            if holds(found):
+                return found
+            await asyncio.sleep(0.01)
 
 
 async def test_what_a_tree_does_is_counted(served: Served) -> None:
@@ -40,7 +56,8 @@ async def test_what_a_tree_does_is_counted(served: Served) -> None:
     assert before.value("ramet_runs_spawned_total") == 0
     assert after.value("ramet_runs_spawned_total") == after.value("ramet_runs_ended_total", status="completed") == 1
     assert after.value("ramet_turns_total", status="completed") == 1
-    assert after.value("ramet_run_start_seconds_count") == 1
+    assert after.value("ramet_run_start_seconds_count") == after.value("ramet_turn_seconds_count") == 1
+    assert (before.value("ramet_trees_kept"), after.value("ramet_trees_kept")) == (0, 1)
     assert after.value("ramet_model_requests_total") == result.usage.model_calls == 3
     assert after.value("ramet_tokens_total", kind="output") == result.usage.output_tokens > 0
     assert after.value("ramet_tokens_total", kind="input") == result.usage.input_tokens > 0
@@ -68,6 +85,81 @@ async def test_what_is_there_now(served: Served) -> None:
     assert (after.value("ramet_agents", state="idle"), after.value("ramet_teams_with_agents")) == (0, 0)
     assert during.value("process_resident_memory_bytes") > 1_000_000
     assert during.value("process_open_fds") > 3
+
+
+async def test_what_the_disk_has_is_there(served: Served) -> None:
+    """The journal's files at once, and the folder's parts once they are measured; parts have fixed names."""
+    await served.agent()
+
+    found = await scraped_when(served, lambda found: found.value("ramet_folder_bytes", part="journal"))
+
+    assert found.value("ramet_journal_bytes", file="database") > 0
+    assert found.value("ramet_journal_bytes", file="wal") > 0
+    parts = {dict(labels)["part"] for name, labels in found.values if name == "ramet_folder_bytes"}
+    assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
+
+
+async def test_the_event_loop_is_sampled(served: Served) -> None:
+    """As long as the server is there."""
+    await scraped_when(served, lambda found: found.value("ramet_event_loop_lag_seconds_count") >= 2)
+
+
+async def test_unread_mail_is_counted_until_it_is_read(served: Served) -> None:
+    """A word for an agent at work waits until its tool is done."""
+    runtime, operator = served.server.runtime, served.server.operator
+    inside, over = asyncio.Event(), asyncio.Event()
+
+    async def waits() -> str:
+        """Wait to be told."""
+        inside.set()
+        await over.wait()
+        return "done"
+
+    script: Script = {"go": [Call("waits", {}), "done"]}
+    handle = await runtime.spawn(Agent(name="worker", model=ScriptedModel(script=script)), "go", tools=[waits])
+    await inside.wait()
+    runtime.get(handle.id).send("a word")
+    during = await scraped(served, operator)
+    over.set()
+    await handle.result()
+    after = await scraped(served, operator)
+
+    assert (during.value("ramet_mail_unread"), after.value("ramet_mail_unread")) == (1, 0)
+
+
+async def test_a_stream_is_open_as_long_as_it_is_read(served: Served) -> None:
+    """A turn's, to its end."""
+    operator = served.server.operator
+    agent, nonce = await served.agent()
+    async with ramet.connect(served.server.where) as client:
+        async with aclosing(client.turn(agent, b"one wait", key=nonce)) as chunks:
+            await anext(chunks)
+            during = await scraped(served, operator)
+            await client.interrupt(agent, key=nonce)
+            assert [each async for each in chunks]
+
+    assert during.value("ramet_streams_open") == 1
+    await scraped_when(served, lambda found: not found.value("ramet_streams_open"))
+
+
+async def test_sandboxes_are_counted_living_and_parked(folder: pathlib.Path) -> None:
+    """Of a function that works in one; beside it others are made ready."""
+    async with serving(folder, backend="local") as served:
+        runtime, operator = served.server.runtime, served.server.operator
+        handle = await runtime.spawn(asks_to_wait, policy=Policy())
+        found = await scraped_when(
+            served, lambda found: all(found.value("ramet_sandboxes", state=each) for each in ("living", "parked"))
+        )
+        await handle.cancel()
+        after = await scraped(served, operator)
+
+    assert found.value("ramet_sandboxes", state="living") == 1
+    assert after.value("ramet_sandboxes", state="living") == 0
+
+
+def asks_to_wait() -> None:
+    """Work without end, in a sandbox."""
+    threading.Event().wait()
 
 
 async def test_a_refusing_budget_is_counted(served: Served) -> None:

@@ -19,6 +19,7 @@ from ramet.host.recorder import Recorder
 
 START_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TURN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 OTHER: Final = "other"
 _MOST_KINDS: Final = 50  #: of one counter: some words come from models and guests
 
@@ -67,6 +68,7 @@ class Counts:
         self.approvals: Counter[str] = Counter()  #: asked | allowed | denied
         self.sandboxes: Counter[str] = Counter()  #: by backend
         self.starts = Histogram(START_S)  #: from a run's birth to its first turn
+        self.turn_seconds = Histogram(TURN_S)  #: from a turn's start to its end, as its events tell
         self.lag = Histogram(LAG_S)  #: from when an event happened to when it was on record for good
 
     def spawn_refused(self, limit: str) -> None:
@@ -84,12 +86,13 @@ class _Tree:
     def __init__(self, counts: Counts) -> None:
         self._all = counts
         self._born: dict[str, datetime] = {}  #: runs that had no turn yet
+        self._turning: dict[str, datetime] = {}  #: when a run's turn began
         self._takes: dict[type[Event], Callable[[Any], None]] = {
             events.RunSpawned: self._spawned,
             events.RunResumed: self._resumed,
             events.RunEnded: self._ended,
             events.TurnStarted: self._turn,
-            events.TurnEnded: lambda event: _count(counts.turns, event.status),
+            events.TurnEnded: self._turn_ended,
             events.ModelAsked: self._asked,
             events.ModelRetried: self._retried,
             events.ModelCharged: lambda event: self._used(event.usage),
@@ -122,8 +125,18 @@ class _Tree:
         if born is not None and event.at is not None:
             self._all.starts.observe(max(0.0, (event.at - born).total_seconds()))
 
+        if event.at is not None:
+            self._turning[event.run] = event.at
+
+    def _turn_ended(self, event: events.TurnEnded) -> None:
+        _count(self._all.turns, event.status)
+        began = self._turning.pop(event.run, None)
+        if began is not None and event.at is not None:
+            self._all.turn_seconds.observe(max(0.0, (event.at - began).total_seconds()))
+
     def _ended(self, event: events.RunEnded) -> None:
         self._born.pop(event.run, None)
+        self._turning.pop(event.run, None)
         _count(self._all.ended, str(event.result.status))
 
     def _asked(self, event: events.ModelAsked) -> None:

@@ -560,6 +560,11 @@ class AgentRuntime:
             self.journal.users.add(self)
         return opened
 
+    @property
+    def finished_trees(self) -> int:
+        """How many trees have ended whose runs can still be asked for here by their ids."""
+        return self._trees.finished
+
     def keep(self, opened: OpenTree, root: Run) -> None:
         """Own a tree from now on."""
         _living.add(self)

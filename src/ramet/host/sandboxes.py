@@ -90,6 +90,11 @@ class Sandboxes:
         except (SandboxFailed, OSError) as problem:
             _log.warning("control groups of kernels that have ended stay for now: %s", problem)
 
+    @property
+    def parked(self) -> int:
+        """How many processes of this machine wait to become a run's sandbox."""
+        return self._backend.parked if isinstance(self._backend, ProcessBackend) else 0
+
     def terminate(self) -> None:
         """Kill every sandbox that ends with this process, and leave nothing of it but its files. Blocks for seconds.
 

@@ -40,6 +40,11 @@ class Trees:
         """By the id of their root: a copy."""
         return dict(self._open)
 
+    @property
+    def finished(self) -> int:
+        """How many that closed with their root are kept, to be asked for."""
+        return len(self._finished)
+
     def at_work(self) -> dict[RunId, list[dict[str, Any]]]:
         """The living runs of each open tree."""
         return {

@@ -171,6 +171,10 @@ class Backend(Protocol):
 class ProcessBackend(Backend, Protocol):
     """Backend whose sandboxes are processes of this machine, and end with the kernel."""
 
+    @property
+    def parked(self) -> int:
+        """How many processes wait to become a sandbox."""
+
     def terminate(self) -> None:
         """Kill every sandbox and remove what it has on this machine but its files; for a process that exits next.
 

@@ -183,6 +183,11 @@ class Forking:
         """See `ramet.isolation.contract.ReservingBackend`."""
         await self._reserved.disband(name)
 
+    @property
+    def parked(self) -> int:
+        """See `ramet.isolation.contract.ProcessBackend`."""
+        return sum(keeper.parked for keeper in self._keepers)
+
     def terminate(self) -> None:
         """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
         terminate([child for keeper in self._keepers for child in keeper.children], self._cgroups)

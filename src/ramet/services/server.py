@@ -144,7 +144,7 @@ class Server:
                 rules=self._rules,
             )
             metrics = Metrics(self.runtime, self.spawner.roster, is_public=self._public_metrics)
-            leaving.callback(metrics.stop)
+            leaving.push_async_callback(metrics.stop)
             metrics.start()  # before trees are taken up
             log_of = partial(TurnLog, store) if is_shared else None
             clock = self.runtime.clock
@@ -342,6 +342,7 @@ class Server:
             desk=self.kernels.desk if self.kernels is not None else None,
             unready=self._unready,
         )
+        metrics.open_streams = self._parts.streams.__len__
         return HttpServer(Application(self._parts), self.listener, self._bounds)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.counts import Counts
+from ramet.host.folder_sizes import FolderSizes
+from ramet.host.loop_lag import LoopLag
 from ramet.host.runtime import AgentRuntime
 from ramet.services.version import ramet_version
 from ramet.services.views.exposition import Family, Sample, buckets, by
@@ -41,6 +45,12 @@ class Metrics:
         """`is_public`: whether they are for everybody who can reach the server, or for its operator only."""
         self.is_public, self.requests = is_public, Requests()
         self._runtime, self._roster = runtime, roster
+        self.open_streams: Callable[[], int] = lambda: 0
+        self._lag = LoopLag()
+        journal = runtime.journal
+        folder = journal.folder if journal is not None else None
+        self._database = folder / JOURNAL if folder is not None else None
+        self._sizes = FolderSizes(state_folder(runtime.working_dir)) if runtime.working_dir is not None else None
         self._batches = 0
         self._unhear: Callable[[], None] = lambda: None
 
@@ -50,11 +60,15 @@ class Metrics:
             self._runtime.telemetry.counts = Counts(self._runtime.clock.now)
         if self._runtime.journal is not None:
             self._unhear = self._runtime.journal.store.on_commit(self._committed)
+        self._lag.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Count no more; idempotent."""
+        self._lag.stop()
         self._unhear()
         self._unhear = lambda: None
+        if self._sizes is not None:
+            await self._sizes.stop()
 
     def families(self) -> Iterator[Family]:
         """All that is told, as it is now."""
@@ -63,6 +77,11 @@ class Metrics:
         if (counts := self._runtime.telemetry.counts) is not None:
             yield from _totals(counts)
         yield from self._journal()
+        yield from self._disk()
+        yield Family(
+            "ramet_event_loop_lag_seconds", "histogram", "How late the event loop was.", buckets(self._lag.seconds)
+        )
+        yield Family("ramet_streams_open", "gauge", "Streams of events being read.", [Sample(self.open_streams())])
         yield from _http(self.requests)
         yield from _process()
 
@@ -71,10 +90,19 @@ class Metrics:
 
     def _now(self) -> Iterator[Family]:
         trees = self._runtime.trees
-        runs = Counter(str(run.state) for opened in trees.values() for run in opened.tree.register.living())
+        living = [run for opened in trees.values() for run in opened.tree.register.living()]
+        runs = Counter(str(run.state) for run in living)
+        sandboxes = {"living": len(self._runtime.sandboxes.attended), "parked": self._runtime.sandboxes.parked}
+        unread = sum(len(run.context.mailbox) for run in living)
+        kept = self._runtime.finished_trees
         agents = Counter(str(living.state) for living in self._roster)
         teams = {living.row.team for living in self._roster}
         yield Family("ramet_trees", "gauge", "Trees that are open.", [Sample(len(trees))])
+        yield Family("ramet_trees_kept", "gauge", "Trees that ended and can be asked for.", [Sample(kept)])
+        yield Family("ramet_mail_unread", "gauge", "Mail that no run has read yet.", [Sample(unread)])
+        yield Family(
+            "ramet_sandboxes", "gauge", "Sandboxes of runs, and processes that wait to be one.", by("state", sandboxes)
+        )
         yield Family("ramet_runs", "gauge", "Runs that have not ended, by state.", by("state", runs))
         yield Family("ramet_agents", "gauge", "Agents of teams, by state.", by("state", agents))
         yield Family("ramet_teams_with_agents", "gauge", "Teams that have an agent.", [Sample(len(teams))])
@@ -94,6 +122,22 @@ class Metrics:
         yield Family("ramet_journal_commits_total", "counter", "Batches of them.", [Sample(self._batches, store)])
         yield Family("ramet_journal_waiting", "gauge", "Events that are not on record yet.", [Sample(waiting, store)])
 
+    def _disk(self) -> Iterator[Family]:
+        if self._database is not None:
+            files = {"database": self._database, "wal": self._database.with_name(f"{JOURNAL}-wal")}
+            bytes_of = {name: size for name, path in files.items() if (size := _size(path)) is not None}
+            yield Family("ramet_journal_bytes", "gauge", "Files of the journal.", by("file", bytes_of))
+        if self._sizes is not None:
+            sizes = by("part", self._sizes.known())
+            yield Family("ramet_folder_bytes", "gauge", "What the state folder takes of the disk.", sizes)
+
+
+def _size(path: pathlib.Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
 
 def _totals(counts: Counts) -> Iterator[Family]:
     yield Family("ramet_runs_spawned_total", "counter", "Runs that were born.", [Sample(counts.spawned)])
@@ -103,6 +147,7 @@ def _totals(counts: Counts) -> Iterator[Family]:
         "ramet_run_start_seconds", "histogram", "From a run's birth to its first turn.", buckets(counts.starts)
     )
     yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", by("status", counts.turns))
+    yield Family("ramet_turn_seconds", "histogram", "From a turn's start to its end.", buckets(counts.turn_seconds))
     yield Family("ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", by("status", counts.tools))
     yield Family("ramet_model_requests_total", "counter", "Requests to models.", [Sample(counts.asked)])
     yield Family("ramet_model_retries_total", "counter", "Those that were to be made again.", [Sample(counts.retried)])

@@ -1,0 +1,89 @@
+"""Sizes of what a state folder holds on disk, measured in a thread from time to time: a walk may take seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from ramet.concurrency.threads import in_thread
+from ramet.disk.state_folder import FOLDERS, JOURNAL
+
+EVERY_S: Final = 60.0  #: at the earliest: so long after a measurement has ended comes the next one
+SHARE: Final = 20  #: nor earlier than so many times what the last one took
+MOST_ENTRIES: Final = 1_000_000  #: of one measurement; agents fill their folders as they like
+MOST_WAITING: Final = 10_000  #: folders that were seen and not entered
+OTHER: Final = "other"
+_BLOCK: Final = 512  #: bytes, whatever the disk's own blocks are
+
+
+class FolderSizes:
+    """Bytes on disk below a state folder, by its entries; `stop` ends a measurement that goes on."""
+
+    def __init__(self, folder: pathlib.Path, *, most_entries: int = MOST_ENTRIES) -> None:
+        """Of more than `most_entries` a measurement counts that many."""
+        self._folder, self._most, self._left = folder, most_entries, 0
+        self._measuring: asyncio.Future[Mapping[str, int]] | None = None
+        self._known: Mapping[str, int] = {}
+        self._due = 0.0
+        self._is_over = False
+
+    def known(self) -> Mapping[str, int]:
+        """The newest sizes by entry, empty before the first are there; begins to measure if it is time. Never waits."""
+        loop = asyncio.get_running_loop()
+        if self._measuring is None and not self._is_over and loop.time() >= self._due:
+            begin = loop.time()
+            self._measuring = in_thread(self._measure, name="ramet-sizes")
+            self._measuring.add_done_callback(lambda done: self._note(done, begin))
+        return self._known
+
+    async def stop(self) -> None:
+        """Measure no more, and wait for the thread; idempotent."""
+        self._is_over = True
+        if self._measuring is not None:
+            await asyncio.wait({self._measuring})
+
+    def _note(self, done: asyncio.Future[Mapping[str, int]], begin: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._due = now + max(EVERY_S, SHARE * (now - begin))
+        self._measuring = None
+        if not done.cancelled() and done.exception() is None and not self._is_over:
+            self._known = done.result()
+
+    def _measure(self) -> Mapping[str, int]:
+        sizes, self._left = Counter[str](), self._most
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for each in entries:
+                sizes[_part(each.name)] += self._size(each)
+        return sizes
+
+    def _size(self, top: os.DirEntry[str]) -> int:
+        """The bytes that an entry takes with all below it; what goes meanwhile, or cannot be read, counts nothing."""
+        waiting = list[str]()
+        total = self._count(top, waiting)
+        while waiting:
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as below:
+                for each in below:
+                    if self._left <= 0 or self._is_over:
+                        return total
+                    total += self._count(each, waiting)
+        return total
+
+    def _count(self, entry: os.DirEntry[str], waiting: list[str]) -> int:
+        self._left -= 1
+        try:
+            if entry.is_dir(follow_symlinks=False) and len(waiting) < MOST_WAITING:
+                waiting.append(entry.path)
+            return entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+        except OSError:
+            return 0
+
+
+def _part(name: str) -> str:
+    if name.startswith(JOURNAL):
+        return "journal"
+    return name if name in FOLDERS else OTHER

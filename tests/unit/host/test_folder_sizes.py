@@ -1,0 +1,91 @@
+"""Sizes of a state folder: of each part, measured beside the event loop, and bounded whatever agents put there."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ramet.host.folder_sizes import FolderSizes
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A state folder with files of 64 KiB: one in a run's workspace, one of the journal, two elsewhere."""
+    state = tmp_path / ".ramet"
+    work = state / "runs" / "run-1" / "workspace"
+    work.mkdir(parents=True)
+    for path in (work / "file", state / "journal.db-wal", state / "odd", state / "serve.sock"):
+        path.write_bytes(os.urandom(65_536))
+    return state
+
+
+async def measured(sizes: FolderSizes) -> Mapping[str, int]:
+    """What is known once a measurement is over."""
+    await eventually(sizes.known)
+    await sizes.stop()
+    return sizes.known()
+
+
+async def test_each_part_is_measured(folder: pathlib.Path) -> None:
+    """By names that are fixed: what else there is counts as other."""
+    found = await measured(FolderSizes(folder))
+
+    assert set(found) == {"runs", "journal", "other"}
+    assert 65_536 <= found["runs"] < 131_072
+    assert 65_536 <= found["journal"] < 131_072
+    assert found["other"] >= 131_072
+
+
+async def test_a_measurement_is_in_a_thread_and_nobody_waits_for_it(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the sizes are asked for, the folder is looked through once a minute, and not by the event loop."""
+    threads: list[threading.Thread] = []
+    scandir = os.scandir
+
+    def noted(path: Any) -> Any:
+        threads.append(threading.current_thread())
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    sizes = FolderSizes(folder)
+    assert sizes.known() == {}
+    await eventually(sizes.known)
+    count = len(threads)
+    for _ in range(100):
+        assert sizes.known()
+    await sizes.stop()
+
+    assert len(threads) == count == 4
+    assert threading.current_thread() not in threads
+
+
+async def test_no_link_is_followed_and_what_goes_meanwhile_is_no_error(folder: pathlib.Path) -> None:
+    """A guest's link to a large place counts as a link; a folder that is not there has no sizes."""
+    before = await measured(FolderSizes(folder))
+    (folder / "runs" / "run-1" / "workspace" / "link").symlink_to("/usr")
+    after = await measured(FolderSizes(folder))
+    missing = FolderSizes(folder / "missing")
+    missing.known()
+    await missing.stop()
+
+    assert after["runs"] - before["runs"] < 65_536
+    assert missing.known() == {}
+
+
+async def test_what_a_guest_makes_many_of_is_not_counted_without_end(folder: pathlib.Path) -> None:
+    """Of more entries than may be, as many are counted, and the rest is not held in memory."""
+    crowd = folder / "runs" / "run-1" / "workspace" / "crowd"
+    crowd.mkdir()
+    for number in range(200):
+        (crowd / str(number)).write_bytes(b"x")
+
+    found = await measured(FolderSizes(folder, most_entries=50))
+
+    assert found.get("runs", 0) <= 65_536 + 60 * 4_096
