@@ -17,6 +17,8 @@ RUN = "r" * 16
 MARK = "#### "  #: begins a line of this program among what the commands say
 COMMANDS = (
     "ps --all",
+    "repair",
+    "repair --set-aside x",
     "tree",
     f"tree {RUN}",
     f"show {RUN}",

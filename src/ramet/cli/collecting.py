@@ -30,7 +30,7 @@ from ramet.host.scrubbing import scrub
 from ramet.store.compaction import compact
 from ramet.store.sqlite import SqliteStore
 
-_MOST_NAMED = 20  #: transcripts that were passed over; of others only the number is said
+_MOST_NAMED = 20  #: transcripts and trees that were passed over; of others only the number is said
 
 
 def gc(options: Namespace) -> int:
@@ -53,9 +53,9 @@ def gc(options: Namespace) -> int:
         if freed:
             err.print(Text(f"the journal is {figures.size(freed)} smaller", "dim"), soft_wrap=True)
     for path in passed_over[:_MOST_NAMED]:
-        err.print(Text(f"passed over in transcripts: {one_line(path)}"), soft_wrap=True)
+        err.print(Text(f"passed over: {one_line(path)}"), soft_wrap=True)
     if len(passed_over) > _MOST_NAMED:
-        err.print(Text(f"passed over in transcripts: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
+        err.print(Text(f"passed over: {len(passed_over) - _MOST_NAMED} more"), soft_wrap=True)
     return 0
 
 

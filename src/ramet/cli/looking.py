@@ -20,23 +20,24 @@ from ramet.cli.clean import one_line
 from ramet.cli.consoles import console, glyphs_for, is_live
 from ramet.cli.live import LiveTree
 from ramet.cli.picture import Picture
+from ramet.cli.problems import report_damage
 from ramet.cli.screen import draw
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import Source
 from ramet.cli.views import Told, View, Written
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import Damaged, InvalidValue
 from ramet.host.records import INTERRUPTED, RunRow
 
 _NO_TERMINAL = 120  #: columns of a tree where nothing says how many there are
 
 
 def ps(options: Namespace) -> int:
-    """List runs."""
-    rows = asyncio.run(_rows(options))
+    """List runs; 1 if there are trees that cannot be read."""
+    rows, damaged = asyncio.run(_rows(options))
     if options.json:
         print_rows(rows)
-        return 0
+        return report_damage(damaged)
     now = SystemClock().now()
     lines = [
         (
@@ -50,18 +51,18 @@ def ps(options: Namespace) -> int:
         for row in rows
     ]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
-    if not rows:
+    if not (rows or damaged):
         _aside("no run lives here" + ("" if options.all else "; ramet ps --all lists those that have ended"))
-    return 0
+    return report_damage(damaged)
 
 
-async def _rows(options: Namespace) -> list[RunRow]:
+async def _rows(options: Namespace) -> tuple[list[RunRow], Sequence[Damaged]]:
     async with source_of(options) as source:
-        return await source.runs(ended=options.all)
+        return await source.runs(ended=options.all), source.damaged
 
 
 def tree(options: Namespace) -> int:
-    """Show trees."""
+    """Show trees; 1 if there are trees that cannot be read."""
     return asyncio.run(_tree(options))
 
 
@@ -81,9 +82,9 @@ async def _tree(options: Namespace) -> int:
                 print_rows(rows)
             else:
                 await _draw(source, rows, console(sys.stdout), apart=number > 0)
-        if not roots:
+        if not (roots or source.damaged):
             _aside("no tree lives here; ramet ps --all lists those that have ended")
-    return 0
+        return report_damage(source.damaged)
 
 
 async def _draw(source: Source, rows: Sequence[RunRow], out: Console, *, apart: bool) -> None:

@@ -84,6 +84,10 @@ def _run(argv: Sequence[str]) -> int:
             from ramet.cli import collecting
 
             return collecting.VERBS[options.command](options)
+        case "repair":
+            from ramet.cli.repairing import repair
+
+            return repair(options)
         case "sessions":
             from ramet.cli import sessions
 

@@ -8,11 +8,12 @@ import os
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from ramet.cli.clean import one_line
 from ramet.cli.places import nearby, user_dir
-from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
+from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
 
 USAGE, FAILURE = 2, 1
 
@@ -32,6 +33,15 @@ def say(text: str) -> None:
     """One line on stderr, whatever the text holds."""
     with contextlib.suppress(OSError, ValueError):  # stderr may be gone; the exit status still tells
         print(f"ramet: {one_line(text, 1_000)}", file=sys.stderr, flush=True)
+
+
+def report_damage(damaged: Iterable[Damaged]) -> int:
+    """Say which trees were passed over, a line each, and return the exit status: 1 if there are any."""
+    status = 0
+    for each in damaged:
+        say(str(each))
+        status = FAILURE
+    return status
 
 
 def report(error: BaseException) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,8 @@ from ramet.cli.answer import print_text
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.looking import print_table
+from ramet.cli.problems import report_damage
+from ramet.core.errors import Damaged
 from ramet.host.conversations import remove
 from ramet.host.records import Records, journal_in, records_of
 from ramet.host.session_rows import SessionRow, session_row, sessions
@@ -27,12 +29,12 @@ _ROLES = {"human": "user", "ai": "agent", "tool": "tool", "system": "system"}
 
 
 def list_sessions(options: Namespace) -> int:
-    """List them, the newest first."""
-    rows, more = asyncio.run(_rows(options))
+    """List them, the newest first; 1 if there are trees that cannot be read."""
+    rows, more, damaged = asyncio.run(_rows(options))
     if options.json:
         for row in rows:
             print(msgspec.json.encode(row).decode())
-        return 0
+        return report_damage(damaged)
     lines = [
         (
             one_line(row.id, 60),
@@ -47,9 +49,9 @@ def list_sessions(options: Namespace) -> int:
     print_table(("SESSION", "STATE", "TURNS", "BEGAN (UTC)", "USAGE", "FIRST PROMPT"), lines)
     if more:
         _aside(f"{more} older; ramet sessions list --limit 0 lists all")
-    elif not rows:
+    elif not (rows or damaged):
         _aside("no conversation is on record here")
-    return 0
+    return report_damage(damaged)
 
 
 def show(options: Namespace) -> int:
@@ -84,9 +86,10 @@ def rm(options: Namespace) -> int:
     return 0
 
 
-async def _rows(options: Namespace) -> tuple[list[SessionRow], int]:
+async def _rows(options: Namespace) -> tuple[list[SessionRow], int, Sequence[Damaged]]:
     async with await records_of(options.dir) as records:
-        return await sessions(records, options.limit)
+        rows, more = await sessions(records, options.limit)
+        return rows, more, tuple(records.damaged.values())
 
 
 async def _shown(options: Namespace) -> tuple[SessionRow, list[dict[str, Any]]]:

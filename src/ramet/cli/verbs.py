@@ -13,7 +13,7 @@ Commands = Any  #: argparse's own type of what `add_subparsers` returns has no p
 
 def add_verbs(commands: Commands, statuses: str) -> None:
     """Add them all."""
-    for add in (_looking, _reading, _working, _sessions, _steering, _schedule, _serve):
+    for add in (_looking, _reading, _working, _repairing, _sessions, _steering, _schedule, _serve):
         add(_adder(commands, statuses))
 
 
@@ -122,6 +122,16 @@ def _working(add: Add) -> None:
     keep = add("keep", f"ID [--off] {WHERE}", "keep the tree of a run on record, whatever its time is", anywhere=True)
     keep.add_argument("id", type=name, metavar="ID", help="any run of the tree")
     keep.add_argument("--off", action="store_true", help="no longer")
+
+
+def _repairing(add: Add) -> None:
+    repair = add(
+        "repair",
+        "[--set-aside ID] [--dir DIR]",
+        "read all that is on record, and say which trees are damaged",
+        "A tree that is set aside is listed and resumed no more; gc removes it when its time is up.",
+    )
+    repair.add_argument("--set-aside", type=name, metavar="ID", help="the tree of this run, which no kernel may have")
 
 
 def _sessions(add: Add) -> None:

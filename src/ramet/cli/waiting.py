@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 
 import msgspec
 from rich.text import Text
@@ -12,26 +13,28 @@ from rich.text import Text
 from ramet.cli.clean import one_line
 from ramet.cli.consoles import console
 from ramet.cli.looking import print_table
+from ramet.cli.problems import report_damage
 from ramet.cli.sources.choosing import source_of
 from ramet.cli.sources.contract import Question
+from ramet.core.errors import Damaged
 
 
 def approvals(options: Namespace) -> int:
     """List the questions, and say how they are answered."""
-    questions = asyncio.run(_questions(options))
+    questions, damaged = asyncio.run(_questions(options))
     if options.json:
         for each in questions:
             print(msgspec.json.encode(each).decode())
-        return 0
+        return report_damage(damaged)
     print_table(("ID", "PATH", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
     aside = "ramet approve ID, or ramet deny ID" if questions else "nothing waits for a word"
     console(sys.stderr).print(Text(aside, "dim"), soft_wrap=True)
-    return 0
+    return report_damage(damaged)
 
 
-async def _questions(options: Namespace) -> list[Question]:
+async def _questions(options: Namespace) -> tuple[list[Question], Sequence[Damaged]]:
     async with source_of(options) as source:
-        return await source.questions()
+        return await source.questions(), source.damaged
 
 
 def _line(question: Question) -> tuple[str, ...]:

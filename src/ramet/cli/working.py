@@ -24,7 +24,7 @@ from ramet.cli.problems import FAILURE, say, set_up_logging
 from ramet.cli.report import print_status
 from ramet.cli.views import Told
 from ramet.core.budget import Limits
-from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.events import Event
 from ramet.core.lifecycle import State
 from ramet.core.outcome import Result, Status
@@ -115,20 +115,24 @@ async def _taken_up(runtime: AgentRuntime, options: Namespace) -> tuple[list[tup
             raise Unknown("run", options.id)
         root = found[0].tree
     taken_up: list[tuple[Handle, _Watched]] = []
-    missing = []
-    for left in await left_behind(journal):
+    damaged = list[DamagedTree]()
+    behind = await left_behind(journal, passed_over=damaged.append)
+    missing = [str(each) for each in damaged if root in (None, each.tree)]
+    for left in behind:
         if root is not None and left.root != root:
             continue
-        if (await left.story()).is_over:
-            await left.close(runtime.clock.now())
-            continue
         try:
+            if (await left.story()).is_over:
+                await left.close(runtime.clock.now())
+                continue
             for handle in await runtime.resume(only=left.root):
                 # At once: it may be over, and its tree closed, the next time that anything is awaited.
                 opened = runtime.trees[handle.run.info.root]
                 taken_up.append((handle, _Watched(opened, quiet=options.quiet)))
         except DefinitionMissing as problem:
             missing.append(f"{left.root}: {problem}")
+        except DamagedTree as problem:
+            missing.append(str(problem))
     return taken_up, missing
 
 

@@ -189,6 +189,20 @@ class Damaged(RametError):
         super().__init__(f"{what} in {where} cannot be used: {why}")
 
 
+class DamagedTree(Damaged):
+    """One tree of a journal that cannot be read; the other trees are not affected.
+
+    `cursor` is that of the damaged event; None if the tree's document is damaged, or the table that its events are in.
+    """
+
+    def __init__(self, tree: str, where: object, why: str, *, cursor: int | None = None) -> None:
+        self.tree, self.cursor = _short(tree), cursor
+        at = f"event {cursor} of tree" if cursor is not None else "tree"
+        super().__init__(f"{at} {self.tree}", where, why)
+        way_out = f"Other trees are not affected; set this one aside: ramet repair --set-aside {self.tree}"
+        self.args = (f"{self.args[0]}. {way_out}",)
+
+
 class StoreFailed(RametError):
     """The journal can no longer be written to or read: nothing that was promised since can be kept."""
 

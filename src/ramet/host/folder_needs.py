@@ -31,7 +31,10 @@ class FolderNeeds:
         have another turn. Needed is that of a tree that is to be kept, too, that of the first run of a session with an
         id, which may be opened again, and one of which nothing is known yet.
         """
-        first = await self._store.read(run=folder.id, limit=1)
+        try:
+            first = await self._store.read(run=folder.id, limit=1)
+        except Damaged:  # Nobody knows whose it is: it may be mended.
+            return True
         if not first:
             return not _has_ended(folder) and (datetime.now(UTC) - folder.last_used()).total_seconds() < _BORN_S
         root = first[0].tree

@@ -20,11 +20,21 @@ from typing import Any, Protocol
 import msgspec
 
 from ramet.core import told
-from ramet.core.errors import Conflict, Damaged, OwnedElsewhere, RametError, StoreFailed, StoreInUse
+from ramet.core.errors import (
+    Conflict,
+    Damaged,
+    DamagedTree,
+    InvalidValue,
+    OwnedElsewhere,
+    RametError,
+    StoreFailed,
+    StoreInUse,
+)
 from ramet.core.events import Event, encode
 from ramet.core.story import TreeStory
 from ramet.disk.state_folder import JOURNAL, made_state_folder, state_folder
 from ramet.host import session_ids
+from ramet.host.stored_events import damaged, location_of
 from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
@@ -175,7 +185,7 @@ class Journal:
         self._has_indexed = True
 
     async def story(self, root: str, at: int | None = None) -> TreeStory:
-        """What is on record of a tree, up to an event's number. Raises InvalidValue for an event of a newer version."""
+        """What is on record of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
         story, cursor, more = TreeStory(), 0, True
         while more:
             stored = await self.store.read(cursor, tree=root, limit=PAGE)
@@ -184,8 +194,11 @@ class Journal:
                     continue
                 if each.type in told.PASSED_OVER:
                     story.pass_over(each.seq)
-                else:
+                    continue
+                try:
                     story.tell(told.decode(each.data))
+                except InvalidValue as problem:  # Messages are looked into as they are told.
+                    raise damaged(self.store, each, problem) from None
             if more := len(stored) == PAGE:
                 cursor = stored[-1].cursor
         return story
@@ -215,7 +228,7 @@ class Journal:
     async def about(self, root: str) -> dict[str, Any]:
         """What was said to be true for a whole tree; nothing of one that is not known. Raises Damaged."""
         found = await self.store.get(TREES, root)
-        return said_of(found) if found is not None else {}
+        return said_of(found, location_of(self.store)) if found is not None else {}
 
     async def close_tree(self, root: str, now: datetime) -> None:
         """Nothing is left to go on with: from now on it is only looked at, and nobody's. Raises OwnedElsewhere."""
@@ -236,12 +249,12 @@ class Journal:
         return False
 
 
-def said_of(tree: Document) -> dict[str, Any]:
-    """What a tree's document says. Raises Damaged."""
+def said_of(tree: Document, where: str = "the journal") -> dict[str, Any]:
+    """What a tree's document says. Raises DamagedTree, which names `where` the document is."""
     try:
         return msgspec.json.decode(tree.data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise Damaged(tree.kind, tree.key, str(problem)) from None
+        raise DamagedTree(tree.key, where, f"its document is damaged ({problem})") from None
 
 
 async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:

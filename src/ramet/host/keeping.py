@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct
 
 from ramet.concurrency.clock import Clock
-from ramet.core.errors import InvalidValue, RametError
+from ramet.core.errors import Damaged, InvalidValue, RametError
 from ramet.host.folder_needs import FolderNeeds
 from ramet.host.journal import TREES
-from ramet.host.lifetimes import Collect, lifetime_of
+from ramet.host.lifetimes import Collect, lifetimes_of
 from ramet.host.retention import EXPIRED, Gone, Removal, Removed, sweep
 from ramet.isolation.folders import RunFolders
 from ramet.store.contract import Shrinkable, Store
@@ -128,7 +128,7 @@ class Caretaker:
     async def collect(self) -> list[str]:
         """Remove every tree whose time is up; the ids of their roots."""
         now, gone = self._clock.now(), []
-        lifetimes = {each.key: lifetime_of(each.data) for each in await self._store.list(TREES)}
+        lifetimes = lifetimes_of(await self._store.list(TREES))
         over = [root for root, each in lifetimes.items() if root not in self._living and each.has_expired(now)]
         needed = frozenset(await self.needed()) if over else frozenset[str]()
         told = await self._removal.index() if over else None
@@ -138,7 +138,7 @@ class Caretaker:
             try:
                 if await self._removal.expire(root, lifetimes[root], now, told or {}):
                     gone.append(root)
-            except OSError as problem:
+            except (OSError, Damaged) as problem:
                 _log.warning("%s could not be removed: %s", root, problem)
         notes = {each.key: msgspec.json.decode(each.data, type=Removed) for each in await self._store.list(EXPIRED)}
         if others := {root: note for root, note in notes.items() if root not in self._cleared and root not in gone}:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -10,8 +12,9 @@ from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.host.journal import change_tree
-from ramet.store.contract import Store
+from ramet.store.contract import Document, Store
 
+_log = logging.getLogger("ramet.keeping")
 LONGEST_S = 100 * 366 * 86_400.0
 
 
@@ -25,6 +28,7 @@ class Lifetime(Struct, frozen=True, kw_only=True):
     keep_s: float | None = None  #: seconds after its end; None: until somebody collects what is old
     session: str | None = None  #: the id of its session, which is free again once it is removed
     conversation: bool = False  #: it can be opened again after its end
+    set_aside: bool = False  #: it cannot be read, and somebody said that nobody is to try
 
     def expires(self) -> datetime | None:
         """When its time is up; None while it lives, or is kept, or has no time of its own."""
@@ -41,6 +45,17 @@ class Lifetime(Struct, frozen=True, kw_only=True):
 def lifetime_of(data: bytes) -> Lifetime:
     """What a tree's document says."""
     return msgspec.json.decode(data, type=Lifetime)
+
+
+def lifetimes_of(trees: Iterable[Document]) -> dict[str, Lifetime]:
+    """Return what the documents of trees say, by root. A document that cannot be read is logged, and left out."""
+    found = dict[str, Lifetime]()
+    for each in trees:
+        try:
+            found[each.key] = lifetime_of(each.data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+            _log.warning("the document of tree %s cannot be read, so nothing of it is removed: %s", each.key, problem)
+    return found
 
 
 def checked_keep(seconds: float | None) -> float | None:

@@ -14,15 +14,15 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from datetime import datetime
 from typing import NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import RametError, Unknown
-from ramet.core.events import Event, RunEnded, decode
+from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unknown
+from ramet.core.events import Event, RunEnded
 from ramet.core.outcome import Result, Usage
 from ramet.core.story import RunStory, TreeStory
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.journal import PAGE, TREES
+from ramet.host.journal import PAGE, TREES, said_of
+from ramet.host.stored_events import decoded, location_of
 from ramet.store.contract import Store, Stored
 from ramet.store.sqlite import SqliteStore
 
@@ -123,6 +123,7 @@ class Records:
     ) -> None:
         """`is_alone` says whether nobody writes to it now."""
         self.store, self._held, self._is_alone = store, held, is_alone
+        self.damaged: dict[str, Damaged] = {}  #: why trees were passed over, by their roots
 
     async def __aenter__(self) -> Records:
         await self.store.open()
@@ -132,17 +133,46 @@ class Records:
         await self.store.close()
 
     async def trees(self, *, ended: bool = False) -> list[str]:
-        """Ids of the roots of trees that may live, or with `ended` of all, in the order of their births."""
-        known: dict[str, None] = {}
-        if ended:
-            cursor = 0
+        """Ids of the roots of trees that may live, or with `ended` of all, in the order of their births.
+
+        A tree whose document cannot be read is passed over, and is in `damaged` then. A tree that was set aside is not
+        among them.
+        """
+        said, aside = list[tuple[str, str]](), set[str]()
+        for each in await self.store.list(TREES):
+            try:
+                about = said_of(each, location_of(self.store))
+            except DamagedTree as problem:
+                self.damaged[each.key] = problem
+                continue
+            if about.get("set_aside"):
+                aside.add(each.key)
+            elif ended or not about.get("over"):
+                said.append((str(about.get("began", "")), each.key))
+        said.sort(key=lambda each: each[0])  # Older kernels did not say when; theirs come first.
+        known = [root for _, root in said]
+        return [root for root in await self._with_events(known) if root not in aside] if ended else known
+
+    async def _with_events(self, known: list[str]) -> list[str]:
+        """Every tree that has events, in the order of their births; the known ones where a table cannot be read."""
+        found, cursor = dict[str, None](), 0
+        try:
             while page := await self.store.read(cursor, limit=PAGE):
-                known |= dict.fromkeys(each.tree for each in page)
+                found |= dict.fromkeys(each.tree for each in page)
                 cursor = page[-1].cursor
-            return list(known)
-        said = [(each.key, msgspec.json.decode(each.data)) for each in await self.store.list(TREES)]
-        said.sort(key=lambda each: str(each[1].get("began", "")))  # Older kernels did not say when; theirs come first.
-        return [root for root, about in said if not about.get("over")]
+        except (Damaged, StoreFailed):
+            found |= dict.fromkeys(known)  # Who reads one of them is told.
+        return list(found)
+
+    async def rows_of_all(self, *, ended: bool = False) -> list[RunRow]:
+        """The runs of all trees, in the order of their births. Trees that cannot be read are in `damaged` then."""
+        rows = list[RunRow]()
+        for root in await self.trees(ended=ended):
+            try:
+                rows += await self.rows(root)
+            except DamagedTree as problem:
+                self.damaged[root] = problem
+        return rows
 
     async def tree_of(self, run: str) -> str:
         """The root of the tree that a run belongs to. Raises Unknown."""
@@ -152,16 +182,16 @@ class Records:
         return found[0].tree
 
     async def rows(self, root: str) -> list[RunRow]:
-        """Every run of a tree, in the order of their births."""
+        """Every run of a tree, in the order of their births. Raises DamagedTree."""
         telling = Telling()
         async for event in self.events(root):
             telling.tell(event)
         return telling.rows(self.lives(root))
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
-        """What is on record of a tree, or one run of it, in order."""
+        """What is on record of a tree, or one run of it, in order. Raises DamagedTree."""
         async for each in self._stored(root, run, after):
-            yield decode(each.data)
+            yield decoded(self.store, each)
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
         """The same, and then what comes: until the run is over, or all of the tree, or no kernel is at work in it."""
@@ -169,7 +199,7 @@ class Records:
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before it is read: nothing is passed over.
             async for each in self._stored(root, None, cursor):
-                cursor, event = each.cursor, decode(each.data)
+                cursor, event = each.cursor, decoded(self.store, each)
                 telling.tell(event)
                 if run is None or event.run == run:
                     yield event

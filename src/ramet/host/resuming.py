@@ -15,7 +15,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.hook_config import HookConfig
 from ramet.agent.hooks import HookRunner
 from ramet.agent.loop import left_open
-from ramet.core.errors import Damaged, DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
@@ -27,6 +27,7 @@ from ramet.host.opening import OpenTree, TreePlan
 from ramet.host.project import Project
 from ramet.host.recipes import agent_of
 from ramet.host.safety.gate import SafetyGate
+from ramet.host.stored_events import location_of
 from ramet.models.messages import decode
 from ramet.spawn.births import cwd_of
 from ramet.spawn.plan import as_agent
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.adopting")
 
+#: What a tree's document has said in every version.
+_ALWAYS_SAID = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
 #: What `AgentRuntime.spawn` gives every root by itself.
 SPAWNING = frozenset(tool.name for tool in spawning_tools())
 
@@ -142,10 +145,10 @@ class Left:
     @property
     def is_conversation(self) -> bool:
         """Whether its root is that of a session. Older versions said so of those that have an id."""
-        return bool(self.about.get("conversation") or self.about["session"])
+        return bool(self.about.get("conversation") or self.about.get("session"))
 
     async def story(self) -> TreeStory:
-        """What is on record of it."""
+        """What is on record of it. Raises DamagedTree."""
         return await self._journal.story(self.root)
 
     @property
@@ -165,8 +168,14 @@ class Left:
     def plan(
         self, supplied: Supplied, open_project: Callable[[pathlib.Path | None, Sequence[Agent]], Project]
     ) -> TreePlan:
-        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here."""
+        """What is true for the whole tree. Raises DefinitionMissing if its folder has gone, or a value is not here.
+
+        Raises DamagedTree for a document that does not say it.
+        """
         about = self.about
+        if missing := sorted(_ALWAYS_SAID - about.keys()):
+            why = f"its document does not say {', '.join(missing)}"
+            raise DamagedTree(self.root, location_of(self._journal.store), why)
         cwd = pathlib.Path(about["cwd"]) if about["cwd"] is not None else None
         if cwd is not None and not cwd.is_dir():
             raise DefinitionMissing("folder", str(cwd))
@@ -230,19 +239,25 @@ def _gate(about: Mapping[str, Any], supplied: Supplied) -> SafetyGate | None:
     return supplied.gate
 
 
-async def left_behind(journal: Journal | None, only: str | None = None) -> list[Left]:
+def _log_damage(problem: DamagedTree) -> None:
+    _log.error("a tree cannot be gone on with: %s", problem)
+
+
+async def left_behind(
+    journal: Journal | None, only: str | None = None, *, passed_over: Callable[[DamagedTree], None] = _log_damage
+) -> list[Left]:
     """Trees that are not known to be over, or the one of that root or session: its conversation may be closed.
 
-    One whose document cannot be read is logged, and left as it is.
+    One whose document cannot be read is left as it is; `passed_over` is called with the reason, which it logs.
     """
     if journal is None:
         return []
     found = list[Left]()
     for each in await journal.trees(only):
         try:
-            found.append(Left(each.key, said_of(each), journal))
-        except Damaged as problem:
-            _log.error("a tree cannot be gone on with: %s", problem)
+            found.append(Left(each.key, said_of(each, location_of(journal.store)), journal))
+        except DamagedTree as problem:
+            passed_over(problem)
     if only is None:
         return [each for each in found if not each.is_closed]
     return [each for each in found if each.is_conversation or not each.is_closed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pathlib
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -12,12 +13,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ramet.core.errors import Conflict, Damaged, InvalidValue, RametError, Unknown
+from ramet.core.errors import Conflict, Damaged, DamagedTree, RametError, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host.blobs import drop_blobs
 from ramet.host.journal import REMOVING, TREES
 from ramet.host.kept_results import forget_results
-from ramet.host.lifetimes import Lifetime, lifetime_of
+from ramet.host.lifetimes import Lifetime, lifetime_of, lifetimes_of
 from ramet.host.records import Records, RunRow
 from ramet.host.schedules.books import Books
 from ramet.host.session_ids import unregister
@@ -26,6 +27,7 @@ from ramet.isolation import trees
 from ramet.isolation.folders import RunFolder, RunFolders
 from ramet.store.contract import Document, Store
 
+_log = logging.getLogger("ramet.keeping")
 #: Folders of transcripts by the root of their tree.
 Transcripts = Mapping[str, list[pathlib.Path]]
 EXPIRED = "expired"  #: the kind of documents that say what outlived its time
@@ -69,7 +71,7 @@ class Removal:
     async def expire(self, root: str, lifetime: Lifetime, now: datetime, told: Transcripts) -> Gone | None:
         """Remove a tree whose time is up, and note that; None if it is kept, or was opened again meanwhile."""
         found = await self._store.get(TREES, root)
-        rows = await self._records.rows(root)
+        rows = await rows_to_remove(self._records, root, lifetime)
         if found is None or lifetime_of(found.data).keep or any(map(_is_kept, self._left(row.id for row in rows))):
             return None
         if not await self._mark(found):
@@ -147,7 +149,8 @@ async def sweep(
     resumed. So does a tree in `keep` (by the id
     of any of its runs), one of which a schedule has not noted yet how it ended, one that is kept on record, and one of
     which a run's folder is marked to be kept. What a kernel left that died between a tree's document and its first
-    event cannot be gone on with, and goes, too. With `dry_run` a store that is only read will do. Results that stood
+    event cannot be gone on with, and goes, too. A tree that cannot be read stays, and is logged; one that was set aside
+    goes like others. With `dry_run` a store that is only read will do. Results that stood
     for equal calls until then go as well. Raises Unknown for what is to be kept and is not there.
     """
     records, gone = Records(store, ()), list[Gone]()
@@ -156,21 +159,26 @@ async def sweep(
     kept = {await _known(records, run) for run in keep}
     kept |= {claim.run for found in await Books(store).all() for claim in found.book.state.claims if claim.run}
     removal = Removal(store, working_dir, transcripts or state_folder(working_dir) / "transcripts")
-    known = {each.key: lifetime_of(each.data) for each in await store.list(TREES)}
-    roots, told = await records.trees(ended=True), await removal.index()
+    documents = await store.list(TREES)
+    known = lifetimes_of(documents)
+    unreadable = {each.key for each in documents} - known.keys()
+    aside = [root for root, each in known.items() if each.set_aside]
+    roots, told = [*await records.trees(ended=True), *aside], await removal.index()
     await _drop_empty(store, set(known) - set(roots) - set(living), before, dry_run=dry_run)
     for root in roots:
         if most is not None and len(gone) >= most:
             break
         lifetime = known.get(root)
-        if root in kept or root in living or (lifetime is not None and lifetime.keep):
+        if root in kept or root in living or root in unreadable or (lifetime is not None and lifetime.keep):
             continue
         try:
-            rows = await records.rows(root)
-        except InvalidValue:  # Of a newer version: not ours to judge.
+            rows = await rows_to_remove(records, root, lifetime)
+        except DamagedTree as problem:  # Also one of a newer version: not ours to judge.
+            _log.warning("nothing is removed of what cannot be read: %s", problem)
             continue
-        ended = _ended(rows) if lifetime is not None else _newest(rows)
-        if not rows or ended is None:
+        is_aside = lifetime is not None and lifetime.set_aside
+        ended = lifetime.ended if lifetime and is_aside else _ended(rows) if lifetime else _newest(rows)
+        if ended is None or not (rows or is_aside):
             continue
         if lifetime is None or lifetime.keep_s is None or now is None:
             removed = await removal.remove(root, rows, told, dry_run=dry_run) if ended < before else None
@@ -184,6 +192,11 @@ async def sweep(
                     removed = await removal.expire(root, lifetime, now, told)
         gone += [removed] if removed is not None else []
     return gone
+
+
+async def rows_to_remove(records: Records, root: str, lifetime: Lifetime | None) -> list[RunRow]:
+    """Return the runs of a tree; none for a tree that was set aside. Raises DamagedTree."""
+    return [] if lifetime is not None and lifetime.set_aside else await records.rows(root)
 
 
 async def _known(records: Records, run: str) -> str:

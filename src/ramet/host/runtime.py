@@ -426,7 +426,7 @@ class AgentRuntime:
         `env_vars` has a variable by its name, or, for one run alone, by `path:NAME`. `only` is a root's id, or a
         session's; a conversation that was closed is opened again then, and waits for its next prompt. Each root is
         shown to `prepare` before it is set to work. Raises DefinitionMissing for what is not supplied; the trees before
-        it go on.
+        it go on. A tree that cannot be read is logged, and left as it is; as the `only` one it raises DamagedTree.
         """
         if self.journal is not None:
             self.journal.users.add(self)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from ramet.core.errors import DamagedTree
 from ramet.disk.regular_files import has_hole, open_regular
 from ramet.disk.state_folder import opened_folder
 from ramet.host.journal import PAGE, TREES
@@ -53,14 +54,17 @@ async def scrub(store: Rewritable, transcripts: pathlib.Path) -> Scrubbed:
     """Replace values of variables by names in the events and transcripts of all trees.
 
     Texts about a run lose values of at least 8 characters. Whoever calls holds the store. What is done is not looked at
-    again, unless a transcript was passed over.
+    again, unless a transcript was passed over. A tree that cannot be read is passed over, too.
     """
     if await store.get(_DONE, _DONE) is not None:
         return Scrubbed(0, [])  # What is written since has none.
-    changed = 0
+    changed, passed_over = 0, list[str]()
     for root in {each.key for each in await store.list(TREES)} | await _roots(store):
-        changed += await _scrub_tree(store, root)
-    passed_over = await asyncio.to_thread(_scrub_transcripts, transcripts)
+        try:
+            changed += await _scrub_tree(store, root)
+        except DamagedTree as problem:
+            passed_over.append(str(problem))
+    passed_over += await asyncio.to_thread(_scrub_transcripts, transcripts)
     if not passed_over:
         await store.put(_DONE, _DONE, b"")
     return Scrubbed(changed, passed_over)

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from ramet.core.errors import Damaged, Unknown
+from ramet.core.errors import DamagedTree, Unknown
 from ramet.core.outcome import Usage
 from ramet.core.story import RunStory, TreeStory
 from ramet.host import session_ids
 from ramet.host.journal import TREES, said_of
 from ramet.host.lifetimes import lifetime_of
 from ramet.host.records import INTERRUPTED, Records
+from ramet.host.stored_events import location_of
 from ramet.store.contract import Document
 
 OPEN: Final = "open"  #: a kernel has it
@@ -37,18 +38,27 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 async def sessions(records: Records, limit: int = 0) -> tuple[list[SessionRow], int]:
-    """Return the newest conversations, the newest first, and how many more there are; without a limit all of them."""
+    """Return the newest conversations, the newest first, and how many more there are; without a limit all of them.
+
+    A conversation that cannot be read is passed over, and is in `records.damaged` then.
+    """
     found = list[tuple[str, Document, Mapping[str, Any]]]()
     for each in await records.store.list(TREES):
         try:
-            about = said_of(each)
-        except Damaged:  # Said by who goes on with it.
+            about: Mapping[str, Any] = said_of(each, location_of(records.store))
+        except DamagedTree as problem:
+            records.damaged[each.key] = problem
             continue
         if about.get("conversation") or about.get("session"):
             found.append((str(about.get("began", "")), each, about))
     found.sort(key=lambda each: each[0], reverse=True)
     shown = found[:limit] if limit else found
-    rows = [await _row(records, document, about) for _, document, about in shown]
+    rows = list[SessionRow]()
+    for _, document, about in shown:
+        try:
+            rows.append(await _row(records, document, about))
+        except DamagedTree as problem:
+            records.damaged[document.key] = problem
     return rows, len(found) - len(shown)
 
 
@@ -57,7 +67,7 @@ async def session_row(records: Records, name: str) -> tuple[SessionRow, list[dic
     for root in (name, (await session_ids.root_of(records.store, name))[0]):
         found = await records.store.get(TREES, root) if root else None
         if found is not None:
-            row = await _row(records, found, said_of(found))
+            row = await _row(records, found, said_of(found, location_of(records.store)))
             story = await _story(records, found.key)
             return row, story.root.messages if story.runs else []
     known = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))

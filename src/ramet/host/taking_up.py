@@ -11,7 +11,7 @@ from typing import Protocol
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.collector import no_collection
-from ramet.core.errors import DefinitionMissing, RametError, StoreFailed
+from ramet.core.errors import DamagedTree, DefinitionMissing, RametError, StoreFailed
 from ramet.core.events import RunSpawned, StateChanged
 from ramet.core.story import TreeStory
 from ramet.host.journal import Journal
@@ -55,12 +55,22 @@ class Taking:
     prepare: Callable[[Run], None] | None = None
     reopens: bool = False  #: conversations that were closed, too
 
-    async def take_up(self, trees: Sequence[Left]) -> list[Handle]:
-        """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing."""
+    async def take_up(self, trees: Sequence[Left], *, passes_over: bool = False) -> list[Handle]:
+        """Set trees that are this kernel's to work, one after another. Raises DefinitionMissing.
+
+        A tree that cannot be read raises DamagedTree, or with `passes_over` is logged, and left as it is.
+        """
         handles = []
         with no_collection():
             for left in trees:
-                if (handle := await self._take_up(left)) is not None:
+                try:
+                    handle = await self._take_up(left)
+                except DamagedTree as problem:
+                    if not passes_over:
+                        raise
+                    _log.error("a tree cannot be gone on with: %s", problem)
+                    continue
+                if handle is not None:
                     handles.append(handle)
         return handles
 
@@ -139,9 +149,10 @@ def _without_folder(story: TreeStory) -> Iterator[tuple[RunSpawned, pathlib.Path
 async def resume_all(taking: Taking, journal: Journal | None, *, only: str | None) -> list[Handle]:
     """Go on with every tree that no kernel has, or `only` one; handles on their roots.
 
-    Raises DefinitionMissing for what is not supplied; the trees before it go on.
+    Raises DefinitionMissing for what is not supplied; the trees before it go on. A tree that cannot be read is logged,
+    and left as it is; as the `only` one it raises DamagedTree.
     """
-    return await taking.take_up(await claim_left(journal, only))
+    return await taking.take_up(await claim_left(journal, only), passes_over=only is None)
 
 
 async def claim_left(journal: Journal | None, only: str | None = None) -> list[Left]:

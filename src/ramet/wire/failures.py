@@ -30,6 +30,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     errors.BusyError: {},
     errors.Conflict: {"kind": str, "key": str, "expected": int, "found": int},
     errors.Damaged: {"what": str, "where": str, "why": str},
+    errors.DamagedTree: {"what": str, "where": str, "why": str, "tree": str, "cursor": int | None},
     errors.DefinitionMissing: {"kind": str, "name": str},
     errors.Denied: {"what": str, "reason": str},
     errors.Expired: {"run": str, "ended": str, "keep_s": _Number},

@@ -12,7 +12,20 @@ from ramet.cli.main import main
 @pytest.mark.parametrize(
     "line",
     [
-        *("ps", "tree", "show x", "logs x", "logs -f x", "export x", "replay x", "gc", "resume", "resume x"),
+        *(
+            "ps",
+            "tree",
+            "show x",
+            "logs x",
+            "logs -f x",
+            "export x",
+            "replay x",
+            "gc",
+            "repair",
+            "repair --set-aside x",
+            "resume",
+            "resume x",
+        ),
         *(
             "send x y",
             "stop x",

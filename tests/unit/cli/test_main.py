@@ -43,6 +43,7 @@ HELPS = {
                 "deny",
                 "serve",
             ),
+            "repair",
             *("schedule", "schedule list", "schedule add", "schedule rm", "schedule trigger"),
         )
     },

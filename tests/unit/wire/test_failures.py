@@ -20,6 +20,7 @@ RAISED: list[RametError] = [
     errors.BusyError("in a turn"),
     errors.Conflict("schedule", "nightly", expected=1, found=2),
     errors.Damaged("checkpoint", "/x", "cut short"),
+    errors.DamagedTree("run-1", "/x/journal.db", "it is no event", cursor=7),
     errors.DefinitionMissing("model", "scripted"),
     errors.Expired("run-1", "2026-11-22T08:00:00Z", 60.0),
     errors.MergeConflict("state", "notes/main", ("a", "b"), expected=1, found=2),

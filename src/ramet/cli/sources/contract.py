@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, Self
 
 from msgspec import Struct
 
+from ramet.core.errors import Damaged
 from ramet.core.events import Event
 from ramet.host.records import RunRow
 from ramet.host.scheduler.view import ScheduleView
@@ -51,6 +52,10 @@ class Source(Protocol):
     @property
     def interrupted(self) -> str:
         """What there is to say of a run that was interrupted: who is not at work in it, and what goes on with it."""
+
+    @property
+    def damaged(self) -> Sequence[Damaged]:
+        """Why trees were passed over by what was asked; a server says so in its log."""
 
     async def __aenter__(self) -> Self:
         """Begin. Raises a RametError where nobody can answer."""

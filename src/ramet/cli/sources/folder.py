@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ramet.cli.sources.contract import Change, NewSchedule, Question
-from ramet.core.errors import InvalidValue, RametError, StoreInUse, Unknown
+from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.story import TreeStory
 from ramet.host.doorbell import Answer, NoKernel, Refused, Request, Send, Stop, ring
@@ -45,9 +45,12 @@ class Folder:
     # ---- looking
 
     async def runs(self, *, ended: bool = False) -> list[RunRow]:
-        records = await self._journal()
-        rows = [row for root in await records.trees(ended=ended) for row in await records.rows(root)]
+        rows = await (await self._journal()).rows_of_all(ended=ended)
         return [row for row in rows if ended or not row.is_over]
+
+    @property
+    def damaged(self) -> Sequence[Damaged]:
+        return tuple(self._records.damaged.values()) if self._records is not None else ()
 
     async def run(self, id: str) -> RunRow:
         return next(row for row in await self.tree(id) if row.id == id)
@@ -74,8 +77,11 @@ class Folder:
         found: list[tuple[datetime, Question]] = []
         for root in await records.trees():
             if records.lives(root):  # Nobody hears an answer in one that was interrupted.
-                async with aclosing(records.events(root)) as events:
-                    found += await asked_in(events)
+                try:
+                    async with aclosing(records.events(root)) as events:
+                        found += await asked_in(events)
+                except DamagedTree as problem:
+                    records.damaged[root] = problem
         return [question for _, question in sorted(found, key=lambda each: each[0])]
 
     # ---- steering

@@ -24,6 +24,7 @@ _KEY = f"{TOKEN_VARIABLE} holds the operator's, or RAMET_TOKEN says where it is,
 class Served:
     """A `Source`."""
 
+    damaged = ()
     interrupted = "the server does not have it at work; ramet resume in its folder goes on with it, once it has stopped"
 
     def __init__(self, where: str, environ: Mapping[str, str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted, decode
+from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted
 from ramet.host.dynamic.places import MAIN
 from ramet.host.dynamic.registries import STATE, Registries
 from ramet.host.journal import PAGE, Journal
+from ramet.host.stored_events import decoded
 from ramet.store.state.versioned import Versioned
 
 _MOST = 10_000  #: commits that are looked through for one that no event names
@@ -58,7 +59,7 @@ async def on_record(journal: Journal, run: str) -> AsyncIterator[Event]:
     cursor = 0
     while first and (stored := await journal.store.read(cursor, tree=first[0].tree, limit=PAGE)):
         for each in stored:
-            yield decode(each.data)
+            yield decoded(journal.store, each)
         cursor = stored[-1].cursor
 
 

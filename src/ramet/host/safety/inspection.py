@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, get_args
@@ -11,8 +12,10 @@ from msgspec import Struct
 from ramet.core import events
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded
+from ramet.host.stored_events import damaged
 from ramet.store.contract import Store, Stored
 
+_log = logging.getLogger("ramet.safety")
 Kind = Literal["intention", "decision", "output"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _KIND_OF: dict[str, Kind] = {"intention_recorded": "intention", "intention_decided": "decision", "tool_ended": "output"}
@@ -52,7 +55,7 @@ class Filter(Struct, frozen=True, kw_only=True):
                 raise InvalidValue("kinds", kind, ", ".join(KINDS))
 
     def takes(self, stored: Stored) -> Passage | None:
-        """The passage that an event of the journal is, if it is one that is wanted."""
+        """The passage that an event of the journal is, if it is a wanted one. Raises InvalidValue."""
         kind = _KIND_OF.get(stored.type)
         if kind is None or kind not in self.kinds:
             return None
@@ -73,7 +76,10 @@ EVERYTHING = Filter()
 
 
 async def passages(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0, limit: int = 100) -> Page:
-    """At most `limit` passages behind the cursor `after`, oldest first. `store` is open. Raises StoreFailed."""
+    """At most `limit` passages behind the cursor `after`, oldest first. `store` is open. Raises StoreFailed.
+
+    An event that cannot be read raises DamagedTree where its tree was asked for; else it is logged, and passed over.
+    """
     if not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
         raise InvalidValue("limit", limit, f"1 to {MAX_LIMIT}")
     found: list[Passage] = []
@@ -81,7 +87,14 @@ async def passages(store: Store, wanted: Filter = EVERYTHING, *, after: int = 0,
         stored = await store.read(after, tree=wanted.tree, run=wanted.run, limit=_READ)
         for each in stored:
             after = each.cursor
-            passage = wanted.takes(each)
+            try:
+                passage = wanted.takes(each)
+            except InvalidValue as problem:
+                error = damaged(store, each, problem)
+                if wanted.tree is not None or wanted.run is not None:
+                    raise error from None
+                _log.error("an event of a gate is passed over: %s", error)
+                continue
             if passage is not None:
                 found.append(passage)
             if len(found) == limit:

@@ -19,10 +19,10 @@ from ramet.core.events import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
-    decode,
 )
 from ramet.core.outcome import NOTHING_USED, Result, Usage
 from ramet.host.session import Session
+from ramet.host.stored_events import decoded
 from ramet.host.turn_stream import TurnStream, whole_chunk
 from ramet.services.types.ends import used_since
 from ramet.store.contract import Store
@@ -118,7 +118,7 @@ class TurnAgain:
             for each in page:
                 if each.type not in _TAGS:
                     continue
-                event = decode(each.data)
+                event = decoded(self._store, each)
                 if isinstance(event, TurnStarted):
                     inside = event.turn == self._number
                 elif isinstance(event, TurnEnded) and event.turn < self._number:

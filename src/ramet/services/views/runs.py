@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
 from ramet.core.story import TreeStory
 from ramet.host.journal import TREES, Journal
-from ramet.host.lifetimes import lifetime_of
+from ramet.host.lifetimes import lifetimes_of
 from ramet.host.records import LOOK_S, RunRow, Telling
 from ramet.host.steering import Steering
+from ramet.host.stored_events import decoded
 from ramet.services.talking.following import TreeEvent, see_that_it_is_not_elsewhere
 from ramet.services.views.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.store.contract import Store, Stored
 
+_log = logging.getLogger("ramet.services")
 PAGE = 1_000  #: events that are read at once
 IsElsewhere = Callable[[str], Awaitable[bool]]
 
@@ -34,6 +37,7 @@ class RunViews:
     def __init__(self, journal: Journal, steering: Steering, is_elsewhere: IsElsewhere) -> None:
         """`journal` is open as long as this is used; `is_elsewhere` is whether a tree is at work in another kernel."""
         self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
+        self._damaged = set[str]()  #: roots of trees that were said to be
 
     @property
     def _store(self) -> Store:
@@ -41,6 +45,8 @@ class RunViews:
 
     async def runs(self, asked: RunFilter) -> RunPage:
         """A page of all runs, those of the oldest tree first. Raises InvalidValue, and Unknown for a run to go on from.
+
+        A tree that cannot be read is passed over, and logged once.
 
         Without `ended` those that have not ended: at work, waiting, or interrupted.
         """
@@ -50,7 +56,14 @@ class RunViews:
         found: list[RunRow] = []
         for root in roots[begin:]:
             if asked.ended or not root.is_over or root.id == last:
-                rows = _behind(await self._rows(root.id), asked.after if root.id == last else "")
+                try:
+                    told = await self._rows(root.id)
+                except DamagedTree as problem:
+                    if root.id not in self._damaged:
+                        _log.error("a tree is passed over: %s", problem)
+                    self._damaged.add(root.id)
+                    continue
+                rows = _behind(told, asked.after if root.id == last else "")
                 found += [row for row in rows if asked.ended or not row.is_over]
             if len(found) > most:
                 break
@@ -105,10 +118,9 @@ class RunViews:
         return found[0].tree
 
     async def _roots(self) -> list[_Root]:
-        """Each tree on record, in the order of their beginnings."""
-        said = [(each.key, lifetime_of(each.data)) for each in await self._store.list(TREES)]
-        said.sort(key=lambda each: (each[1].began, each[0]))
-        return [_Root(id, about.over) for id, about in said]
+        """Each tree on record that was not set aside, in the order of their beginnings."""
+        said = sorted(lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0]))
+        return [_Root(id, about.over) for id, about in said if not about.set_aside]
 
     async def _rows(self, root: str) -> list[RunRow]:
         telling = await self._telling(root)
@@ -117,7 +129,7 @@ class RunViews:
     async def _telling(self, root: str) -> Telling:
         telling = Telling()
         async for each in self._stored(root):
-            telling.tell(decode(each.data))
+            telling.tell(decoded(self._store, each))
         return telling
 
     async def _stored(self, root: str) -> AsyncIterator[Stored]:

@@ -1,0 +1,57 @@
+"""`ramet repair`: damaged trees of a journal are named, and set aside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+
+from rich.text import Text
+
+from ramet.cli import figures
+from ramet.cli.clean import one_line
+from ramet.cli.consoles import console
+from ramet.cli.problems import report_damage
+from ramet.concurrency.clock import SystemClock
+from ramet.host.records import journal_in, records_of
+from ramet.host.repairing import Checked, check, set_aside
+from ramet.store.sqlite import SqliteStore
+
+
+def repair(options: Namespace) -> int:
+    """Do what is asked for; without that, name what is damaged, and return 1 if anything is."""
+    if options.set_aside is not None:
+        return _set_aside(options)
+    checked = asyncio.run(_check(options))
+    if options.json:
+        for each in checked.damaged:
+            print(json.dumps(vars(each), ensure_ascii=True))
+    _aside(f"{figures.count(checked.readable, 'tree')} can be read, {len(checked.damaged)} cannot")
+    return report_damage(checked.damaged)
+
+
+async def _check(options: Namespace) -> Checked:
+    async with await records_of(options.dir) as records:
+        return await check(records.store)
+
+
+def _set_aside(options: Namespace) -> int:
+    root = asyncio.run(_without(options))
+    if options.json:
+        print(json.dumps({"set_aside": root}, ensure_ascii=True))
+    else:
+        _aside(f"{one_line(root)} is set aside")
+    return 0
+
+
+async def _without(options: Namespace) -> str:
+    store = await SqliteStore(journal_in(options.dir)).open()
+    try:
+        return await set_aside(store, options.set_aside, SystemClock().now())
+    finally:
+        await store.close()
+
+
+def _aside(text: str) -> None:
+    console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)

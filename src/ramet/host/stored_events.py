@@ -1,0 +1,28 @@
+"""Events of a store are decoded. An event that cannot be decoded is an error that names its file, tree and cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ramet.core import events
+from ramet.core.errors import DamagedTree, InvalidValue
+from ramet.core.events import Event
+from ramet.store.contract import Store, Stored
+
+
+def decoded(store: Store, stored: Stored, decode: Callable[[bytes], Event] = events.decode) -> Event:
+    """Return the event that a store keeps. Raises DamagedTree for bytes that are no event of this version."""
+    try:
+        return decode(stored.data)
+    except InvalidValue as problem:
+        raise damaged(store, stored, problem) from None
+
+
+def damaged(store: Store, stored: Stored, problem: InvalidValue) -> DamagedTree:
+    """Return the error for an event of a store whose content is not accepted."""
+    return DamagedTree(stored.tree, location_of(store), f"it is not {problem.accepted}", cursor=stored.cursor)
+
+
+def location_of(store: Store) -> str:
+    """Return where a store is, for errors: the path of its file, if it has one."""
+    return str(getattr(store, "path", store.name))

@@ -1,0 +1,294 @@
+"""One tree of a folder is damaged, on disk: it is named, all others are worked with, and it can be set aside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ramet import AgentRuntime, ScriptedModel, Session
+from ramet.cli.main import main
+from ramet.core.errors import DamagedTree
+from ramet.core.events import IntentionRecorded, encode
+from ramet.host.journal import TREES, Journal
+from ramet.host.safety.inspection import Filter, passages
+from ramet.host.steering import Steering
+from ramet.services.views.contract import RunFilter
+from ramet.services.views.runs import RunViews
+from ramet.store.contract import Entry
+from ramet.store.sqlite import SqliteStore
+
+Captured = pytest.CaptureFixture[str]
+JOBS = """
+import asyncio, pathlib
+
+async def wait(folder):
+    while not (pathlib.Path(folder) / "go").exists():
+        await asyncio.sleep(0.01)
+    return "waited"
+"""
+#: Three trees at work, all on record; then this process is killed.
+KILLED = """
+import asyncio, os, signal, sys
+import waiting_jobs
+from ramet import AgentRuntime
+
+async def main():
+    runtime = AgentRuntime(sys.argv[1])
+    for _ in range(3):
+        handle = await runtime.spawn(waiting_jobs.wait, args=(sys.argv[1],))
+        await runtime.trees[handle.id].recorder.durable()
+        print(handle.id, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder whose kernel was killed with three trees at work, and the roots of these trees."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "waiting_jobs.py").write_text(JOBS)
+    (folder / "killed.py").write_text(KILLED)
+    done = subprocess.run(
+        [sys.executable, "killed.py", str(folder)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode < 0, done.stderr
+    (folder / "go").touch()
+    return folder, done.stdout.split()
+
+
+@pytest.fixture
+def folder(killed: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what that kernel left on record."""
+    monkeypatch.setattr(sys, "path", [str(killed[0]), *sys.path])
+    shutil.copytree(killed[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "door"))
+    return tmp_path
+
+
+@pytest.fixture
+def roots(killed: tuple[Path, list[str]]) -> list[str]:
+    """The roots of these trees."""
+    return killed[1]
+
+
+def changed(folder: Path, statement: str, *values: object) -> None:
+    """Change the journal by hand."""
+    with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal, journal:
+        assert journal.execute(statement, values).rowcount == 1
+
+
+def newest_event(folder: Path, root: str) -> int:
+    """The cursor of the newest event of a tree."""
+    query = "SELECT max(cursor) FROM events JOIN trees ON trees.id = tree WHERE name = ?"
+    with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal:
+        return int(journal.execute(query, (root,)).fetchone()[0])
+
+
+def damage_event(folder: Path, root: str) -> int:
+    """Make the newest event of a tree unreadable; its cursor."""
+    cursor = newest_event(folder, root)
+    changed(folder, "UPDATE events SET data = ? WHERE cursor = ?", b'{"type":"state_cha', cursor)
+    return cursor
+
+
+def damage_document(folder: Path, root: str) -> None:
+    """Make what is on record of a whole tree unreadable."""
+    changed(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b'{"number":', TREES, root)
+
+
+def listed(folder: Path, capsys: Captured, *more: str) -> tuple[int, list[str], str]:
+    """What `ramet ps` says: its status, the roots that it lists, and what goes to stderr."""
+    capsys.readouterr()
+    status = main(["ps", "--json", "--dir", str(folder), *more])
+    out, err = capsys.readouterr()
+    return status, [json.loads(line)["root"] for line in out.splitlines()], err
+
+
+def test_every_command_goes_on_with_the_other_trees_and_names_the_damaged_one(
+    folder: Path, roots: list[str], capsys: Captured
+) -> None:
+    """File, tree, cursor and the way out are in the one line; the status is 1."""
+    cursor = damage_event(folder, roots[1])
+    others = [roots[0], roots[2]]
+
+    status, found, err = listed(folder, capsys)
+    assert (status, found) == (1, others)
+    assert err.count("\n") == 1
+    for part in (f"event {cursor} of tree {roots[1]}", str(folder / ".ramet/journal.db"), f"--set-aside {roots[1]}"):
+        assert part in err, part
+    assert listed(folder, capsys, "--all")[:2] == (1, others)
+    assert main(["tree", "--json", "--dir", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["root"] for line in out.splitlines()] == others
+    assert f"event {cursor}" in err
+    for verb in ("show", "tree", "logs", "export"):
+        assert main([verb, "--dir", str(folder), roots[1]]) == 1
+        assert f"event {cursor} of tree {roots[1]}" in capsys.readouterr().err
+    assert main(["approvals", "--dir", str(folder)]) == 0, "nobody lives here to ask anything"
+
+    assert main(["resume", "--json", "--dir", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert sorted(json.loads(line)["run"] for line in out.splitlines()) == sorted(others)
+    assert f"event {cursor} of tree {roots[1]}" in err
+    assert main(["gc", "--older-than", "0", "--dir", str(folder)]) == 0
+    assert listed(folder, capsys, "--all")[:2] == (1, [])
+
+
+def test_a_tree_whose_document_is_damaged_hinders_no_other(folder: Path, roots: list[str], capsys: Captured) -> None:
+    """It is named in the same way, without a cursor, and never removed as if nobody had it."""
+    damage_document(folder, roots[0])
+
+    status, found, err = listed(folder, capsys)
+    assert (status, found) == (1, roots[1:])
+    assert f"tree {roots[0]} in {folder}" in err
+    assert main(["resume", "--json", "--dir", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert sorted(json.loads(line)["run"] for line in out.splitlines()) == sorted(roots[1:])
+    assert f"--set-aside {roots[0]}" in err
+    assert main(["gc", "--older-than", "0", "--dir", str(folder)]) == 0
+    assert newest_event(folder, roots[0]), "it may be mended"
+
+    assert main(["repair", "--set-aside", roots[0], "--dir", str(folder)]) == 0
+    assert listed(folder, capsys)[:2] == (0, [])
+
+
+def test_a_document_that_lacks_what_every_tree_says_hinders_no_other(
+    folder: Path, roots: list[str], capsys: Captured
+) -> None:
+    """It is JSON, and still says nothing that a tree can be opened by."""
+    changed(folder, "UPDATE documents SET data = ? WHERE kind = ? AND key = ?", b"{}", TREES, roots[0])
+
+    assert main(["resume", "--json", "--dir", str(folder)]) == 1
+
+    out, err = capsys.readouterr()
+    assert sorted(json.loads(line)["run"] for line in out.splitlines()) == sorted(roots[1:])
+    assert f"tree {roots[0]} in {folder}" in err
+    assert "does not say children, cwd" in err
+
+
+def test_a_damaged_tree_is_set_aside_and_removed_in_time(folder: Path, roots: list[str], capsys: Captured) -> None:
+    """Until gc removes it, its events are there as they were; nobody lists or resumes it."""
+    cursor = damage_event(folder, roots[1])
+    assert main(["repair", "--dir", str(folder)]) == 1
+    assert f"event {cursor} of tree {roots[1]}" in capsys.readouterr().err
+
+    assert main(["repair", "--set-aside", roots[1], "--dir", str(folder)]) == 0
+
+    assert f"{roots[1]} is set aside" in capsys.readouterr().err
+    for more in ([], ["--all"]):
+        assert listed(folder, capsys, *more) == (0, [roots[0], roots[2]], "")
+    assert main(["repair", "--dir", str(folder)]) == 0
+    assert "2 trees can be read, 0 cannot" in capsys.readouterr().err
+    assert main(["resume", "--quiet", "--dir", str(folder)]) == 0
+    assert newest_event(folder, roots[1]) == cursor
+    assert main(["gc", "--older-than", "1d", "--dir", str(folder)]) == 0
+    assert newest_event(folder, roots[1]) == cursor
+    assert main(["gc", "--older-than", "0", "--dir", str(folder)]) == 0
+    with contextlib.closing(sqlite3.connect(folder / ".ramet/journal.db")) as journal:
+        for table in ("events", "runs", "trees"):
+            assert journal.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+
+def test_what_is_not_there_is_not_set_aside(folder: Path, roots: list[str], capsys: Captured) -> None:
+    assert main(["repair", "--set-aside", "run-unheard-of", "--dir", str(folder)]) == 2
+    assert capsys.readouterr().err.startswith("ramet: unknown run 'run-unheard-of'")
+    assert len(roots) == len(listed(folder, capsys)[1])
+
+
+def test_a_program_goes_on_with_the_other_trees(
+    folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """`AgentRuntime.resume` logs the damaged one; asked for that one alone, it raises."""
+    cursor = damage_event(folder, roots[0])
+
+    async def go_on() -> None:
+        async with AgentRuntime(folder) as runtime:
+            handles = await runtime.resume()
+            assert sorted(handle.id for handle in handles) == sorted(roots[1:])
+            for handle in handles:
+                assert (await handle.result()).value == "waited"
+            with pytest.raises(DamagedTree) as refusal:
+                await runtime.resume(only=roots[0])
+            assert (refusal.value.tree, refusal.value.cursor) == (roots[0], cursor)
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(go_on())
+    assert [each.name for each in caplog.records if roots[0] in each.getMessage()] == ["ramet.adopting"]
+
+
+def test_a_server_lists_the_other_trees(folder: Path, roots: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """The damaged one is logged once, however often the list is asked for."""
+    damage_event(folder, roots[0])
+
+    async def looked_at() -> None:
+        journal = Journal(SqliteStore(folder / ".ramet/journal.db", read_only=True))
+        await journal.open()
+        views = RunViews(journal, Steering((), journal.store), lambda _: asyncio.sleep(0, False))
+        try:
+            for _ in range(2):
+                page = await views.runs(RunFilter())
+                assert [row.root for row in page.runs] == roots[1:]
+            with pytest.raises(DamagedTree):
+                await views.run(roots[0])
+        finally:
+            await journal.store.close()
+
+    asyncio.run(looked_at())
+    assert len([each for each in caplog.records if roots[0] in each.getMessage()]) == 1
+
+
+def test_the_session_of_a_damaged_tree_is_named_and_its_id_is_free_once_it_is_set_aside(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Another conversation is listed and opened as before."""
+
+    async def talk(session: str) -> str:
+        async with Session(ScriptedModel(["Sure."]), cwd=tmp_path, session_id=session) as talk:
+            await talk.ask("Well?")
+            return talk.id
+
+    broken, whole = asyncio.run(talk("broken")), asyncio.run(talk("whole"))
+    damage_event(tmp_path, broken)
+
+    capsys.readouterr()
+    assert main(["sessions", "list", "--json", "--dir", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["whole"]
+    assert f"of tree {broken}" in err
+    with pytest.raises(DamagedTree):
+        asyncio.run(talk("broken"))
+    assert asyncio.run(talk("whole")) == whole
+    assert main(["repair", "--set-aside", broken, "--dir", str(tmp_path)]) == 0
+    assert asyncio.run(talk("broken")) != broken
+
+
+async def test_the_events_of_gates_are_inspected_beside_a_damaged_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of all trees: it is logged and passed over. Of its own tree: an error."""
+    store = await SqliteStore(tmp_path / "journal.db").open()
+    try:
+        names = {"path": "main", "agent": "a", "at": datetime.now(UTC), "depth": 0, "parent": None}
+        good = IntentionRecorded(**names, root="run-1", run="run-1", seq=1, tool="t")  # type: ignore[arg-type]  # as its fields are
+        store.append(Entry("run-2", "run-2", 1, "intention_recorded", b"{"))
+        await store.durable(store.append(Entry("run-1", "run-1", 1, "intention_recorded", encode(good))))
+
+        page = await passages(store)
+
+        assert [each.event.root for each in page.entries] == ["run-1"]
+        assert any("run-2" in each.getMessage() for each in caplog.records)
+        with pytest.raises(DamagedTree):
+            await passages(store, Filter(tree="run-2"))
+    finally:
+        await store.close()
