@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +117,23 @@ async def test_a_scheduler_of_a_kernel_that_was_replaced_fires_nothing(
     with pytest.raises(StoreFailed):
         await runtime.stop()
     await others.close()
+
+
+async def test_a_kernel_whose_database_another_one_writes_to_ends_its_trees_and_begins_nothing(tmp_path: Path) -> None:
+    """As the newer one of two kernels in a file, where no lock kept it out, leaves its number there."""
+    runtime = await AgentRuntime(tmp_path, grace_s=1.0).start()
+    session = Session(ScriptedModel(["one", "not said"]), runtime=runtime)
+    await session.ask("first")
+    with contextlib.closing(sqlite3.connect(tmp_path / ".ramet/journal.db")) as journal, journal:
+        assert journal.execute("UPDATE marks SET value = value + 1 WHERE name = 'epoch'").rowcount == 1
+
+    handle = await runtime.spawn(Agent(name="lead", model=ScriptedModel(["not said"])), "go")
+    result = await handle.result()
+    await eventually(lambda: runtime.trees == {})
+
+    assert (result.status, result.value) == (Status.FAILED, None)
+    assert runtime.get_status()["state"] == "fenced"
+    with pytest.raises(StoreFailed, match="another kernel writes to it"):
+        await runtime.spawn(Agent(name="lead", model=ScriptedModel(["not said"])), "go")
+    with pytest.raises(StoreFailed):
+        await runtime.stop()

@@ -24,6 +24,7 @@ from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal import PAGE, TREES, said_of
 from ramet.host.stored_events import decoded, location_of
 from ramet.store.contract import Store, Stored
+from ramet.store.database_lock import is_locked
 from ramet.store.sqlite import SqliteStore
 
 INTERRUPTED = "interrupted"  #: at work, in a process that is gone
@@ -79,7 +80,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(NamedTuple):
-    """Who holds a journal; `pid` is empty for the moment in which it is being written down."""
+    """Who holds a journal; `pid` is "unknown" where the lock file, which says it, was removed."""
 
     pid: str
 
@@ -94,8 +95,16 @@ def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
 
 def kernel_of(journal: pathlib.Path) -> Kernel | None:
     """The kernel that holds this journal now, or None."""
+    pid = _pid_in(journal.with_name(journal.name + ".lock"))
+    if pid is None and is_locked(journal):
+        pid = "unknown"
+    return None if pid is None else Kernel(pid)
+
+
+def _pid_in(lock_file: pathlib.Path) -> str | None:
+    """The pid in a lock file that is held; None for one that nobody holds."""
     try:
-        lock = os.open(journal.with_name(journal.name + ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -105,7 +114,7 @@ def kernel_of(journal: pathlib.Path) -> Kernel | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return Kernel(said.decode("ascii", "replace"))
+            return said.decode("ascii", "replace")
         return None
     finally:
         os.close(lock)

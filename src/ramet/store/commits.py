@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,19 +15,29 @@ from ramet.store.contract import Entry
 from ramet.store.database import plain
 from ramet.store.intake import Intake
 from ramet.store.journal import Job, Journal
+from ramet.store.listeners import Listeners
 from ramet.store.news import News
+from ramet.store.ownership import OwnershipLost
 from ramet.store.writer import Writer
 
+_log = logging.getLogger(__name__)
 LINGER_S = 0.005  #: how long an event that nobody waits for may wait for company
 
 
 class Commits:
     """One writer, from its start to its end. Everybody who waits is answered: by a commit, or by StoreFailed."""
 
-    def __init__(self, where: object, journal: Journal, checkpoints: Checkpoints, news: News) -> None:
+    def __init__(
+        self,
+        where: object,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        news: News,
+        losses: Listeners[[StoreFailed]],
+    ) -> None:
         self.why: str | None = None  #: why nothing more can be written; None while it can
         self.ticket = self.committed = 0
-        self._where, self._news = where, news
+        self._where, self._news, self._losses = where, news, losses
         self._intake = Intake()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._jobs: dict[Job, asyncio.Future[None]] = {}
@@ -128,7 +139,9 @@ class Commits:
     def _fell_silent(self, problem: Exception | None) -> None:
         """The writer is gone: who still waits must not wait for ever."""
         if problem is not None:
-            self.why = self._failure = plain(problem) if isinstance(problem, sqlite3.Error) else repr(problem)
+            self.why = self._failure = _why(problem)
+            if isinstance(problem, OwnershipLost):  # Before anybody else acts on a failure.
+                self._tell_of_loss(StoreFailed(self._where, self._failure))
             self._news.fail(self._where, self._failure)
             for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):
                 if not waiter.done():
@@ -136,3 +149,16 @@ class Commits:
             self._waiters.clear()
             self._jobs.clear()
         self._over.set_result(None)
+
+    def _tell_of_loss(self, loss: StoreFailed) -> None:
+        for heard in self._losses:
+            try:
+                heard(loss)
+            except Exception:
+                _log.exception("a listener for the loss of a store failed")
+
+
+def _why(problem: Exception) -> str:
+    if isinstance(problem, sqlite3.Error):
+        return plain(problem)
+    return str(problem) if isinstance(problem, OwnershipLost) else repr(problem)

@@ -16,6 +16,7 @@ from pathlib import Path
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import check_database
 from ramet.store import database
+from ramet.store.database_lock import DatabaseLock
 from ramet.store.journal import Journal
 from ramet.store.lock import KernelLock, refuse_network
 
@@ -31,8 +32,10 @@ def compact(path: Path) -> int:
     path = path.resolve()
     check_database(path)
     refuse_network(path)
-    before, lock = path.stat().st_size, KernelLock(path)
-    try:
+    before = path.stat().st_size
+    with contextlib.ExitStack() as locks:
+        locks.callback(KernelLock(path).release)
+        locks.callback(DatabaseLock(path).release)
         connection = database.open_for_writing(path)
         try:
             with database.opening(path):
@@ -48,8 +51,6 @@ def compact(path: Path) -> int:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
             connection.close()
-    finally:
-        lock.release()
     return max(0, before - path.stat().st_size)
 
 

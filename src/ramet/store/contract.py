@@ -116,8 +116,8 @@ class Store(Protocol):
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
         """Have `heard` called on the event loop, once, when this may no longer be the only writer; returns the way out.
 
-        Then what is on record may go on elsewhere: whoever hears of it stops acting on it. A store whose lock lasts as
-        long as its process never calls it.
+        Then what is on record may go on elsewhere: whoever hears of it stops acting on it. A store in memory never
+        calls it.
         """
 
     async def read(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ramet.core.errors import Damaged, StoreFailed
 from ramet.store import schema
+from ramet.store.descriptors import Connection
 
 #: How long one waits for another process that recovers the file after a crash.
 _BUSY_S = 5.0
@@ -48,15 +49,20 @@ def opening(path: Path) -> Iterator[None]:
         raise StoreFailed(path, error.strerror or str(error)) from None
 
 
-def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The journal, made or brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
-
-    Only to be called by who holds the lock.
-    """
+def make(path: Path) -> None:
+    """Make an empty file where there is none. Raises StoreFailed."""
     with opening(path):
         if not path.exists():
             # Private from the first moment; SQLite gives the files beside it the same mode.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The journal in a file, brought up to date. Raises Damaged, having touched nothing, and StoreFailed.
+
+    Only to be called by who holds the locks.
+    """
+    with opening(path):
         _examine(path)
         connection = connect(path, "rw")
         try:
@@ -104,14 +110,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
     Nothing that a schema holds may call a function with side effects.
     """
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}",
-        uri=True,
-        timeout=_BUSY_S,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-    )
+    connection = Connection(path, mode, timeout_s=_BUSY_S)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ramet.core.errors import Conflict
 from ramet.store import schema
 from ramet.store.contract import Document, Entry, Put
+from ramet.store.ownership import Epoch, FileWatch, another_writes
 
 _CHUNK = 128  #: events of one statement: each statement gives up the interpreter's lock and has to win it back
 _REMEMBERED = 20_000  #: names kept in memory
@@ -34,22 +35,30 @@ class Space(NamedTuple):
 class Journal:
     """The tables of one file, changed by one thread. Any error of SQLite ends its use: the batch is rolled back."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection, self._queries = connection, schema.queries()
+    def __init__(self, connection: sqlite3.Connection, watch: FileWatch | None = None) -> None:
+        self._connection, self._queries, self._watch = connection, schema.queries(), watch
+        self._epoch = Epoch(connection)
         self._trees: dict[str, int] = {}
         self._runs: dict[tuple[str, str], tuple[int, int]] = {}
         self._types: dict[str, int] = {}
-        self._inserts: dict[int, str] = {}
+        self._inserts: dict[tuple[str, int], str] = {}
         self.head = self._one("head")
         self._cursor = max(self.head, self._one("last_forgotten"))
 
     def commit(self, batch: Sequence[Entry | Job]) -> None:
-        """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer."""
-        if len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch):
-            self._add(batch)  # type: ignore[arg-type]  # one statement commits itself
+        """Do all of a batch, in order, and have it on disk. What a job raises of its own is its answer.
+
+        Raises OwnershipLost if another kernel writes to the file, or if it is another file by now.
+        """
+        if self._watch is not None:
+            self._watch.check()
+        is_simple = len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch)
+        if is_simple and self._epoch.is_taken:
+            self._add_at_once(batch)  # type: ignore[arg-type]  # they are entries
             return
         self._connection.execute("BEGIN IMMEDIATE")
         try:
+            self._epoch.hold(self.head)
             entries = list[Entry]()
             for each in batch:
                 if isinstance(each, Job):
@@ -146,24 +155,34 @@ class Journal:
     def _add(self, entries: Sequence[Entry]) -> None:
         for start in range(0, len(entries), _CHUNK):
             chunk = entries[start : start + _CHUNK]
-            values = list[object]()
-            for entry in chunk:
-                self._cursor += 1
-                values += (
-                    self._cursor,
-                    *self._runs[entry.tree, entry.run],
-                    entry.seq,
-                    self._types[entry.type],
-                    entry.data,
-                )
-            self._connection.execute(self._insert(len(chunk)), values)
+            self._connection.execute(self._insert("add_events", len(chunk)), self._values(chunk))
             self.head = self._cursor
 
-    def _insert(self, count: int) -> str:
+    def _add_at_once(self, entries: Sequence[Entry]) -> None:
+        """In one statement, which is a transaction, and writes nothing in another kernel's epoch."""
+        statement, values = self._insert("add_events_in_epoch", len(entries)), self._values(entries)
+        if self._connection.execute(statement, [*values, self._epoch.number]).rowcount != len(entries):
+            raise another_writes()
+        self.head = self._cursor
+
+    def _values(self, entries: Sequence[Entry]) -> list[object]:
+        values = list[object]()
+        for entry in entries:
+            self._cursor += 1
+            values += (
+                self._cursor,
+                *self._runs[entry.tree, entry.run],
+                entry.seq,
+                self._types[entry.type],
+                entry.data,
+            )
+        return values
+
+    def _insert(self, query: str, count: int) -> str:
         """The same text for the same count, so that SQLite need not understand it again."""
-        if (text := self._inserts.get(count)) is None:
+        if (text := self._inserts.get((query, count))) is None:
             rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
-            text = self._inserts[count] = f"{self._queries['add_events']} {rows}"
+            text = self._inserts[query, count] = self._queries[query].replace("{rows}", rows)
         return text
 
     def _knows(self, entry: Entry) -> bool:

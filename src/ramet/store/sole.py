@@ -79,7 +79,7 @@ class SoleKernel(ABC):
         return self._never()
 
     def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Never calls it: nobody else can write until this kernel has closed the store, or has ended."""
+        """Never calls it: nobody else can write where there is no file."""
         return self._never()
 
     @abstractmethod

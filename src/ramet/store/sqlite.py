@@ -10,24 +10,22 @@ import asyncio
 import os
 import re
 import sqlite3
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ramet.core.errors import StoreFailed
-from ramet.disk.state_folder import check_database
 from ramet.store import database
-from ramet.store.checkpoints import Checkpoints
 from ramet.store.commits import Commits
 from ramet.store.contract import Document, Entry, Put, Stored
 from ramet.store.intake import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
-from ramet.store.journal import Journal, Space
-from ramet.store.lock import KernelLock, refuse_network
+from ramet.store.journal import Space
+from ramet.store.listeners import Listeners
 from ramet.store.news import News
 from ramet.store.reader import Reader
 from ramet.store.sole import SoleKernel
+from ramet.store.sqlite_files import SqliteFiles
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,9 +45,10 @@ class SqliteStore(SoleKernel):
         self._why: str | None = "it is not open"  #: why it cannot be used; None while it is open
         self._gate = asyncio.Lock()
         self._news = News()
+        self._losses: Listeners[[StoreFailed]] = Listeners()
         self._committed = 0  #: as it was when it was closed
         self._commits: Commits | None = None  #: None for one that only reads
-        self._files: _Files | None = None
+        self._files: SqliteFiles | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     async def open(self) -> Self:
@@ -61,7 +60,7 @@ class SqliteStore(SoleKernel):
         async with self._gate:
             if self._why is not None:
                 pool = ThreadPoolExecutor(1, "ramet-store-reader")
-                opened = pool.submit(_Files, self.path, self.read_only, self._allow_fuse)
+                opened = pool.submit(SqliteFiles, self.path, self.read_only, self._allow_fuse)
                 try:
                     files = await asyncio.wrap_future(opened)
                 except BaseException:
@@ -72,7 +71,7 @@ class SqliteStore(SoleKernel):
                 self._pool, self._files = pool, files
                 if files.journal is not None and files.checkpoints is not None:
                     self._news.begin(files.journal.head)
-                    self._commits = Commits(self.path, files.journal, files.checkpoints, self._news)
+                    self._commits = Commits(self.path, files.journal, files.checkpoints, self._news, self._losses)
                 self._why = None
         return self
 
@@ -104,6 +103,14 @@ class SqliteStore(SoleKernel):
         """Have `heard` called on the event loop once per batch, before who waits for it goes on."""
         self._check()
         return self._news.listen(heard)
+
+    def on_loss(self, heard: Callable[[StoreFailed], None]) -> Callable[[], None]:
+        """Have `heard` called once a commit finds that another kernel writes to the file, or that it is another file.
+
+        Returns the way out.
+        """
+        self._check()
+        return self._losses.add(heard)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
@@ -268,6 +275,7 @@ class SqliteStore(SoleKernel):
             self._why = "it is closed"
             self._end_kernel()
             self._news.fail(self.path, self._why)
+            self._losses.clear()
             pool, files, commits = self._pool, self._files, self._commits
             self._pool = self._files = self._commits = None
             try:
@@ -281,57 +289,6 @@ class SqliteStore(SoleKernel):
                     self._committed = commits.committed if commits is not None else 0
                     pool.shutdown()
                     files.release()
-
-
-class _Files:
-    """What is open, or nothing at all: the lock, the connections."""
-
-    def __init__(self, path: Path, read_only: bool, allow_fuse: bool) -> None:
-        self.journal: Journal | None = None
-        self.checkpoints: Checkpoints | None = None
-        self._lock: KernelLock | None = None
-        self._connections: list[sqlite3.Connection] = []
-        self._path, self._near_lock = path, threading.Lock()
-        self._near: Reader | None = None
-        try:
-            check_database(path)
-            if not read_only:
-                refuse_network(path, allow_fuse=allow_fuse)
-                self._lock = KernelLock(path)
-                writes = self._kept(database.open_for_writing(path))
-                with database.opening(path):
-                    self.journal = Journal(writes)
-                    self.checkpoints = Checkpoints(self._kept(database.connect(path, "rw")), writes)
-            self.reader = Reader(self._kept(database.open_for_reading(path)))
-        except BaseException:
-            self.release()
-            raise
-
-    def near(self, read: Callable[[Reader], T]) -> T:
-        """What is read in the calling thread, on a connection that is made for that when it is first needed."""
-        with self._near_lock:
-            if self._near is None:
-                self._near = Reader(database.open_for_reading(self._path))
-            return read(self._near)
-
-    def close_readers(self) -> None:
-        """Let go of what only reads."""
-        self.reader.close()
-        with self._near_lock:
-            if self._near is not None:
-                self._near.close()
-            self._near = self.reader  # it is closed, and says so to whoever comes too late
-
-    def release(self) -> None:
-        """Close what is open, in any thread; idempotent."""
-        for connection in self._connections:
-            connection.close()
-        if self._lock is not None:
-            self._lock.release()
-
-    def _kept(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        self._connections.append(connection)
-        return connection
 
 
 def _give_up(opened: Future[Any]) -> None:

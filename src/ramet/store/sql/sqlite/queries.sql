@@ -8,6 +8,13 @@ SELECT coalesce(max(value), 0) FROM marks WHERE name = 'forgotten';
 INSERT INTO marks (name, value) VALUES ('forgotten', ?)
 ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value);
 
+-- name: epoch
+SELECT coalesce(max(value), 0) FROM marks WHERE name = 'epoch';
+
+-- name: put_epoch
+INSERT INTO marks (name, value) VALUES ('epoch', ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
 -- name: find_tree
 SELECT id FROM trees WHERE name = ?;
 
@@ -27,7 +34,11 @@ SELECT id FROM types WHERE name = ?;
 INSERT INTO types (name) VALUES (?);
 
 -- name: add_events
-INSERT INTO events (cursor, tree, run, seq, type, data) VALUES;
+INSERT INTO events (cursor, tree, run, seq, type, data) VALUES {rows};
+
+-- name: add_events_in_epoch
+INSERT INTO events (cursor, tree, run, seq, type, data)
+SELECT * FROM (VALUES {rows}) WHERE (SELECT value FROM marks WHERE name = 'epoch') = ?;
 
 -- name: runs_named
 SELECT runs.id FROM runs JOIN trees ON trees.id = runs.tree

@@ -1,0 +1,116 @@
+"""Descriptors and connections of this process, by the database files that they are of.
+
+The locks of SQLite are those of a process: closing any descriptor of a file ends all of them. So a descriptor of a
+database is closed only when no connection of this process has the file open; until then it is idle.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Identity(NamedTuple):
+    """What a file is, whichever names it has."""
+
+    device: int
+    inode: int
+
+
+def identity_of(path: Path) -> Identity | None:
+    """Return what a path leads to; None where nothing is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Identity(found.st_dev, found.st_ino)
+
+
+class Descriptors:
+    """The descriptors and connections of this process, by the files that they are of."""
+
+    def __init__(self) -> None:
+        self.guard = threading.RLock()  # A connection that is collected may come in anywhere.
+        self.held: set[Identity] = set()  #: files that a kernel of this process has locked
+        self._connections: Counter[Identity] = Counter()
+        self._idle: defaultdict[Identity, list[int]] = defaultdict(list)
+
+    def open(self, path: Path, mode: int) -> tuple[int, Identity]:
+        """Open a file. Raises OSError."""
+        descriptor = os.open(path, mode | _FLAGS)
+        found = os.fstat(descriptor)
+        return descriptor, Identity(found.st_dev, found.st_ino)
+
+    def close(self, descriptor: int, identity: Identity) -> None:
+        """Close a descriptor, now or as soon as no connection has its file open."""
+        with self.guard:
+            self._idle[identity].append(descriptor)
+            self._close_idle(identity)
+
+    def connected(self, identity: Identity) -> None:
+        """Note that a connection has a file open."""
+        with self.guard:
+            self._connections[identity] += 1
+
+    def disconnected(self, identity: Identity) -> None:
+        """Note that a connection is closed."""
+        with self.guard:
+            self._connections[identity] -= 1
+            if self._connections[identity] <= 0:
+                del self._connections[identity]
+                self._close_idle(identity)
+
+    def _close_idle(self, identity: Identity) -> None:
+        if self._connections[identity] <= 0:
+            for each in self._idle.pop(identity, ()):
+                os.close(each)
+
+
+descriptors = Descriptors()
+
+
+class Connection(sqlite3.Connection):
+    """A connection to a database, of which this process knows which file it has open."""
+
+    def __init__(self, path: Path, mode: str, *, timeout_s: float) -> None:
+        """`mode` is that of a URI (`rw`, `ro`). Transactions begin when they are told to, and threads may change."""
+        self._endings: list[weakref.finalize[Any, Any]] = []
+        before = identity_of(path)
+        self._keep_open(before)  # From before it is: nobody closes a descriptor in the middle of this.
+        try:
+            super().__init__(
+                f"{path.as_uri()}?mode={mode}",
+                uri=True,
+                timeout=timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+        except BaseException:
+            self._end()
+            raise
+        if (after := identity_of(path)) != before:
+            self._keep_open(after)
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        super().close()
+        self._end()
+
+    def _keep_open(self, identity: Identity | None) -> None:
+        if identity is not None:
+            descriptors.connected(identity)
+            ending = weakref.finalize(self, descriptors.disconnected, identity)
+            ending.atexit = False
+            self._endings.append(ending)
+
+    def _end(self) -> None:
+        for each in self._endings:
+            each()

@@ -1,0 +1,211 @@
+"""One kernel per database, whatever becomes of its lock file and its names; a kernel that was followed stops."""
+
+# Small files of a test, looked at by a loop that has nothing else to do.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ramet.core.errors import StoreFailed, StoreInUse
+from ramet.host.records import kernel_of
+from ramet.store import sqlite_files
+from ramet.store.compaction import compact
+from ramet.store.database_lock import is_locked
+from ramet.store.sqlite import SqliteStore
+from tests.unit.store.kernel import entry
+from tests.unit.store.test_sqlite import kernel, line, opened
+
+#: Whether SQLite's own lock on a database is held, by some other process: that on its shared bytes.
+PROBE = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+        print("free")
+    except BlockingIOError:
+        print("held")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def linked(path: Path) -> Path:
+    """Another name of a database, in another folder."""
+    other = path.parent / "elsewhere" / "other.db"
+    other.parent.mkdir()
+    other.hardlink_to(path)
+    return other
+
+
+def lock_of_sqlite(path: Path) -> str:
+    """What another process finds."""
+    done = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+async def test_a_removed_lock_file_lets_no_second_kernel_in(path: Path) -> None:
+    """The second one changes nothing, and the first goes on; whoever looks sees that there is a kernel."""
+    async with kernel("hold", path) as first:
+        await line(first)
+        path.with_name("journal.db.lock").unlink()
+
+        with pytest.raises(StoreInUse, match="its lock file was removed"):
+            await SqliteStore(path).open()
+        with pytest.raises(StoreInUse):
+            compact(path)
+
+        holder = kernel_of(path)
+        assert holder is not None
+        assert holder.pid == "unknown"
+        first.kill()
+        await first.wait()
+        assert kernel_of(path) is None
+        async with opened(path) as store:
+            await store.durable(store.append(entry(1)))
+
+
+async def test_a_hard_link_in_another_folder_is_the_same_database(path: Path) -> None:
+    """It has a lock file and a log of its own, and the kernel's events are not in it."""
+    async with kernel("hold", path) as first:
+        await line(first)
+        other = linked(path)
+
+        with pytest.raises(StoreInUse, match="another name"):
+            await SqliteStore(other).open()
+
+        assert is_locked(other)
+        assert not other.with_name("other.db-wal").exists()
+
+
+async def test_a_hard_link_in_the_same_process_is_refused_and_no_lock_is_lost(path: Path) -> None:
+    """Closing a descriptor of the file would end the locks that SQLite has on it."""
+    async with opened(path) as store:
+        await store.durable(store.append(entry(1)))
+        assert lock_of_sqlite(path) == "held", "a control"
+
+        with pytest.raises(StoreInUse, match=f"pid {os.getpid()}"):
+            await SqliteStore(linked(path)).open()
+        assert kernel_of(path) is not None
+        assert is_locked(path)
+
+        assert lock_of_sqlite(path) == "held"
+
+
+async def test_a_look_at_a_database_that_this_process_reads_ends_no_lock(path: Path) -> None:
+    """Nor does a kernel of this process that ends while it is read here: its descriptor stays until that is over."""
+    async with opened(path) as store:
+        await store.durable(store.append(entry(1)))
+        reader = await SqliteStore(path, read_only=True).open()
+    assert lock_of_sqlite(path) == "held"
+
+    assert not is_locked(path)
+    async with kernel("hold", path) as other:
+        await line(other)
+        assert is_locked(path)
+        with pytest.raises(StoreInUse):
+            await SqliteStore(path).open()
+
+    assert lock_of_sqlite(path) == "held"
+    assert [each.seq for each in await reader.read()] == [1]
+    await reader.close()
+    assert lock_of_sqlite(path) == "free"
+    assert descriptors_of(path) == 0
+
+
+def descriptors_of(path: Path) -> int:
+    """How many this process has open."""
+    there = path.stat()
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += os.path.samestat(each.stat(), there)
+    return found
+
+
+def replace_file(path: Path) -> None:
+    """Put a copy in its place, as a program does that restores a backup."""
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_name("away.db"))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def remove_log(path: Path) -> None:
+    path.with_name("journal.db-wal").unlink()
+
+
+@pytest.mark.parametrize("damage", [replace_file, rename, remove, remove_log])
+async def test_a_kernel_whose_file_is_taken_away_stops_at_its_next_commit(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Who waits is told that it failed, and whoever asked to be told hears of the loss, once and first."""
+    store = await SqliteStore(path).open()
+    heard = list[str]()
+    await store.durable(store.append(entry(1)))
+    store.on_loss(lambda loss: heard.append(str(loss)))
+    damage(path)
+
+    with pytest.raises(StoreFailed, match=r"took its place|removed or re"):
+        await store.durable(store.append(entry(2)))
+
+    assert len(heard) == 1
+    with pytest.raises(StoreFailed):
+        store.append(entry(3))
+    with pytest.raises(StoreFailed):
+        await store.close()
+
+
+async def test_a_kernel_that_was_followed_writes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no lock holds, the database itself says who is the newest: from that one's first commit on."""
+    first = await SqliteStore(path).open()
+    heard = list[StoreFailed]()
+    first.on_loss(heard.append)
+    await first.durable(first.append(entry(1)))
+    for name in ("KernelLock", "DatabaseLock"):
+        monkeypatch.setattr(sqlite_files, name, NoLock)
+    second = await SqliteStore(path).open()
+    third = await SqliteStore(path).open()
+    await first.durable(first.append(entry(4)))  # A kernel that has written nothing has taken nothing over.
+
+    with pytest.raises(StoreFailed, match="another kernel writes to it"):
+        await second.durable(second.append(entry(2)))  # What came meanwhile is not what it began with.
+    fourth = await SqliteStore(path).open()
+    await fourth.durable(fourth.append(entry(5)))
+    for store in (first, third):
+        with pytest.raises(StoreFailed, match="another kernel writes to it"):
+            await store.durable(store.append(entry(6)))
+
+    assert len(heard) == 1
+    assert [each.seq for each in await fourth.read()] == [1, 4, 5]
+    await fourth.close()
+    for each in (first, second, third):
+        with pytest.raises(StoreFailed):
+            await each.close()
+
+
+class NoLock:
+    """A lock that keeps nobody out."""
+
+    def __init__(self, path: Path) -> None:
+        found = path.stat() if path.exists() else None
+        self.identity = None if found is None else (found.st_dev, found.st_ino)
+
+    def release(self) -> None:
+        """Nothing was held."""
